@@ -1,0 +1,91 @@
+"""What a stream promises: its name, subject and rules. Parsed once; every mistake is reported, not just the first."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError
+from penstock.base.subjects import begins_with_wildcard, stream_name_mistake, subject_mistake
+
+
+class Acks(StrEnum):
+    """On whose behalf a stream uses a message's reply subject."""
+
+    REPLY = "reply"  # every message with a reply subject is acked on it, as JetStream does
+    ENVELOPE = "envelope"  # only messages in an envelope are acked; plain reply subjects are the application's
+    NEVER = "never"  # nothing is acked
+
+
+class Durability(StrEnum):
+    """What must have happened before a message is acked and can be read."""
+
+    AUTO = "auto"  # with one replica: as `fsync`
+    FSYNC = "fsync"  # on the disk (fdatasync; one serves all messages that wait)
+    OS = "os"  # in the page cache: survives the process, not the power
+
+
+class Storage(StrEnum):
+    """Where the log of a stream lives."""
+
+    FILE = "file"
+    MEMORY = "memory"  # gone when the broker stops
+
+
+class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The config of one stream. `None` means: without limit."""
+
+    name: str
+    subject: str
+    acks: Acks = Acks.REPLY
+    durability: Durability = Durability.AUTO
+    storage: Storage = Storage.FILE
+    max_age_ms: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    max_message_bytes: int = limits.MESSAGE_BYTES_DEFAULT
+    segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
+    segment_age_ms: int | None = 24 * 3_600_000
+
+
+ALTERABLE = frozenset(
+    {"acks", "durability", "max_age_ms", "max_messages", "max_bytes", "max_message_bytes", "segment_bytes", "segment_age_ms"}
+)
+"""Fields that can change while a stream has data; the others would make it another stream."""
+
+
+def stream_config_mistakes(config: StreamConfig) -> list[str]:
+    """Everything that is wrong with `config`, each naming its field; empty if it can work."""
+    mistakes = []
+    if (mistake := stream_name_mistake(config.name)) is not None:
+        mistakes.append(f"name: {mistake}")
+    if (mistake := subject_mistake(config.subject, wildcards=True)) is not None:
+        mistakes.append(f"subject: {mistake}")
+    elif config.acks is Acks.REPLY and begins_with_wildcard(config.subject):
+        mistakes.append(
+            f"acks: the subject {config.subject!r} begins with a wildcard, so 'reply' would answer requests that are "
+            "meant for others; choose 'envelope' or 'never'"
+        )
+    bounds: tuple[tuple[str, int | None, int, int], ...] = (
+        ("max_age_ms", config.max_age_ms, 1, 2**53),
+        ("max_messages", config.max_messages, 1, 2**53),
+        ("max_bytes", config.max_bytes, 1, 2**53),
+        ("max_message_bytes", config.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX),
+        ("segment_bytes", config.segment_bytes, limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
+        ("segment_age_ms", config.segment_age_ms, 1, 2**53),
+    )
+    mistakes += [
+        f"{field}: {value} is not between {low} and {high}"
+        for field, value, low, high in bounds
+        if value is not None and not low <= value <= high
+    ]
+    return mistakes
+
+
+def check_stream_config(config: StreamConfig) -> StreamConfig:
+    """`config` itself, or ConfigError with every mistake."""
+    if mistakes := stream_config_mistakes(config):
+        raise ConfigError(mistakes)
+    return config

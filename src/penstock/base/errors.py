@@ -1,0 +1,84 @@
+"""Three kinds of failure, and corruption.
+
+| kind                    | type               | who handles it                                   |
+|-------------------------|--------------------|--------------------------------------------------|
+| programmer error        | `assert`           | nobody: the process stops                        |
+| peer's or client's      | `RemoteError`      | sent back with a stable code; the caller mends it |
+| environment             | `OperationalError` | where the policy for disk, NATS or peers lives   |
+| damaged bytes           | `CorruptionError`  | reported with file and position, never deleted   |
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class PenstockError(Exception):
+    """Base of every error that Penstock raises on purpose."""
+
+
+class ErrorCode(StrEnum):
+    """Stable names of the errors that cross the socket. Never renamed, only added to."""
+
+    BAD_FRAME = "bad_frame"
+    BAD_REQUEST = "bad_request"
+    UNSUPPORTED_VERSION = "unsupported_version"
+    TOO_LARGE = "too_large"
+    TOO_MANY_REQUESTS = "too_many_requests"
+    TIMED_OUT = "timed_out"
+    STOPPING = "stopping"
+    INTERNAL = "internal"
+    STREAM_NOT_FOUND = "stream_not_found"
+    STREAM_EXISTS = "stream_exists"
+    STREAM_CHANGED = "stream_changed"  # the id is of a stream that was deleted (and perhaps made again)
+    INVALID_CONFIG = "invalid_config"
+    OFFSET_OUT_OF_RANGE = "offset_out_of_range"
+    MESSAGE_NOT_FOUND = "message_not_found"
+    CORRUPT_BATCH = "corrupt_batch"  # what the client sent fails its checks
+    CORRUPT_RANGE = "corrupt_range"  # what is stored there is damaged
+    READ_ONLY = "read_only"
+    STORAGE_FAILED = "storage_failed"
+    OVERLOADED = "overloaded"
+    NATS_UNAVAILABLE = "nats_unavailable"
+    NATS_REFUSED = "nats_refused"
+
+
+class RemoteError(PenstockError):
+    """A request that the broker (or the client's own checks) refused.
+
+    `code` is stable and safe to branch on, `message` says what to do, `details` are its numbers.
+    """
+
+    def __init__(self, code: ErrorCode | str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        # A newer broker may send a code that this client does not know: it stays a plain string.
+        self.code: str = str(code)
+        self.message = message
+        self.details = details
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]"
+
+
+class OperationalError(PenstockError):
+    """The environment failed: disk, NATS, network. Often worth another try later."""
+
+
+class ConfigError(PenstockError):
+    """Settings that cannot work; `mistakes` lists every one found, each naming its setting."""
+
+    def __init__(self, mistakes: list[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
+
+
+class CorruptionError(PenstockError):
+    """Bytes that fail their check. Nothing is deleted because of it."""
+
+    def __init__(self, file: str, position: int, expected: object, found: object) -> None:
+        super().__init__(f"{file}: at byte {position}: expected {expected}, found {found}")
+        self.file = file
+        self.position = position
+        self.expected = expected
+        self.found = found

@@ -1,0 +1,24 @@
+"""The numbers that name things. Distinct types, so that a mix-up is a type error.
+
+All ranges in Penstock are half-open: a name that ends in `_end` is the first value outside.
+"""
+
+from typing import NewType
+
+Offset = NewType("Offset", int)
+"""Position of a message in its partition, from 0; dense when written, with gaps after compaction."""
+
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Counts the leaderships of one partition, from 1; raised at every leadership start."""
+
+StreamId = NewType("StreamId", int)
+"""Index of the metadata command that created the stream, from 1; never used again."""
+
+PartitionId = NewType("PartitionId", int)
+"""Number of a partition within its stream, from 0."""
+
+BrokerId = NewType("BrokerId", int)
+"""Number of a broker within its cluster, from 1."""
+
+TimestampUs = NewType("TimestampUs", int)
+"""Microseconds since 1970-01-01 UTC; message timestamps never decrease within a partition."""

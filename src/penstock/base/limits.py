@@ -1,0 +1,46 @@
+"""Every size and queue that could grow has its limit here, by name, with the reason for the number."""
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# Names and messages
+STREAM_NAME_CHARS_MAX = 128  # with the stream id it must fit a directory name (255 bytes)
+SUBJECT_BYTES_MAX = 1024  # nats-server's own control line is 4 KiB: subject, reply and sizes share it
+HEADER_BLOCK_BYTES_MAX = 64 * KIB  # as JetStream (err_code 10097)
+KEY_BYTES_MAX = 32 * KIB  # a key is an identity, not a document
+MESSAGE_BYTES_MAX = 64 * MIB  # nats-server's own upper bound for max_payload
+MESSAGE_BYTES_DEFAULT = 8 * MIB
+STREAMS_MAX = 100_000
+
+# Batches and segments
+BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below
+BATCH_BYTES_MAX = 128 * MIB  # Arrow's 32-bit value offsets end at 2 GiB; memory is the tighter bound
+METADATA_BYTES_MAX = 64 * KIB  # of one Arrow message's flatbuffer
+SEGMENT_BYTES_DEFAULT = 128 * MIB
+SEGMENT_BYTES_MIN = 4 * KIB
+SEGMENT_BYTES_MAX = 16 * GIB
+
+# Socket API
+HELLO_BYTES_MAX = 4 * KIB  # before a client has said who it is, it gets no more memory than this
+REQUEST_BODY_BYTES_MAX = 1 * MIB
+APPEND_BYTES_MAX = 64 * MIB  # raw bytes behind the body of one append
+RESPONSE_BYTES_MAX = 256 * MIB
+FETCH_BYTES_DEFAULT = 4 * MIB
+FETCH_BYTES_MAX = 64 * MIB  # a fetch may pass it by one batch, so that a large message always gets through
+FETCH_WAIT_MS_MAX = 60_000
+CONNECTIONS_MAX = 10_000
+IN_FLIGHT_REQUESTS_MAX = 256  # per connection; further frames stay in the socket
+WRITE_QUEUE_BYTES_MAX = 128 * MIB  # answers that wait for one connection; beyond it no request is read
+HELLO_TIMEOUT_MS = 5_000
+WRITE_STALL_MS_MAX = 30_000  # a client that takes no byte for so long is cut off
+
+# Ingest
+READ_BUFFER_BYTES = 1 * MIB  # one read of the NATS connection; larger messages grow it
+PARTITION_IN_FLIGHT_BYTES_MAX = 64 * MIB  # appended, not yet acked
+BROKER_IN_FLIGHT_BYTES_MAX = 256 * MIB  # beyond it the broker stops reading NATS
+NATS_WRITE_BUFFER_BYTES_MAX = 16 * MIB  # acks that nats-server has not taken yet
+
+# Client
+PUBLISHES_IN_FLIGHT_MAX = 4_096
+PREFETCHED_FETCHES_MAX = 2

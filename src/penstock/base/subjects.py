@@ -1,0 +1,82 @@
+"""NATS subjects: which are legal, and which subject a pattern covers.
+
+The rules are nats-server's (`server/sublist.go`): tokens separated by `.`, none empty, no white space or
+control characters; `*` is one whole token, `>` one or more at the end. Penstock adds one: UTF-8, because the
+subject column of the log is text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.base import limits
+
+_FORBIDDEN = re.compile(r"[\s\x00-\x1f\x7f]")
+_STREAM_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+RESERVED_PREFIXES = ("$SYS.", "$JS.", "_INBOX.", "$PENSTOCK.")
+"""Subjects that a wildcard never captures: NATS's own, request/reply inboxes, and ours."""
+
+
+def stream_name_mistake(name: str) -> str | None:
+    """Why `name` cannot name a stream, or None if it can."""
+    if not name:
+        return "a stream needs a name"
+    if len(name) > limits.STREAM_NAME_CHARS_MAX:
+        return f"the name is {len(name)} characters long; the limit is {limits.STREAM_NAME_CHARS_MAX}"
+    if not _STREAM_NAME.fullmatch(name):
+        return f"the name {name!r} may hold only letters, digits, '-' and '_'"
+    return None
+
+
+def subject_mistake(subject: str, *, wildcards: bool = False) -> str | None:
+    """Why nats-server would refuse `subject`, or None. Wildcards only where `wildcards` allows them."""
+    if not subject:
+        return "the subject is empty"
+    size = len(subject.encode("utf-8", "surrogatepass"))
+    if size > limits.SUBJECT_BYTES_MAX:
+        return f"the subject is {size} bytes long; the limit is {limits.SUBJECT_BYTES_MAX}"
+    if _FORBIDDEN.search(subject):
+        return f"the subject {subject!r} holds white space or a control character"
+    try:
+        subject.encode()
+    except UnicodeEncodeError:
+        return f"the subject {subject!r} is not valid text"
+    tokens = subject.split(".")
+    for position, token in enumerate(tokens):
+        if not token:
+            return f"the subject {subject!r} has an empty token"
+        if token == ">" and position != len(tokens) - 1:
+            return f"the subject {subject!r} has '>' before its end"
+        if token in {"*", ">"} and not wildcards:
+            return f"the subject {subject!r} holds the wildcard {token!r}; a message needs a plain subject"
+    return None
+
+
+def is_wildcard(subject: str) -> bool:
+    """Whether `subject` is a pattern rather than a plain subject."""
+    return any(token in {"*", ">"} for token in subject.split("."))
+
+
+def begins_with_wildcard(pattern: str) -> bool:
+    """Whether the first token is a wildcard, so that the pattern would reach inboxes and system subjects."""
+    return pattern.split(".", 1)[0] in {"*", ">"}
+
+
+def is_reserved(subject: str) -> bool:
+    """Whether only a stream that names its first token may capture `subject`."""
+    return subject.startswith(RESERVED_PREFIXES)
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a stream on `pattern` stores a message on the plain `subject`."""
+    if begins_with_wildcard(pattern) and is_reserved(subject):
+        return False
+    wanted = pattern.split(".")
+    tokens = subject.split(".")
+    for position, token in enumerate(wanted):
+        if token == ">":
+            return len(tokens) > position
+        if position >= len(tokens) or (token not in ("*", tokens[position])):
+            return False
+    return len(tokens) == len(wanted)

@@ -1,0 +1,48 @@
+"""The batch header: 96 bytes that route, verify and order a batch, as 192 hex digits inside the Arrow message.
+
+Rules: fixed width, at a fixed place (byte 88 of the encapsulated message), ASCII, because Arrow's metadata strings must
+be UTF-8. Numbers are big-endian, so that the hex reads as the number. Ranges are half-open. `FORMAT.md` has the table.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+HEADER_VERSION = 1
+HEADER_POSITION = 88
+HEADER_HEX_BYTES = 192
+CRC_POSITION = HEADER_POSITION + 16
+"""The 8 hex digits of the CRC within the message."""
+CRC_HEX_BYTES = 8
+
+FLAG_LZ4 = 1 << 0
+FLAG_ZSTD = 1 << 1
+KNOWN_FLAGS = FLAG_LZ4 | FLAG_ZSTD
+
+NO_RUN = bytes(16)
+
+PACKING = struct.Struct(">BHxIIIIQQqqQIQ16s8x")
+assert PACKING.size * 2 == HEADER_HEX_BYTES
+
+
+class BatchHeader(NamedTuple):
+    """What one batch covers. Offsets are half-open; timestamps are microseconds since 1970 UTC.
+
+    `end_offset` is not `base_offset + count` once compaction has made gaps.
+    """
+
+    version: int
+    flags: int
+    size_bytes: int  # of the whole encapsulated message, length prefix and padding included
+    crc: int  # CRC-32C of those bytes with the 8 CRC digits taken as ASCII zeros
+    count: int
+    leader_epoch: int
+    base_offset: int
+    end_offset: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    producer_id: int = 0
+    producer_epoch: int = 0
+    producer_sequence: int = 0
+    run_id: bytes = NO_RUN

@@ -1,0 +1,67 @@
+"""The file system as the log sees it: five methods, so that tests can crash it at any byte.
+
+Rules: paths are relative to the root of the file system, with `/`. Written bytes survive a power loss only after
+`File.sync`; a created, renamed or removed *name* survives only after `sync_dir` of its folder. Every failure is an
+OSError, as the operating system gives it.
+
+| implementation      | what it is for                                                                  |
+|---------------------|---------------------------------------------------------------------------------|
+| `real.RealVfs`      | a folder of this machine                                                          |
+| `memory.MemoryVfs`  | tests and memory streams; `crash_clone()` is what a power loss would leave         |
+| `faulty.FaultyVfs`  | wraps another one and makes chosen operations fail                                |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file. Reads and writes name their position; there is no cursor."""
+
+    @property
+    def path(self) -> str:
+        """Path within the file system."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+
+    def write_at(self, position: int, *buffers: Buffer) -> None:
+        """Write all buffers one after the other from `position`, or raise OSError (a part may then be written)."""
+
+    def truncate(self, length: int) -> None:
+        """Cut (or extend with zeros) to `length` bytes."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def sync(self) -> None:
+        """Return once all bytes written so far survive a power loss (fdatasync)."""
+
+    def fileno(self) -> int | None:
+        """The descriptor for sendfile, or None where there is none (memory)."""
+
+    def close(self) -> None:
+        """Give the file back. Twice is fine."""
+
+
+class Vfs(Protocol):
+    """A file system. See the module's rules."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing. With `create`, make the file and its folders where missing."""
+
+    def list(self, path: str) -> Sequence[str]:
+        """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or folder, replacing a file that is there; makes the new parent folders where missing."""
+
+    def remove(self, path: str) -> None:
+        """Delete a file, or a folder with all that it holds. Missing is fine."""
+
+    def sync_dir(self, path: str) -> None:
+        """Return once the names in this folder, and the folder's own name up to the root, survive a power loss."""
