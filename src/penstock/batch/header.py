@@ -16,9 +16,8 @@ CRC_POSITION = HEADER_POSITION + 16
 """The 8 hex digits of the CRC within the message."""
 CRC_HEX_BYTES = 8
 
-FLAG_LZ4 = 1 << 0
-FLAG_ZSTD = 1 << 1
-KNOWN_FLAGS = FLAG_LZ4 | FLAG_ZSTD
+KNOWN_FLAGS = 0
+"""A batch with any other flag was written by a newer Penstock and is refused, not guessed at."""
 
 NO_RUN = bytes(16)
 

@@ -1,0 +1,1 @@
+"""The record batch format. `FORMAT.md` beside this file draws every byte."""

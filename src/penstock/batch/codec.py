@@ -1,0 +1,299 @@
+"""Encode a batch in one go, and check one without parsing a flatbuffer.
+
+Rules: what `encode` writes is final: it goes to disk, to followers and to consumers as it is. Nothing that came from a
+disk or a network is handed to an Arrow reader before `verify` (layout and CRC-32C) has passed; rows that a client
+built are also checked one by one (`check_rows`), because Arrow readers follow a bad value offset into other memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from binascii import unhexlify
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError
+from penstock.batch import layout
+from penstock.batch.header import (
+    CRC_HEX_BYTES,
+    CRC_POSITION,
+    HEADER_HEX_BYTES,
+    HEADER_POSITION,
+    HEADER_VERSION,
+    KNOWN_FLAGS,
+    NO_RUN,
+    PACKING,
+    BatchHeader,
+)
+from penstock.batch.schema import arrow_schema
+from penstock.hot.columns import VarColumn, int64_range, int64_repeat, null_var_column, nullable_var_column, var_column
+from penstock.hot.crc import crc32c_with_gap
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Buffer = bytes | bytearray | memoryview
+
+PREFIX_BYTES = HEADER_POSITION + HEADER_HEX_BYTES
+"""How much of a message `read_header` looks at."""
+
+_PADDING = (b"", *(bytes(n) for n in range(1, 8)))
+_VAR_COLUMNS = ("subject", "key", "value", "headers")
+
+
+class Columns(NamedTuple):
+    """The rows of one batch, column by column. A column that is None is null in every row."""
+
+    subjects: Sequence[bytes]  # UTF-8
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    headers: Sequence[bytes | None] | None
+
+
+class Producer(NamedTuple):
+    """Who appended a batch, for exactly-once appends; zeros where nobody asked."""
+
+    producer_id: int = 0
+    producer_epoch: int = 0
+    producer_sequence: int = 0
+    run_id: bytes = NO_RUN
+
+
+def encode(columns: Columns, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
+    """One whole encapsulated Arrow message; every row gets the same timestamp. At least one row."""
+    count = len(columns.values)
+    packed = (
+        var_column(columns.subjects),
+        null_var_column(count) if columns.keys is None else nullable_var_column(columns.keys),
+        nullable_var_column(columns.values),
+        null_var_column(count) if columns.headers is None else nullable_var_column(columns.headers),
+    )
+    return _assemble(packed, count, base_offset, timestamp_us, leader_epoch, Producer())
+
+
+def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
+    """The rows of a verified message under new offsets and a new timestamp, in a message of our own making."""
+    header = read_header(data)
+    producer = Producer(header.producer_id, header.producer_epoch, header.producer_sequence, header.run_id)
+    return _assemble(_var_columns(data), header.count, base_offset, timestamp_us, leader_epoch, producer)
+
+
+def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> bytearray:
+    """A message from the columns subject, key, value and headers of `batch`, for a leader to give offsets to.
+
+    The columns must have the types of `arrow_schema()`; at least one row.
+    """
+    packed = tuple(_from_arrow(batch.column(name)) for name in _VAR_COLUMNS)
+    return _assemble(packed, batch.num_rows, 0, 0, 0, producer or Producer())
+
+
+def _assemble(
+    columns: Iterable[VarColumn], count: int, base_offset: int, timestamp_us: int, leader_epoch: int, producer: Producer
+) -> bytearray:
+    assert 0 < count <= limits.BATCH_ROWS_MAX, count
+    head = bytearray(layout.TEMPLATE)
+    buffers: list[bytes | memoryview] = [
+        b"",
+        int64_range(base_offset, count),
+        b"",
+        int64_repeat(timestamp_us, count),
+    ]
+    nodes = [count, 0, count, 0]
+    for column in columns:
+        nodes += (count, column.null_count)
+        buffers += (column.validity, column.offsets, column.data)
+    places: list[int] = []
+    parts: list[bytes | bytearray | memoryview] = [head]
+    position = 0
+    for buffer in buffers:
+        size = len(buffer)
+        places += (position, size)
+        parts += (buffer, _PADDING[-size & 7])
+        position += layout.padded(size)
+    layout.INT64.pack_into(head, layout.BODY_LENGTH_POSITION, position)
+    layout.INT64.pack_into(head, layout.ROWS_POSITION, count)
+    layout.NODES.pack_into(head, layout.NODES_POSITION, *nodes)
+    layout.BUFFERS.pack_into(head, layout.BUFFERS_POSITION, *places)
+    header = BatchHeader(
+        version=HEADER_VERSION,
+        flags=0,
+        size_bytes=layout.BODY_POSITION + position,
+        crc=0,
+        count=count,
+        leader_epoch=leader_epoch,
+        base_offset=base_offset,
+        end_offset=base_offset + count,
+        min_timestamp_us=timestamp_us,
+        max_timestamp_us=timestamp_us,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        producer_sequence=producer.producer_sequence,
+        run_id=producer.run_id,
+    )
+    head[HEADER_POSITION:PREFIX_BYTES] = PACKING.pack(*header).hex().encode()
+    message = bytearray().join(parts)
+    message[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc32c_with_gap(message, CRC_POSITION)
+    return message
+
+
+def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
+    """The header of the message that `data` begins with; only its first PREFIX_BYTES are looked at.
+
+    CorruptionError (with `file` and `position`, for the report) if this cannot be the start of a batch message.
+    """
+    prefix = bytes(data[:PREFIX_BYTES])
+    if len(prefix) < PREFIX_BYTES:
+        raise CorruptionError(file, position, f"a batch header of {PREFIX_BYTES} bytes", f"{len(prefix)} bytes")
+    if prefix[:HEADER_POSITION] != _PREFIX and (
+        prefix[: layout.BODY_LENGTH_POSITION] != _PREFIX[: layout.BODY_LENGTH_POSITION]
+        or prefix[_AFTER_BODY_LENGTH:HEADER_POSITION] != _PREFIX[_AFTER_BODY_LENGTH:]
+    ):
+        raise CorruptionError(file, position, "the start of a batch message", prefix[:16].hex())
+    digits = prefix[HEADER_POSITION:]
+    try:
+        header = BatchHeader._make(PACKING.unpack(unhexlify(digits)))
+    except (ValueError, struct.error):
+        raise CorruptionError(file, position + HEADER_POSITION, "192 hex digits", repr(digits[:24])) from None
+    if mistake := _header_mistake(header):
+        raise CorruptionError(file, position + HEADER_POSITION, *mistake)
+    return header
+
+
+def _header_mistake(header: BatchHeader) -> tuple[str, str] | None:
+    if header.version != HEADER_VERSION:
+        return f"header version {HEADER_VERSION}", str(header.version)
+    if header.flags & ~KNOWN_FLAGS:
+        return "flags that this version knows", hex(header.flags)
+    if not layout.BODY_POSITION < header.size_bytes <= limits.BATCH_BYTES_MAX or header.size_bytes & 7:
+        return f"a size below {limits.BATCH_BYTES_MAX} in steps of 8", str(header.size_bytes)
+    if not 0 < header.count <= limits.BATCH_ROWS_MAX:
+        return f"1 to {limits.BATCH_ROWS_MAX} rows", str(header.count)
+    if header.end_offset - header.base_offset < header.count or header.end_offset >= 2**63:
+        return f"room for {header.count} offsets", f"{header.base_offset} to {header.end_offset}"
+    if header.min_timestamp_us > header.max_timestamp_us:
+        return "timestamps in order", f"{header.min_timestamp_us} to {header.max_timestamp_us}"
+    return None
+
+
+def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
+    """The header of the whole message `data`, once its layout and its CRC-32C are right; else CorruptionError."""
+    header = read_header(data, file=file, position=position)
+    view = memoryview(data)
+    if len(view) != header.size_bytes:
+        raise CorruptionError(file, position, f"{header.size_bytes} bytes", f"{len(view)} bytes")
+    crc = crc32c_with_gap(view, CRC_POSITION)
+    if crc != header.crc:
+        raise CorruptionError(file, position, f"CRC-32C {header.crc:08x}", f"{crc:08x}")
+    for start, end in layout.FIXED:
+        if view[start:end] != layout.TEMPLATE[start:end]:
+            raise CorruptionError(file, position + start, "the fixed layout of a batch message", "another layout")
+    if mistake := _layout_mistake(view, header):
+        raise CorruptionError(file, position, *mistake)
+    return header
+
+
+def _layout_mistake(view: memoryview, header: BatchHeader) -> tuple[str, str] | None:
+    count = header.count
+    (body_bytes,) = layout.INT64.unpack_from(view, layout.BODY_LENGTH_POSITION)
+    (rows,) = layout.INT64.unpack_from(view, layout.ROWS_POSITION)
+    nodes = layout.NODES.unpack_from(view, layout.NODES_POSITION)
+    if body_bytes != header.size_bytes - layout.BODY_POSITION or rows != count or nodes[::2] != (count,) * 6:
+        return f"a body of {count} rows as the header says", f"{rows} rows in {body_bytes} bytes, nodes {nodes}"
+    nulls = nodes[1::2]
+    if nulls[:3] != (0, 0, 0) or not all(0 <= null <= count for null in nulls):
+        return "null counts between 0 and the rows, none for offset, timestamp and subject", str(nulls)
+    wanted: list[int | None] = [0, 8 * count, 0, 8 * count]
+    for null in nulls[2:]:
+        wanted += ((count + 7) // 8 if null else 0, 4 * (count + 1), None)
+    position = 0
+    places = layout.BUFFERS.unpack_from(view, layout.BUFFERS_POSITION)
+    for begin, size, exact in zip(places[::2], places[1::2], wanted, strict=True):
+        if begin != position or not 0 <= size <= body_bytes - position or exact not in (None, size):
+            return f"a buffer of {exact} bytes at {position}", f"{size} bytes at {begin}"
+        position += layout.padded(size)
+    if position != body_bytes:
+        return f"buffers that fill {body_bytes} bytes", f"{position} bytes"
+    return None
+
+
+def buffers(data: Buffer) -> list[memoryview]:
+    """The buffers of a verified message, in Arrow's order, without copying. See FORMAT.md."""
+    body = memoryview(data)[layout.BODY_POSITION :]
+    places = layout.BUFFERS.unpack_from(data, layout.BUFFERS_POSITION)
+    return [body[begin : begin + size] for begin, size in zip(places[::2], places[1::2], strict=True)]
+
+
+def _int64_buffer(data: Buffer, number: int) -> array[int]:
+    start, size = layout.BUFFERS.unpack_from(data, layout.BUFFERS_POSITION)[2 * number : 2 * number + 2]
+    out = array("q")
+    out.frombytes(memoryview(data)[layout.BODY_POSITION + start : layout.BODY_POSITION + start + size])
+    return out
+
+
+def offsets(data: Buffer) -> array[int]:
+    """The offset of each row of a verified message."""
+    return _int64_buffer(data, 1)
+
+
+def timestamps(data: Buffer) -> array[int]:
+    """The timestamp of each row of a verified message, in microseconds."""
+    return _int64_buffer(data, 3)
+
+
+def _var_columns(data: Buffer) -> list[VarColumn]:
+    nodes = layout.NODES.unpack_from(data, layout.NODES_POSITION)
+    parts = buffers(data)[4:]
+    return [
+        VarColumn(nodes[2 * number + 5], *parts[3 * number : 3 * number + 3])
+        for number in range(len(_VAR_COLUMNS))
+    ]
+
+
+def check_rows(data: Buffer) -> pa.RecordBatch:
+    """The rows of a verified message, each checked: value offsets in order and in bounds, subjects UTF-8.
+
+    CorruptionError names what is wrong. A batch that has passed is safe in any Arrow reader.
+    """
+    import pyarrow as pa
+
+    header = read_header(data)
+    parts = [pa.py_buffer(part) if len(part) else None for part in buffers(data)]
+    nodes = layout.NODES.unpack_from(data, layout.NODES_POSITION)
+    schema = arrow_schema()
+    arrays = []
+    for number, field in enumerate(schema):
+        begin, step = (2 * number, 2) if number < 2 else (3 * number - 2, 3)
+        own = parts[begin : begin + step]
+        own[1:] = [part if part is not None else pa.py_buffer(b"") for part in own[1:]]
+        column = pa.Array.from_buffers(field.type, header.count, own, null_count=nodes[2 * number + 1])
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise CorruptionError("", 0, f"a sound column {field.name!r}", str(error)) from None
+        arrays.append(column)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _from_arrow(column: pa.Array) -> VarColumn:
+    import pyarrow as pa
+
+    _, offsets_buffer, _ = column.buffers()
+    first = memoryview(offsets_buffer).cast("i")[column.offset] if offsets_buffer is not None and len(column) else 0
+    if column.offset or first:
+        # A slice of a larger array: two chunks joined are written anew, from offset 0.
+        column = pa.concat_arrays([column, column.slice(0, 0)])
+        if column.offset:
+            column = pa.array(column.to_pylist(), column.type)
+    count = len(column)
+    validity_buffer, offsets_buffer, data_buffer = column.buffers()
+    offsets_view = memoryview(offsets_buffer)[: 4 * (count + 1)]
+    data_bytes = offsets_view.cast("i")[count]
+    data_view = memoryview(data_buffer)[:data_bytes] if data_buffer is not None else memoryview(b"")
+    validity = memoryview(validity_buffer)[: (count + 7) // 8] if column.null_count else memoryview(b"")
+    return VarColumn(column.null_count, validity, offsets_view, data_view)
+
+
+_PREFIX = layout.TEMPLATE[:HEADER_POSITION]
+_AFTER_BODY_LENGTH = layout.BODY_LENGTH_POSITION + 8

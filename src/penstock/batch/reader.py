@@ -1,0 +1,100 @@
+"""Read a segment file straight from the disk: whole, verified batches only, also while a broker appends to it.
+
+Any Arrow reader can open the file too. What it cannot know is where the last whole batch ends while a writer is at work,
+and whether a bit has flipped; this reader does, because it checks each batch's CRC-32C before Arrow sees it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO
+
+from penstock.base.errors import CorruptionError
+from penstock.batch.codec import PREFIX_BYTES, check_rows, read_header, verify
+from penstock.batch.header import BatchHeader
+from penstock.batch.schema import SCHEMA_BYTES, arrow_schema, check_schema_message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def open_segment(path: str | os.PathLike[str]) -> SegmentReader:
+    """Open one segment file (`.arrows`) for reading; see SegmentReader.
+
+    OSError if it cannot be read, CorruptionError if it is no segment, RemoteError (unsupported_version) if it is newer.
+    """
+    return SegmentReader(Path(path))
+
+
+class SegmentReader:
+    """The batches of one segment file, in order. Iterating again goes on where the last iteration ended.
+
+    A batch that is only half there (a writer is at work, or the tail is torn) ends the iteration; it is yielded by a
+    later one, once it is whole. A damaged batch raises CorruptionError with the file and the position.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO = path.open("rb")
+        try:
+            self.stream_id, self.partition = check_schema_message(self._file.read(SCHEMA_BYTES), file=str(path))
+        except BaseException:
+            self._file.close()
+            raise
+        self._position = SCHEMA_BYTES
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The six columns of the log."""
+        return arrow_schema()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Each whole batch, as pyarrow."""
+        for _, data in self.messages():
+            yield check_rows(data)
+
+    def messages(self) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Each whole batch as its header and its verified bytes."""
+        while True:
+            size = os.fstat(self._file.fileno()).st_size
+            if size - self._position < PREFIX_BYTES:
+                return
+            self._file.seek(self._position)
+            prefix = self._file.read(PREFIX_BYTES)
+            try:
+                header = read_header(prefix, file=str(self._path), position=self._position)
+            except CorruptionError:
+                if self._unwritten(prefix):
+                    return
+                raise
+            if size - self._position < header.size_bytes:
+                return
+            data = prefix + self._file.read(header.size_bytes - PREFIX_BYTES)
+            verify(data, file=str(self._path), position=self._position)
+            self._position += header.size_bytes
+            yield header, data
+
+    def _unwritten(self, prefix: bytes) -> bool:
+        # A file that grew before its bytes arrived (a crash, or another file system's idea of a write) reads as zeros.
+        return not any(prefix)
+
+    def read_all(self) -> pa.Table:
+        """All whole batches from here on, as one table."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(list(self), schema=self.schema)
+
+    def close(self) -> None:
+        """Close the file. Twice is fine."""
+        self._file.close()
+
+    def __enter__(self) -> SegmentReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

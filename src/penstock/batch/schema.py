@@ -1,0 +1,92 @@
+"""The schema message: the first 568 bytes of every segment file, the same but for the stream's id and partition.
+
+Rules: what the template says is compared byte by byte, so a damaged schema message is found without a checksum of its
+own. The template is what Arrow C++ writes for `arrow_schema`; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT_VERSION = 1
+
+_STREAM_ID_POSITION = 144
+_STREAM_ID_DIGITS = 16
+_PARTITION_POSITION = 92
+_PARTITION_DIGITS = 8
+_VERSION_POSITION = 212
+
+_TEMPLATE = bytes.fromhex(
+    """
+    ffffffff300200001000000000000a000e000600050008000a000000000104001000000000000a000c000000040008000a000000b8000000
+    0400000003000000840000003c0000000400000090ffffff1800000004000000080000003030303030303030000000001200000070656e73
+    746f636b2e706172746974696f6e0000c4ffffff200000000400000010000000303030303030303030303030303030300000000012000000
+    70656e73746f636b2e73747265616d5f6964000008000c000400080008000000100000000400000001000000310000000f00000070656e73
+    746f636b2e666f726d617400060000000c010000b4000000840000005c00000030000000040000001cffffff000001041000000018000000
+    04000000000000000700000068656164657273008cffffff44ffffff00000104100000001800000004000000000000000500000076616c75
+    65000000b4ffffff6cffffff0000010410000000140000000400000000000000030000006b657900d8ffffff90ffffff0000010510000000
+    1c0000000400000000000000070000007375626a656374000400040004000000bcffffff0000010a10000000240000000400000000000000
+    0900000074696d657374616d7000000008000c00060008000800000000000200040000000300000055544300100014000800060007000c00
+    00001000100000000000010210000000200000000400000000000000060000006f6666736574000008000c00080007000800000000000001
+    4000000000000000
+    """
+)
+SCHEMA_BYTES = len(_TEMPLATE)
+
+
+def schema_message(stream_id: int, partition: int) -> bytes:
+    """The encapsulated Arrow schema message of one partition: SCHEMA_BYTES long."""
+    out = bytearray(_TEMPLATE)
+    out[_STREAM_ID_POSITION : _STREAM_ID_POSITION + _STREAM_ID_DIGITS] = b"%016x" % stream_id
+    out[_PARTITION_POSITION : _PARTITION_POSITION + _PARTITION_DIGITS] = b"%08x" % partition
+    return bytes(out)
+
+
+def check_schema_message(data: bytes | bytearray | memoryview, *, file: str = "") -> tuple[int, int]:
+    """(stream id, partition) of the schema message at the start of `data`.
+
+    CorruptionError if it is not one; RemoteError (unsupported_version) if a newer Penstock wrote it.
+    """
+    head = bytes(data[:SCHEMA_BYTES])
+    if len(head) < SCHEMA_BYTES:
+        raise CorruptionError(file, 0, f"a schema message of {SCHEMA_BYTES} bytes", f"{len(head)} bytes")
+    version = head[_VERSION_POSITION : _VERSION_POSITION + 1]
+    try:
+        stream_id = int(head[_STREAM_ID_POSITION : _STREAM_ID_POSITION + _STREAM_ID_DIGITS], 16)
+        partition = int(head[_PARTITION_POSITION : _PARTITION_POSITION + _PARTITION_DIGITS], 16)
+    except ValueError:
+        raise CorruptionError(file, _PARTITION_POSITION, "hex digits", "other bytes") from None
+    if version.isdigit() and int(version) > FORMAT_VERSION:
+        raise RemoteError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{file or 'the segment'} has format {int(version)}; this Penstock reads up to {FORMAT_VERSION}: upgrade it",
+            format_version=int(version),
+        )
+    expected = schema_message(stream_id, partition)
+    if head != expected:
+        position = next(i for i, (a, b) in enumerate(zip(head, expected, strict=True)) if a != b)
+        raise CorruptionError(file, position, hex(expected[position]), hex(head[position]))
+    return stream_id, partition
+
+
+@cache
+def arrow_schema() -> pa.Schema:
+    """The six columns as pyarrow names them, without the stream's metadata. Every field is nullable, as Spark wants it."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("offset", pa.int64()),
+            pa.field("timestamp", pa.timestamp("us", "UTC")),
+            pa.field("subject", pa.utf8()),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("headers", pa.binary()),
+        ]
+    )
