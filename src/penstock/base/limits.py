@@ -30,6 +30,7 @@ FETCH_BYTES_DEFAULT = 4 * MIB
 FETCH_BYTES_MAX = 64 * MIB  # a fetch may pass it by one batch, so that a large message always gets through
 FETCH_WAIT_MS_MAX = 60_000
 CONNECTIONS_MAX = 10_000
+METADATA_STREAMS_MAX = 1_000  # streams in one page of metadata
 IN_FLIGHT_REQUESTS_MAX = 256  # per connection; further frames stay in the socket
 WRITE_QUEUE_BYTES_MAX = 128 * MIB  # answers that wait for one connection; beyond it no request is read
 HELLO_TIMEOUT_MS = 5_000

@@ -1,0 +1,90 @@
+"""The table of requests: number → request → response → versions.
+
+Numbers are never used again. Hello is version 1 for ever, so that any two versions can tell each other what they speak.
+`repeatable`: a client that lost the answer may ask again without doing anything twice.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.messages.fields import Request, Response
+from penstock.messages.records import (
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+    GetRequest,
+    GetResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from penstock.messages.session import ApiVersions, HelloRequest, HelloResponse, StatusRequest, StatusResponse
+from penstock.messages.streams import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    DeleteStreamResponse,
+    FindStreamsRequest,
+    FindStreamsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+
+class Api(IntEnum):
+    """The number of a request in its frame."""
+
+    HELLO = 1
+    METADATA = 2
+    CREATE_STREAM = 3
+    ALTER_STREAM = 4
+    DELETE_STREAM = 5
+    FIND_STREAMS = 6
+    FETCH = 7
+    GET = 8
+    LIST_OFFSETS = 9
+    APPEND = 10
+    STATUS = 11
+
+
+class ApiSpec(NamedTuple):
+    """One row of the table; both versions included."""
+
+    api: Api
+    request: type[Request]
+    response: type[Response]
+    version_min: int
+    version_max: int
+    repeatable: bool
+
+
+_TABLE = (
+    ApiSpec(Api.HELLO, HelloRequest, HelloResponse, 1, 1, True),
+    ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
+    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 1, True),
+    ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 1, True),
+    ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
+    ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
+    ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 1, True),
+    ApiSpec(Api.GET, GetRequest, GetResponse, 1, 1, True),
+    ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True),
+    ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False),
+    ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
+)
+
+APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}
+"""By number, for a frame that came in."""
+
+API_OF_REQUEST: dict[type[Request], ApiSpec] = {spec.request: spec for spec in _TABLE}
+"""By type, for a request that goes out."""
+
+
+def api_versions() -> tuple[ApiVersions, ...]:
+    """What this version of Penstock speaks, for a hello."""
+    return tuple(
+        ApiVersions(api=int(spec.api), version_min=spec.version_min, version_max=spec.version_max) for spec in _TABLE
+    )

@@ -1,0 +1,31 @@
+"""Bounded integers and the two base types of messages.
+
+A bound is part of the type, so that a hostile number is refused where it is read, with the name of its field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
+
+INT64_MAX = 2**63 - 1
+
+Int32Field = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Int64Field = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+OffsetField = Annotated[Offset, msgspec.Meta(ge=0, le=INT64_MAX)]
+TimestampField = Annotated[TimestampUs, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+StreamIdField = Annotated[StreamId, msgspec.Meta(ge=1, le=INT64_MAX)]
+PartitionField = Annotated[PartitionId, msgspec.Meta(ge=0, lt=2**31)]
+LeaderEpochField = Annotated[LeaderEpoch, msgspec.Meta(ge=0, lt=2**32)]
+BrokerIdField = Annotated[BrokerId, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all requests."""
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all responses; a failed request is answered with an `ErrorBody` instead."""

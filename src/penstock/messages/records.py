@@ -1,0 +1,115 @@
+"""Reading and writing records. Batches travel raw behind the body, exactly as they lie in a segment file.
+
+| request      | raw part of the request        | raw part of the response                                      |
+|--------------|--------------------------------|---------------------------------------------------------------|
+| fetch        |                                | whole batch messages back to back, no schema message           |
+| get          |                                | one batch message that holds the message (perhaps among others) |
+| list offsets |                                |                                                               |
+| append       | one batch message; its offsets, timestamps and epoch are ignored |                              |
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.ids import PartitionId
+from penstock.messages.fields import (
+    INT64_MAX,
+    Int32Field,
+    Int64Field,
+    LeaderEpochField,
+    OffsetField,
+    PartitionField,
+    Request,
+    Response,
+    StreamIdField,
+    TimestampField,
+)
+
+
+class FetchRequest(Request, frozen=True, kw_only=True):
+    """Committed batches from `offset` on; waits until there are `bytes_min` of them or `wait_ms_max` has passed.
+
+    The first batch may begin below `offset` (the reader drops those rows) and comes whole, also beyond `bytes_max`.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    offset: OffsetField
+    bytes_min: Int64Field = 1
+    bytes_max: Int64Field = limits.FETCH_BYTES_DEFAULT
+    wait_ms_max: Int64Field = 0
+    leader_epoch: LeaderEpochField | None = None  # the last one the reader saw
+
+
+class FetchResponse(Response, frozen=True, kw_only=True):
+    """`[base_offset, end_offset)` is what the raw part covers; empty at `offset` if there was nothing in time.
+
+    `end_offset` may lie beyond the last message sent (compaction makes gaps): the reader goes on from it.
+    """
+
+    log_start: OffsetField
+    committed_end: OffsetField
+    base_offset: OffsetField
+    end_offset: OffsetField
+    format_version: Int32Field
+    leader_epoch: LeaderEpochField
+
+
+class GetRequest(Request, frozen=True, kw_only=True):
+    """One committed message: exactly one of `offset`, `key` (its latest message) and `subject` (its latest) is given."""
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    offset: OffsetField | None = None
+    key: bytes | None = None
+    subject: str | None = None
+
+
+class GetResponse(Response, frozen=True, kw_only=True):
+    """Which row of the raw batch is the message, by its offset."""
+
+    offset: OffsetField
+    log_start: OffsetField
+    committed_end: OffsetField
+    format_version: Int32Field
+    leader_epoch: LeaderEpochField
+
+
+class ListOffsetsRequest(Request, frozen=True, kw_only=True):
+    """The offset at a place in the log; a timestamp (µs) finds the first committed message at or after it."""
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    at: Literal["earliest", "latest"] | Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+
+
+class ListOffsetsResponse(Response, frozen=True, kw_only=True):
+    """`timestamp_us` is None where no message lies at or behind `offset`, which then is `committed_end`."""
+
+    offset: OffsetField
+    timestamp_us: TimestampField | None = None
+    log_start: OffsetField
+    committed_end: OffsetField
+    leader_epoch: LeaderEpochField
+
+
+class AppendRequest(Request, frozen=True, kw_only=True):
+    """Append the batch behind the body; answered once it is as durable as the stream promises."""
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    timeout_ms: Int64Field
+
+
+class AppendResponse(Response, frozen=True, kw_only=True):
+    """Where the rows went: the n-th has offset `base_offset + n`, and all have one timestamp."""
+
+    base_offset: OffsetField
+    end_offset: OffsetField
+    timestamp_us: TimestampField
+    leader_epoch: LeaderEpochField
+    fsynced: bool

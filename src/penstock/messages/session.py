@@ -1,0 +1,97 @@
+"""Saying hello, asking how a broker fares, and being told what went wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.base import limits
+from penstock.messages.fields import BrokerIdField, Int32Field, Int64Field, Request, Response, TimestampField
+from penstock.messages.streams import GapInfo
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong; the body of a failed response is `{"error": …}`. `code` is an `ErrorCode`, or a newer one."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ApiVersions(msgspec.Struct, frozen=True, kw_only=True):
+    """The versions of one request that a side speaks, both ends included."""
+
+    api: Int32Field
+    version_min: Int32Field
+    version_max: Int32Field
+
+
+class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What this broker takes."""
+
+    request_body_bytes_max: Int64Field = limits.REQUEST_BODY_BYTES_MAX
+    append_bytes_max: Int64Field = limits.APPEND_BYTES_MAX
+    fetch_bytes_max: Int64Field = limits.FETCH_BYTES_MAX
+    fetch_wait_ms_max: Int64Field = limits.FETCH_WAIT_MS_MAX
+    in_flight_requests_max: Int64Field = limits.IN_FLIGHT_REQUESTS_MAX
+
+
+class HelloRequest(Request, frozen=True, kw_only=True):
+    """First frame of every connection; nothing else is answered before it. At most `HELLO_BYTES_MAX` long."""
+
+    client_name: str
+    client_version: str
+    api_versions: tuple[ApiVersions, ...] = ()
+
+
+class HelloResponse(Response, frozen=True, kw_only=True):
+    """Who the broker is, where publishers find NATS, and which requests it speaks."""
+
+    broker_id: BrokerIdField
+    broker_version: str
+    cluster_id: str
+    format_version: Int32Field  # of the data: the record batches it sends
+    nats_urls: tuple[str, ...] = ()  # for publishers; without credentials
+    api_versions: tuple[ApiVersions, ...] = ()
+    limits: BrokerLimits = BrokerLimits()
+
+
+class StatusRequest(Request, frozen=True, kw_only=True):
+    """How does this broker fare?"""
+
+
+class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker's connection to NATS."""
+
+    state: str  # "connected", "connecting", "stopped"
+    url: str = ""  # without credentials
+    server_name: str = ""
+    server_version: str = ""
+    embedded: bool = False
+    reading_paused: bool = False  # at the limit of memory in flight
+    since_us: TimestampField | None = None
+    last_error: str = ""
+    reconnects: Int64Field = 0
+    gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
+
+
+class StatusResponse(Response, frozen=True, kw_only=True):
+    """The state of one broker."""
+
+    broker_id: BrokerIdField
+    broker_version: str
+    cluster_id: str
+    address: str  # HOST:PORT of the socket API
+    data_dir: str = ""
+    started_us: TimestampField
+    uptime_ms: Int64Field
+    nats: NatsStatus
+    streams: Int64Field = 0
+    partitions: Int64Field = 0
+    partitions_by_state: dict[str, Int64Field] = msgspec.field(default_factory=dict)
+    connections: Int64Field = 0
+    requests_in_flight: Int64Field = 0
+    in_flight_bytes: Int64Field = 0  # appended, not yet acked
+    in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX
+    counters: dict[str, Int64Field] = msgspec.field(default_factory=dict)  # since the start: messages_in, bytes_in, acks, dropped, …

@@ -1,0 +1,177 @@
+"""Streams as clients see them: what there is, where it lives, how it fares; and the requests that change it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.config import StreamConfig
+from penstock.base.ids import PartitionId
+from penstock.messages.fields import (
+    BrokerIdField,
+    Int32Field,
+    Int64Field,
+    LeaderEpochField,
+    OffsetField,
+    PartitionField,
+    Request,
+    Response,
+    StreamIdField,
+    TimestampField,
+)
+
+if TYPE_CHECKING:
+    ReportedConfig = StreamConfig
+else:
+
+    class ReportedConfig(StreamConfig, frozen=True, kw_only=True, forbid_unknown_fields=False):
+        """A config as a broker reports it: a newer broker's further fields are ignored, where a request refuses them."""
+
+
+class PartitionState(StrEnum):
+    """What a partition can do now. Travels as a string: a newer broker may know more states."""
+
+    ONLINE = "online"  # stores and serves
+    READ_ONLY = "read_only"  # serves; appends are refused (damage below what was known to be on disk)
+    FENCED = "fenced"  # a sync of its file failed: serves what was committed, stores nothing until a restart
+    STARTING = "starting"  # recovering, or its subscription is not confirmed yet
+
+
+class GapInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in which no leader was subscribed: what was published then was neither stored nor acked."""
+
+    start_us: TimestampField
+    end_us: TimestampField | None = None  # None: it lasts
+    reason: str = ""
+
+
+class DamageInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Stored bytes that fail their check, and the offsets that cannot be read for it."""
+
+    file: str
+    position: Int64Field
+    expected: str
+    found: str
+    base_offset: OffsetField | None = None
+    end_offset: OffsetField | None = None
+
+
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition: who leads it, what it holds, what is wrong with it."""
+
+    partition: PartitionField = PartitionId(0)
+    leader: str = ""  # HOST:PORT of the leader's socket API; empty: the broker that answers
+    leader_epoch: LeaderEpochField
+    log_start: OffsetField
+    committed_end: OffsetField
+    log_end: OffsetField
+    flushed_end: OffsetField | None = None
+    size_bytes: Int64Field = 0
+    segment_count: Int32Field = 0
+    first_timestamp_us: TimestampField | None = None  # None: holds no message
+    last_timestamp_us: TimestampField | None = None
+    state: str = PartitionState.ONLINE  # a PartitionState, or a newer broker's
+    state_reason: str = ""
+    damage: tuple[DamageInfo, ...] = ()
+    gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
+    dropped: dict[str, Int64Field] = msgspec.field(default_factory=dict)  # reason → messages that matched and were not stored since the start
+
+
+class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream: its id, its config and its partitions in order."""
+
+    stream_id: StreamIdField
+    config: ReportedConfig
+    partitions: tuple[PartitionInfo, ...] = ()
+    created_us: TimestampField | None = None
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.config.name
+
+    @property
+    def subject(self) -> str:
+        """The NATS subject, perhaps with wildcards, that it stores."""
+        return self.config.subject
+
+
+class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker and where clients reach it."""
+
+    broker_id: BrokerIdField
+    address: str  # HOST:PORT
+    broker_version: str = ""
+    rack: str | None = None
+
+
+class MetadataRequest(Request, frozen=True, kw_only=True):
+    """Streams by name, or all in the order of their names, page by page. A name that does not exist is left out."""
+
+    names: tuple[str, ...] | None = None
+    after: str | None = None  # with all: begin behind this name
+    streams_max: Int32Field = limits.METADATA_STREAMS_MAX
+
+
+class MetadataResponse(Response, frozen=True, kw_only=True):
+    """`next_after` is the `after` of the next page, or None on the last."""
+
+    streams: tuple[StreamInfo, ...]
+    brokers: tuple[BrokerInfo, ...] = ()
+    next_after: str | None = None
+
+
+class FindStreamsRequest(Request, frozen=True, kw_only=True):
+    """Which streams store a message on this plain subject?"""
+
+    subject: str
+
+
+class FindStreamsResponse(Response, frozen=True, kw_only=True):
+    """The streams, in the order of their names."""
+
+    streams: tuple[StreamInfo, ...]
+
+
+class CreateStreamRequest(Request, frozen=True, kw_only=True):
+    """Create a stream; the same name with the same config gives the stream that is there."""
+
+    config: StreamConfig
+    timeout_ms: Int64Field = 10_000
+
+
+class CreateStreamResponse(Response, frozen=True, kw_only=True):
+    """Sent once the stream's subscription is confirmed: what is published afterwards is stored."""
+
+    stream: StreamInfo
+    created: bool  # False: it was there already
+
+
+class AlterStreamRequest(Request, frozen=True, kw_only=True):
+    """Change fields of a stream's config (`base.config.ALTERABLE`); all of them or none."""
+
+    name: str
+    stream_id: StreamIdField | None = None  # None: whichever has the name now
+    changes: dict[str, Any]
+
+
+class AlterStreamResponse(Response, frozen=True, kw_only=True):
+    """The stream as it is now."""
+
+    stream: StreamInfo
+
+
+class DeleteStreamRequest(Request, frozen=True, kw_only=True):
+    """Delete a stream and its data."""
+
+    name: str
+    stream_id: StreamIdField | None = None  # None: whichever has the name now
+
+
+class DeleteStreamResponse(Response, frozen=True, kw_only=True):
+    """What was deleted."""
+
+    stream_id: StreamIdField

@@ -1,0 +1,114 @@
+"""Messages in and out of frames: versions checked, types checked, errors told apart from answers.
+
+Rules: a request that cannot be read is `bad_request` and names the field; one of a version that is not spoken here is
+`unsupported_version` and says which are. Neither harms the connection: the frame around it was whole.
+The body of a failed response is `{"error": {"code", "message", "details"}}`, whatever the request was.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import API_OF_REQUEST, APIS, ApiSpec, ApiVersions, ErrorBody, HelloResponse, Request, Response
+from penstock.wire.frames import Frame, encode_head
+
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+_encoder = msgspec.msgpack.Encoder()
+
+
+class _MaybeError(msgspec.Struct, frozen=True):
+    error: ErrorBody | None = None
+
+
+_maybe_error_decoder = msgspec.msgpack.Decoder(_MaybeError)
+
+
+@cache
+def _decoder(message_type: type[Any]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(message_type)
+
+
+def encode_request(request: Request, correlation_id: int, *, version: int | None = None, raw_bytes: int = 0) -> bytes:
+    """The frame of `request` up to its raw part; in the newest version unless `version` says which."""
+    spec = API_OF_REQUEST[type(request)]
+    body = _encoder.encode(request)
+    return encode_head(spec.api, spec.version_max if version is None else version, correlation_id, body, raw_bytes)
+
+
+def encode_response_head(api: int, version: int, correlation_id: int, response: Response, raw_bytes: int = 0) -> bytes:
+    """The frame of `response` up to its raw part, which the caller sends behind it (from a file, perhaps)."""
+    return encode_head(api, version, correlation_id, _encoder.encode(response), raw_bytes)
+
+
+def encode_error(api: int, version: int, correlation_id: int, error: RemoteError) -> bytes:
+    """The whole frame that answers a request with `error`."""
+    body = ErrorBody(code=error.code, message=error.message, details=error.details)
+    return encode_head(api, version, correlation_id, _encoder.encode(_MaybeError(error=body)), 0)
+
+
+def decode_request(frame: Frame) -> Request:
+    """The request in `frame`. RemoteError: unsupported_version or bad_request."""
+    spec = APIS.get(frame.api)
+    if spec is None:
+        raise RemoteError(
+            ErrorCode.UNSUPPORTED_VERSION, f"request number {frame.api} is not known here; the broker is older", api=frame.api
+        )
+    if not spec.version_min <= frame.version <= spec.version_max:
+        raise RemoteError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{spec.api.name.lower()} version {frame.version} is not spoken here, only {spec.version_min} to {spec.version_max}",
+            api=frame.api,
+            version_min=spec.version_min,
+            version_max=spec.version_max,
+        )
+    try:
+        request: Request = _decoder(spec.request).decode(frame.body)
+    except _MALFORMED as error:
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"{spec.api.name.lower()}: {_reason(error)}", api=frame.api) from None
+    return request
+
+
+def decode_response(frame: Frame, request_type: type[Request]) -> Response:
+    """The answer in `frame` to a request of that type.
+
+    RemoteError: the broker's own, if it refused; bad_frame if this cannot be an answer to that request.
+    """
+    spec = API_OF_REQUEST[request_type]
+    name = spec.api.name.lower()
+    if frame.api != spec.api:
+        raise RemoteError(ErrorCode.BAD_FRAME, f"the answer to a {name} request is marked as number {frame.api}")
+    try:
+        maybe = _maybe_error_decoder.decode(frame.body)
+        if maybe.error is None:
+            response: Response = _decoder(spec.response).decode(frame.body)
+            return response
+    except _MALFORMED as error:
+        text = f"the answer to a {name} request cannot be read: {_reason(error)}"
+        raise RemoteError(ErrorCode.BAD_FRAME, text) from None
+    raise RemoteError(maybe.error.code, maybe.error.message, **_text_keys(maybe.error.details))
+
+
+def request_versions(hello: HelloResponse) -> dict[int, int]:
+    """By request number: the newest version that both sides speak; a request that is missing cannot be made."""
+    return {offered.api: version for offered in hello.api_versions if (version := _shared_version(offered)) is not None}
+
+
+def _shared_version(offered: ApiVersions) -> int | None:
+    spec: ApiSpec | None = APIS.get(offered.api)
+    if spec is None:
+        return None
+    version = min(spec.version_max, offered.version_max)
+    return version if version >= max(spec.version_min, offered.version_min) else None
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _text_keys(details: dict[str, Any]) -> dict[str, Any]:
+    # Names that RemoteError takes itself cannot come in as details.
+    return {name: value for name, value in details.items() if name not in ("self", "code", "message")}
