@@ -41,6 +41,14 @@ READ_BUFFER_BYTES = 1 * MIB  # one read of the NATS connection; larger messages 
 PARTITION_IN_FLIGHT_BYTES_MAX = 64 * MIB  # appended, not yet acked
 BROKER_IN_FLIGHT_BYTES_MAX = 256 * MIB  # beyond it the broker stops reading NATS
 NATS_WRITE_BUFFER_BYTES_MAX = 16 * MIB  # acks that nats-server has not taken yet
+NATS_CONTROL_LINE_BYTES_MAX = 64 * KIB  # nats-server's default is 4 KiB but can be raised; INFO lists a whole cluster
+NATS_FRAME_BYTES_MAX = MESSAGE_BYTES_MAX  # payload and headers of one message from nats-server
+NATS_RECEIVE_BUFFER_BYTES = 4 * MIB  # SO_RCVBUF asked for; the kernel may give less
+NATS_PING_INTERVAL_MS = 10_000  # a connection that answers nothing for two of them is given up
+NATS_BARRIERS_MAX = 10_000  # PINGs whose PONG has not come
+NATS_CONNECT_TIMEOUT_MS = 5_000  # from the first SYN to the PONG after CONNECT
+NATS_RECONNECT_MS_MIN = 250
+NATS_RECONNECT_MS_MAX = 5_000
 
 # Client
 PUBLISHES_IN_FLIGHT_MAX = 4_096
