@@ -105,7 +105,7 @@ def _scan(data: bytes, sink: Frames) -> int:
             _, subject, sid, reply, digits = fields
         elif operation == b"MSG" and count == 4:
             _, subject, sid, digits = fields
-        elif operation == b"HMSG" and (count == 5 or count == 6):  # noqa: PLR1714 (a tuple costs more)
+        elif operation == b"HMSG" and (count == 5 or count == 6):
             subject, sid, digits = fields[1], fields[2], fields[-1]
             reply = fields[3] if count == 6 else None
             header_size = _header_size(fields[-2], position)

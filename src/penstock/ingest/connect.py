@@ -1,0 +1,185 @@
+"""INFO, CONNECT and -ERR of the NATS protocol: what is said before and beside messages.
+
+Rules: what nats-server says is bounded and typed before it is used; unknown fields are ignored, as the protocol asks.
+Secrets are in the CONNECT line only: never in `repr`, never in an error.
+
+| how a client proves itself | in CONNECT                              | needs the nonce of INFO |
+|----------------------------|-----------------------------------------|-------------------------|
+| nothing                    |                                         |                         |
+| user and password          | `user`, `pass`                          |                         |
+| token                      | `auth_token`                            |                         |
+| nkey                       | `nkey` (public key), `sig`              | yes                     |
+| JWT (credentials file)     | `jwt`, `sig`                            | yes                     |
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from penstock.base.errors import OperationalError
+
+_EXCERPT_BYTES = 80
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """What INFO says of the server. Sizes in bytes."""
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    proto: int = 0
+    host: str = ""
+    port: int = 0
+    headers: bool = False
+    max_payload: int = 1024 * 1024
+    client_id: int = 0
+    auth_required: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    tls_verify: bool = False
+    nonce: str = ""
+    cluster: str = ""
+    connect_urls: list[str] = []
+    ldm: bool = False
+
+
+_INFO_DECODER = msgspec.json.Decoder(ServerInfo)
+
+
+def parse_info(line: bytes) -> ServerInfo:
+    """The INFO line (without CR LF), or OperationalError."""
+    try:
+        info = _INFO_DECODER.decode(line[len(b"INFO") :].strip())
+    except (msgspec.DecodeError, ValueError) as error:
+        raise OperationalError(f"the INFO line of nats-server cannot be read ({error})") from None
+    if info.max_payload < 0:
+        raise OperationalError(f"the INFO line of nats-server gives max_payload {info.max_payload}")
+    return info
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """How one connection proves itself. `sign` returns the raw Ed25519 signature of the nonce."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    nkey: str | None = None
+    jwt: str | None = field(default=None, repr=False)
+    sign: Callable[[bytes], bytes] | None = field(default=None, repr=False)
+
+
+ANONYMOUS = Authentication()
+
+
+def connect_line(info: ServerInfo, authentication: Authentication, *, name: str, version: str, tls: bool) -> bytes:
+    """The CONNECT line, with CR LF."""
+    options: dict[str, object] = {
+        "verbose": False,
+        "pedantic": False,
+        "tls_required": tls,
+        "name": name,
+        "lang": "python",
+        "version": version,
+        "protocol": 1,  # asks for INFO lines during the connection
+        "echo": True,  # a message of this process is stored like any other
+        "headers": info.headers,
+        "no_responders": info.headers,
+    }
+    secrets = {
+        "user": authentication.user,
+        "pass": authentication.password,
+        "auth_token": authentication.token,
+        "nkey": authentication.nkey,
+        "jwt": authentication.jwt,
+    }
+    options.update({key: value for key, value in secrets.items() if value is not None})
+    if authentication.sign is not None and info.nonce:
+        signature = authentication.sign(info.nonce.encode())
+        options["sig"] = base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
+    return b"CONNECT " + msgspec.json.encode(options) + b"\r\n"
+
+
+class ErrorKind(StrEnum):
+    """What a -ERR is about."""
+
+    AUTHORIZATION = "authorization"  # refused, expired or revoked credentials
+    PERMISSION_SUBSCRIBE = "permission_subscribe"
+    PERMISSION_PUBLISH = "permission_publish"
+    SLOW_CONSUMER = "slow_consumer"
+    STALE_CONNECTION = "stale_connection"
+    MAX_PAYLOAD = "max_payload"
+    MAX_CONNECTIONS = "max_connections"
+    MAX_SUBSCRIPTIONS = "max_subscriptions"
+    MAX_CONTROL_LINE = "max_control_line"
+    INVALID_SUBJECT = "invalid_subject"
+    TLS_REQUIRED = "tls_required"
+    PROTOCOL = "protocol"
+    SERVER_STOPPING = "server_stopping"
+    OTHER = "other"
+
+
+class ErrorLine(msgspec.Struct, frozen=True):
+    """One -ERR: its kind, its text, whether nats-server closes the connection after it, the subject it names."""
+
+    kind: ErrorKind
+    text: str
+    closes: bool
+    subject: str | None = None
+
+
+# Beginnings of nats-server's texts, in lower case; the first that fits decides. (kind, server closes)
+_ERROR_TABLE: tuple[tuple[str, ErrorKind, bool], ...] = (
+    ("permissions violation for subscription", ErrorKind.PERMISSION_SUBSCRIBE, False),
+    ("permissions violation for publish", ErrorKind.PERMISSION_PUBLISH, False),
+    ("permissions violation", ErrorKind.PERMISSION_PUBLISH, False),
+    ("authorization violation", ErrorKind.AUTHORIZATION, True),
+    ("authorization timeout", ErrorKind.AUTHORIZATION, True),
+    ("authentication timeout", ErrorKind.AUTHORIZATION, True),
+    ("authentication expired", ErrorKind.AUTHORIZATION, True),
+    ("authentication revoked", ErrorKind.AUTHORIZATION, True),
+    ("user authentication", ErrorKind.AUTHORIZATION, True),
+    ("account authentication", ErrorKind.AUTHORIZATION, True),
+    ("credentials", ErrorKind.AUTHORIZATION, True),
+    ("slow consumer", ErrorKind.SLOW_CONSUMER, True),
+    ("stale connection", ErrorKind.STALE_CONNECTION, True),
+    ("maximum payload", ErrorKind.MAX_PAYLOAD, True),
+    ("maximum connections", ErrorKind.MAX_CONNECTIONS, True),
+    ("maximum account", ErrorKind.MAX_CONNECTIONS, True),
+    ("maximum user", ErrorKind.MAX_CONNECTIONS, True),
+    ("connection throttling", ErrorKind.MAX_CONNECTIONS, True),
+    ("maximum subscriptions", ErrorKind.MAX_SUBSCRIPTIONS, False),
+    ("maximum control line", ErrorKind.MAX_CONTROL_LINE, True),
+    ("invalid subject", ErrorKind.INVALID_SUBJECT, False),
+    ("invalid publish subject", ErrorKind.INVALID_SUBJECT, False),
+    ("secure connection", ErrorKind.TLS_REQUIRED, True),
+    ("unknown protocol", ErrorKind.PROTOCOL, True),
+    ("parser error", ErrorKind.PROTOCOL, True),
+    ("invalid client protocol", ErrorKind.PROTOCOL, True),
+    ("attempted to connect", ErrorKind.PROTOCOL, True),
+    ("server shutdown", ErrorKind.SERVER_STOPPING, True),
+)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+
+
+def parse_error(line: bytes) -> ErrorLine:
+    """A -ERR line (without CR LF). Never fails: what is not known is `OTHER` and does not close."""
+    text = line[len(b"-ERR") :].decode("utf-8", "replace").strip().strip("'")
+    folded = text.lower()
+    kind, closes = next(
+        ((kind, closes) for beginning, kind, closes in _ERROR_TABLE if folded.startswith(beginning)),
+        (ErrorKind.OTHER, False),
+    )
+    quoted = _QUOTED.search(text) if kind in _NAMING_SUBJECT else None
+    subject = None if quoted is None else _ESCAPE.sub(r"\1", quoted.group(1))
+    return ErrorLine(kind, text, closes, subject)
+
+
+_NAMING_SUBJECT = frozenset({ErrorKind.PERMISSION_SUBSCRIBE, ErrorKind.PERMISSION_PUBLISH})

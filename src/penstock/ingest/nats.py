@@ -1,0 +1,349 @@
+"""One connection to nats-server, from INFO to the end: bytes in, events and bytes out.
+
+Rules: nothing here opens, reads, waits or looks at a clock. A session ends once and is never used again: what is not
+NATS protocol, a refusal or a silence ends it with SessionClosed, and whoever drives it connects anew.
+
+PONGs come back in the order of the PINGs, and nats-server handles a connection's lines in order. So the PONG of a PING
+written behind SUB or UNSUB proves that nats-server has done it, and that what it had sent before has been received.
+
+| state           | INFO                        | TLS is up    | PONG           | messages | refusal, silence, nonsense |
+|-----------------|-----------------------------|--------------|----------------|----------|----------------------------|
+| CONNECTING_INFO | TLS, or CONNECT_SENT        |              | nonsense       | nonsense | CLOSED                     |
+| TLS             | nonsense                    | CONNECT_SENT | nonsense       | nonsense | CLOSED                     |
+| CONNECT_SENT    | kept                        |              | READY          | nonsense | CLOSED                     |
+| READY           | kept; InfoChanged, LameDuck |              | BarrierReached | groups   | CLOSED                     |
+| CLOSED          | everything is ignored       |              |                |          |                            |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.base.subjects import subject_mistake
+from penstock.hot.scan import Frames, Group, ProtocolError, scan
+from penstock.ingest.connect import (
+    ANONYMOUS,
+    Authentication,
+    ErrorKind,
+    ErrorLine,
+    ServerInfo,
+    connect_line,
+    parse_error,
+    parse_info,
+)
+
+_SILENT_PINGS_MAX = 2
+_PING = b"PING\r\n"
+_PONG = b"PONG\r\n"
+
+
+class SessionState(Enum):
+    """See the module's table."""
+
+    CONNECTING_INFO = auto()
+    TLS = auto()
+    CONNECT_SENT = auto()
+    READY = auto()
+    CLOSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TlsWanted:
+    """Start TLS on the connection now, then call `tls_established`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReady:
+    """nats-server has accepted the connection; subscriptions may be made."""
+
+    info: ServerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class InfoChanged:
+    """nats-server has told something new of itself, such as another `max_payload`."""
+
+    info: ServerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LameDuck:
+    """nats-server is going to stop and asks its clients to go elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierReached:
+    """Everything written before the barrier has been done, everything sent before that has been received."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRefused:
+    """nats-server forbids a subscription; it delivers nothing.
+
+    `sid` is None where nats-server does not say which: one of those made since the last barrier (`subject` is empty).
+    """
+
+    sid: int | None
+    subject: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerComplaint:
+    """A -ERR that leaves the connection open."""
+
+    kind: ErrorKind
+    text: str
+    subject: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The end of the session. Close the connection."""
+
+    kind: ErrorKind
+    reason: str
+
+
+SessionEvent = (
+    TlsWanted
+    | SessionReady
+    | InfoChanged
+    | LameDuck
+    | BarrierReached
+    | SubscriptionRefused
+    | ServerComplaint
+    | SessionClosed
+)
+
+
+class Received(NamedTuple):
+    """What bytes turned out to be: `groups` belong before `events`; `position` is the first byte not yet used.
+
+    `needed_bytes`: how many bytes from `position` on are needed before more can be made of them (0 = any).
+    """
+
+    position: int
+    groups: dict[int, Group]
+    events: list[SessionEvent]
+    needed_bytes: int
+
+
+class Subscription(NamedTuple):
+    """What was subscribed: a subject (wildcards allowed), and a queue group or None."""
+
+    subject: str
+    queue: str | None
+
+
+class NatsSession:
+    """The client's side of one NATS connection. See the module's rules."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        version: str,
+        authentication: Authentication = ANONYMOUS,
+        tls_wanted: bool = False,
+        tls_established: bool = False,
+        ping_interval_ms: int = limits.NATS_PING_INTERVAL_MS,
+        now_ms: int = 0,
+    ) -> None:
+        """`tls_wanted`: refuse a server without TLS. `tls_established`: TLS was started before INFO."""
+        self.state = SessionState.CONNECTING_INFO
+        self.info = ServerInfo()
+        self._name = name
+        self._version = version
+        self._authentication = authentication
+        self._tls_wanted = tls_wanted
+        self._tls = tls_established
+        self._output = bytearray()
+        self._subscriptions: dict[int, Subscription] = {}
+        self._pings: deque[int | None] = deque()  # a barrier's token, or None for our own PING, in the order sent
+        self._last_token = 0
+        self._ping_interval_ms = ping_interval_ms
+        self._next_ping_ms = now_ms + ping_interval_ms
+        self._silent_pings = 0
+        self._lame_duck = False
+
+    def receive(self, buffer: bytes | bytearray | memoryview, start: int, end: int, now_ms: int) -> Received:
+        """Take what buffer[start:end] holds. Never raises: nonsense is SessionClosed, after what came before it."""
+        if self.state is SessionState.CLOSED:
+            return Received(end, {}, [], 0)
+        self._silent_pings = 0
+        self._next_ping_ms = now_ms + self._ping_interval_ms
+        frames = Frames()
+        events: list[SessionEvent] = []
+        mistake: OperationalError | None = None
+        was_ready = self.state is SessionState.READY
+        position = end
+        try:
+            position = scan(buffer, start, end, frames)
+        except ProtocolError as error:
+            mistake = error
+        try:
+            if frames.groups and not was_ready:
+                raise OperationalError("not NATS protocol: a message before any subscription")
+            for line in frames.lines:
+                self._line(line, events)
+            if self.state is SessionState.TLS and position < end:
+                raise OperationalError("nats-server sent plain bytes after asking for TLS")
+        except OperationalError as error:
+            mistake = error
+        if mistake is not None:
+            self._close(ErrorKind.PROTOCOL, str(mistake), events)
+        return Received(position, frames.groups if was_ready else {}, events, frames.needed_bytes)
+
+    def tls_established(self) -> None:
+        """TLS is up on the connection, as TlsWanted asked."""
+        assert self.state is SessionState.TLS
+        self._tls = True
+        self._connect()
+
+    def subscribe(self, sid: int, subject: str, queue: str | None = None) -> None:
+        """Subscribe under the id `sid`, which must be new. A barrier behind it tells when it holds."""
+        assert self.state is SessionState.READY
+        assert sid > 0
+        assert sid not in self._subscriptions
+        assert subject_mistake(subject, wildcards=True) is None
+        assert queue is None or subject_mistake(queue) is None
+        self._subscriptions[sid] = Subscription(subject, queue)
+        self._output += b"SUB %b %b%d\r\n" % (subject.encode(), f"{queue} ".encode() if queue else b"", sid)
+
+    def unsubscribe(self, sid: int) -> None:
+        """End a subscription; what nats-server has sent already still comes. Unknown ids are fine."""
+        assert self.state is SessionState.READY
+        if self._subscriptions.pop(sid, None) is not None:
+            self._output += b"UNSUB %d\r\n" % sid
+
+    def barrier(self) -> int:
+        """Ask for a BarrierReached with the returned token."""
+        assert self.state is SessionState.READY
+        if len(self._pings) >= limits.NATS_BARRIERS_MAX:
+            raise OperationalError(f"{limits.NATS_BARRIERS_MAX} barriers wait for nats-server already")
+        self._last_token += 1
+        self._ping(self._last_token)
+        return self._last_token
+
+    @property
+    def next_tick_ms(self) -> int:
+        """When `tick` has something to do, unless bytes come before."""
+        return self._next_ping_ms
+
+    def tick(self, now_ms: int, *, reading: bool = True) -> list[SessionEvent]:
+        """Keep the connection alive; find out that it is dead. Not `reading`: silence says nothing of the server."""
+        events: list[SessionEvent] = []
+        if self.state is not SessionState.READY or now_ms < self._next_ping_ms:
+            return events
+        self._next_ping_ms = now_ms + self._ping_interval_ms
+        if not reading:
+            self._silent_pings = 0
+        elif self._silent_pings >= _SILENT_PINGS_MAX:
+            silence_ms = (_SILENT_PINGS_MAX + 1) * self._ping_interval_ms
+            self._close(ErrorKind.STALE_CONNECTION, f"nats-server has been silent for {silence_ms} ms", events)
+        else:
+            self._silent_pings += 1
+            self._ping(None)
+        return events
+
+    def take_output(self) -> bytes:
+        """The bytes to write to the connection, once."""
+        output = bytes(self._output)
+        self._output.clear()
+        return output
+
+    def _line(self, line: bytes, events: list[SessionEvent]) -> None:
+        if self.state is SessionState.CLOSED:
+            return
+        if self.state is SessionState.TLS:
+            raise OperationalError("nats-server sent plain bytes after asking for TLS")
+        if line == b"PING":
+            self._output += _PONG
+        elif line == b"PONG":
+            self._pong(events)
+        elif line.startswith(b"INFO "):
+            self._info(parse_info(line), events)
+        elif line.startswith(b"-ERR"):
+            self._error(parse_error(line), events)
+        elif line != b"+OK":
+            raise ProtocolError("unknown line", 0, line)
+
+    def _info(self, info: ServerInfo, events: list[SessionEvent]) -> None:
+        self.info = info
+        if self.state is SessionState.CONNECTING_INFO:
+            if not info.headers:
+                raise OperationalError(f"nats-server {info.version} knows no headers; Penstock needs 2.2 or newer")
+            if self._tls:
+                self._connect()
+            elif info.tls_required or (self._tls_wanted and info.tls_available):
+                self.state = SessionState.TLS
+                events.append(TlsWanted())
+            elif self._tls_wanted:
+                text = "nats-server offers no TLS, but the settings ask for it (tls:// or certificate files)"
+                self._close(ErrorKind.TLS_REQUIRED, text, events)
+            else:
+                self._connect()
+        elif self.state is SessionState.READY:
+            events.append(InfoChanged(info))
+        if info.ldm and not self._lame_duck:
+            self._lame_duck = True
+            events.append(LameDuck())
+
+    def _connect(self) -> None:
+        self.state = SessionState.CONNECT_SENT
+        self._output += connect_line(
+            self.info, self._authentication, name=self._name, version=self._version, tls=self._tls
+        )
+        self._ping(None)
+
+    def _ping(self, token: int | None) -> None:
+        self._pings.append(token)
+        self._output += _PING
+
+    def _pong(self, events: list[SessionEvent]) -> None:
+        if not self._pings:
+            raise ProtocolError("PONG without PING", 0, b"PONG")
+        token = self._pings.popleft()
+        if self.state is SessionState.CONNECT_SENT:
+            self.state = SessionState.READY
+            events.append(SessionReady(self.info))
+        elif token is not None:
+            events.append(BarrierReached(token))
+
+    def _error(self, error: ErrorLine, events: list[SessionEvent]) -> None:
+        if error.closes or self.state is not SessionState.READY:
+            # Before READY every error is about the connection itself.
+            kind = error.kind
+            if kind is ErrorKind.AUTHORIZATION:
+                text = f"nats-server refuses the credentials ({error.text}); check user, password, token or files"
+            else:
+                text = f"nats-server says: {error.text}"
+            self._close(kind, text, events)
+        elif error.kind is ErrorKind.PERMISSION_SUBSCRIBE and error.subject is not None:
+            sid = self._refused_sid(error.subject)
+            events.append(SubscriptionRefused(sid, error.subject, error.text))
+        elif error.kind is ErrorKind.MAX_SUBSCRIPTIONS:
+            events.append(SubscriptionRefused(None, "", error.text))
+        else:
+            events.append(ServerComplaint(error.kind, error.text, error.subject))
+
+    def _refused_sid(self, subject: str) -> int | None:
+        # nats-server does SUBs in order: of several on one subject the oldest not yet refused is meant.
+        for sid, subscription in self._subscriptions.items():
+            if subscription.subject == subject:
+                del self._subscriptions[sid]
+                return sid
+        return None
+
+    def _close(self, kind: ErrorKind, reason: str, events: list[SessionEvent]) -> None:
+        if self.state is not SessionState.CLOSED:
+            self.state = SessionState.CLOSED
+            events.append(SessionClosed(kind, reason))
