@@ -53,3 +53,7 @@ NATS_RECONNECT_MS_MAX = 5_000
 # Client
 PUBLISHES_IN_FLIGHT_MAX = 4_096
 PREFETCHED_FETCHES_MAX = 2
+READ_BATCH_ROWS_DEFAULT = 65_536  # rows of one batch that a reader is handed
+COALESCED_BATCH_BYTES_MAX = 8 * MIB  # small batches are copied together up to this size
+PAYLOAD_PREVIEW_BYTES = 64  # of a value in a message's repr
+READ_WAIT_MS = 5_000  # one long poll of a reader at the end of the log

@@ -60,7 +60,7 @@ class FetchResponse(Response, frozen=True, kw_only=True):
 
 
 class GetRequest(Request, frozen=True, kw_only=True):
-    """One committed message: exactly one of `offset`, `key` (its latest message) and `subject` (its latest) is given."""
+    """One committed message: exactly one of `offset`, `key` (its latest) and `subject` (its latest) is given."""
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)

@@ -94,4 +94,5 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     requests_in_flight: Int64Field = 0
     in_flight_bytes: Int64Field = 0  # appended, not yet acked
     in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX
-    counters: dict[str, Int64Field] = msgspec.field(default_factory=dict)  # since the start: messages_in, bytes_in, acks, dropped, …
+    # Since the start: messages_in, bytes_in, acks, dropped, …
+    counters: dict[str, Int64Field] = msgspec.field(default_factory=dict)

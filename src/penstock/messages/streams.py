@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
 
     class ReportedConfig(StreamConfig, frozen=True, kw_only=True, forbid_unknown_fields=False):
-        """A config as a broker reports it: a newer broker's further fields are ignored, where a request refuses them."""
+        """A config as a broker reports it: further fields of a newer one are ignored; a request refuses them."""
 
 
 class PartitionState(StrEnum):
@@ -77,7 +77,8 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     state_reason: str = ""
     damage: tuple[DamageInfo, ...] = ()
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
-    dropped: dict[str, Int64Field] = msgspec.field(default_factory=dict)  # reason → messages that matched and were not stored since the start
+    # Reason → messages that matched and were not stored, since the start.
+    dropped: dict[str, Int64Field] = msgspec.field(default_factory=dict)
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):

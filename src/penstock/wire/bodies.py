@@ -54,13 +54,13 @@ def decode_request(frame: Frame) -> Request:
     """The request in `frame`. RemoteError: unsupported_version or bad_request."""
     spec = APIS.get(frame.api)
     if spec is None:
-        raise RemoteError(
-            ErrorCode.UNSUPPORTED_VERSION, f"request number {frame.api} is not known here; the broker is older", api=frame.api
-        )
+        text = f"request number {frame.api} is not known here; the broker is older"
+        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, api=frame.api)
     if not spec.version_min <= frame.version <= spec.version_max:
+        name, spoken = spec.api.name.lower(), f"{spec.version_min} to {spec.version_max}"
         raise RemoteError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{spec.api.name.lower()} version {frame.version} is not spoken here, only {spec.version_min} to {spec.version_max}",
+            f"{name} version {frame.version} is not spoken here, only {spoken}",
             api=frame.api,
             version_min=spec.version_min,
             version_max=spec.version_max,

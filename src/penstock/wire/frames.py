@@ -1,8 +1,8 @@
 """Frames: what a connection carries, both ways.
 
-Rules: a length is checked before a byte of it is kept. A frame's raw part is copied once at most, and handed out so that
-pyarrow can lie on it. The caller takes all frames (`next_frame` until None) after each `receive`; so the decoder holds
-one unfinished frame and what one read delivered, and no more.
+Rules: a length is checked before a byte of it is kept. A frame's raw part is copied once at most, and handed out so
+that pyarrow can lie on it. The caller takes all frames (`next_frame` until None) after each `receive`; so the decoder
+holds one unfinished frame and what one read delivered, and no more.
 
 All numbers little-endian:
 

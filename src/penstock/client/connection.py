@@ -1,0 +1,247 @@
+"""One TCP connection to a broker: drives a `Session` on an asyncio loop.
+
+Rules: everything runs on one loop. A call ends with its answer, its deadline or the end of the connection, whichever
+is first; a cancelled call leaves nothing behind but an answer that will be ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.session import Answered, Broken, Event, Ready, Refused, Session, SessionState
+from penstock.messages import HelloResponse, Request, Response
+
+DEFAULT_PORT = 7422
+Raw = bytes | bytearray | memoryview
+
+
+class ConnectionLost(Unavailable):
+    """The connection ended; `sent` says whether the broker may have seen the request."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+def parse_server(server: str) -> tuple[str, int]:
+    """(host, port) of "HOST:PORT", "HOST" or "[IPv6]:PORT"; ValueError says what is wrong."""
+    text = server.strip()
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"the server {server!r} is not [ADDRESS]:PORT")
+        port_text = rest[1:]
+    elif text.count(":") > 1:
+        host, port_text = text, ""
+    else:
+        host, _, port_text = text.partition(":")
+    if not host or any(char in host for char in "/@ "):
+        raise ValueError(f"the server {server!r} is not HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
+    if not port_text:
+        return host, DEFAULT_PORT
+    if not (port_text.isascii() and port_text.isdigit() and 0 < int(port_text) < 65_536):
+        raise ValueError(f"the port of the server {server!r} is not a number from 1 to 65535")
+    return host, int(port_text)
+
+
+class Connection(asyncio.Protocol):
+    """See the module. Made by `open_connection`."""
+
+    def __init__(self, session: Session, server: str) -> None:
+        self.server = server
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Future[HelloResponse] = self._loop.create_future()
+        self._answers: dict[int, asyncio.Future[tuple[Response, bytes | memoryview]]] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._slot_waiters: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._gone = self._loop.create_future()
+        self._reason = f"the connection to the broker at {server} is closed"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call may be tried."""
+        return self._session.state is SessionState.READY
+
+    async def say_hello(self, deadline_s: float) -> HelloResponse:
+        """First thing on a new connection."""
+        assert self._transport is not None
+        self._transport.write(self._session.hello(self._loop.time(), deadline_s))
+        self._set_timer()
+        return await self._ready
+
+    async def call(self, request: Request, raw: Raw, deadline_s: float) -> tuple[Response, bytes | memoryview]:
+        """The answer and its raw part. RemoteError if refused or too late, ConnectionLost if the connection ended."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._wait_for_slot()
+        except TimeoutError:
+            raise TimedOut("the time-out passed before the request could be sent: too many are in flight") from None
+        if not self.is_open:
+            raise ConnectionLost(self._reason, sent=False)
+        assert self._transport is not None
+        correlation_id, head = self._session.request(request, self._loop.time(), deadline_s, len(raw))
+        answer: asyncio.Future[tuple[Response, bytes | memoryview]] = self._loop.create_future()
+        self._answers[correlation_id] = answer
+        self._transport.writelines((head, raw) if raw else (head,))
+        self._set_timer()
+        try:
+            return await answer
+        finally:
+            if self._answers.pop(correlation_id, None) is not None:
+                self._session.give_up(correlation_id)
+
+    async def _wait_for_slot(self) -> None:
+        await self._writable.wait()
+        while self._session.is_full and self.is_open:
+            waiter = self._loop.create_future()
+            self._slot_waiters.append(waiter)
+            await waiter
+
+    def close(self) -> None:
+        """End the connection; calls in flight fail."""
+        if self._session.state is not SessionState.CLOSED:
+            self._handle(self._session.closed(RemoteError(ErrorCode.STOPPING, "the client was closed")))
+
+    async def wait_closed(self) -> None:
+        """Return once the socket is given back."""
+        await asyncio.shield(self._gone)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the connection is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes have come."""
+        for event in self._session.receive(data, self._loop.time()):
+            self._handle(event)
+        self._wake_slot_waiters()
+
+    def pause_writing(self) -> None:
+        """asyncio: the socket takes no more for now."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """asyncio: it does again."""
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection is gone."""
+        if self._session.state is not SessionState.CLOSED:
+            reason = f"the connection to the broker at {self.server} broke: {exc or 'the broker closed it'}"
+            self._handle(self._session.closed(RemoteError(ErrorCode.STOPPING, reason)))
+        self._writable.set()
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Ready(hello):
+                if not self._ready.done():
+                    self._ready.set_result(hello)
+            case Answered(correlation_id, response, raw):
+                answer = self._answers.pop(correlation_id, None)
+                if answer is not None and not answer.done():
+                    answer.set_result((response, raw))
+            case Refused(correlation_id, error):
+                answer = self._answers.pop(correlation_id, None)
+                if answer is not None and not answer.done():
+                    answer.set_exception(error)
+            case Broken(error, _):
+                self._break(error)
+
+    def _break(self, error: RemoteError) -> None:
+        self._reason = error.message
+        # A broker that refuses the connection itself says why; anything else is a connection that broke.
+        failure: Exception = error
+        if error.code in (ErrorCode.STOPPING, ErrorCode.TIMED_OUT):
+            failure = ConnectionLost(error.message, sent=True)
+        if not self._ready.done():
+            self._ready.set_exception(failure)
+            self._ready.exception()  # taken: nobody may be waiting for it
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(failure)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake_slot_waiters()
+
+    def _wake_slot_waiters(self) -> None:
+        free = len(self._slot_waiters)
+        if self.is_open:
+            free = self._session.in_flight_max - self._session.in_flight
+        while self._slot_waiters and free > 0:
+            waiter = self._slot_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                free -= 1
+
+    def _set_timer(self) -> None:
+        deadline_s = self._session.next_deadline_s()
+        if self._timer is not None:
+            if deadline_s is not None and self._timer.when() <= deadline_s:
+                return  # it fires in time and is set again then
+            self._timer.cancel()
+        self._timer = None if deadline_s is None else self._loop.call_at(deadline_s, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        # The loop fires timers within its clock's resolution, perhaps a moment early.
+        for event in self._session.expire(self._loop.time() + 0.001):
+            self._handle(event)
+        if self._session.state is not SessionState.CLOSED:
+            self._set_timer()
+
+
+async def open_connection(server: str, session: Session, deadline_s: float) -> tuple[Connection, HelloResponse]:
+    """A connection on which hello has been said. Unavailable, TimedOut or RemoteError say why there is none."""
+    host, port = parse_server(server)
+    loop = asyncio.get_running_loop()
+    connection: Connection | None = None
+
+    def make() -> Connection:
+        nonlocal connection
+        connection = Connection(session, server)
+        return connection
+
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            await loop.create_connection(make, host, port)
+            assert connection is not None
+            return connection, await connection.say_hello(deadline_s + 1)
+    except TimeoutError:
+        raise TimedOut(f"the broker at {server} did not answer in time") from None
+    except OSError as error:
+        if isinstance(error, OperationalError):
+            raise
+        text = f"no broker answers at {server}: {_reason(error)}"
+        raise Unavailable(
+            f"{text}; start one with `penstock serve`, or say where it is (server=, PENSTOCK_SERVER)"
+        ) from None
+    finally:
+        if connection is not None and not connection.is_open:
+            connection.close()
+
+
+def _reason(error: OSError) -> str:
+    with contextlib.suppress(IndexError, TypeError):
+        if isinstance(error, ConnectionRefusedError):
+            return "connection refused"
+    return error.strerror or str(error)

@@ -1,0 +1,111 @@
+"""What a caller can catch, by name.
+
+| raised                | when                                                                        |
+|-----------------------|-----------------------------------------------------------------------------|
+| `RemoteError`         | base of all refusals; `code` is stable, `details` are its numbers             |
+| `StreamNotFound`      | no stream of that name, or none that stores the subject                      |
+| `StreamExists`        | a stream of that name is there with another subject or config                |
+| `StreamChanged`       | the stream was deleted (and perhaps made again) while it was being used       |
+| `InvalidConfig`       | a stream config that cannot work                                             |
+| `OffsetOutOfRange`    | below `log_start` or beyond `committed_end`; `details` has both                |
+| `MessageNotFound`     | no message at that offset, of that key, on that subject                       |
+| `CorruptRange`        | what is stored there is damaged                                              |
+| `ReadOnly`            | the partition takes no appends                                               |
+| `Overloaded`          | over the broker's limits now; try again later                                |
+| `StorageFailed`       | the broker's disk refused it                                                 |
+| `TimedOut`            | the call's time-out passed; also a `TimeoutError`                             |
+| `OperationalError`    | base of what the environment did                                             |
+| `Unavailable`         | no broker (or NATS) could be reached; also a `ConnectionError`                |
+| `OutcomeUnknown`      | the connection broke after an append was sent: it may be stored or not         |
+| `CorruptionError`     | bytes that came from the broker fail their check                             |
+
+The names say what happened, without a suffix, as they are read after `except penstock.`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+
+
+class StreamNotFound(RemoteError, LookupError):  # noqa: N818
+    """No stream of that name, or none that stores the subject."""
+
+
+class StreamExists(RemoteError):  # noqa: N818
+    """A stream of that name is there with another subject or config."""
+
+
+class StreamChanged(RemoteError):  # noqa: N818
+    """The stream was deleted, and perhaps made again, while it was being used."""
+
+
+class InvalidConfig(RemoteError, ValueError):  # noqa: N818
+    """A stream config that cannot work; the message lists every mistake."""
+
+
+class OffsetOutOfRange(RemoteError, LookupError):  # noqa: N818
+    """The log holds no such offset; `details` has `log_start` and `committed_end`."""
+
+
+class MessageNotFound(RemoteError, LookupError):  # noqa: N818
+    """No message at that offset, of that key, or on that subject."""
+
+
+class CorruptRange(RemoteError):  # noqa: N818
+    """What is stored there is damaged; nothing was deleted."""
+
+
+class ReadOnly(RemoteError):  # noqa: N818
+    """The partition takes no appends."""
+
+
+class Overloaded(RemoteError):  # noqa: N818
+    """Over the broker's limits now; try again later."""
+
+
+class StorageFailed(RemoteError):  # noqa: N818
+    """The broker's disk refused it."""
+
+
+class TimedOut(RemoteError, TimeoutError):  # noqa: N818
+    """The call's time-out passed. What was asked may still happen."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(ErrorCode.TIMED_OUT, message, **details)
+
+
+class Unavailable(OperationalError, ConnectionError):  # noqa: N818
+    """No broker (or NATS) could be reached, or the connection broke."""
+
+
+class OutcomeUnknown(OperationalError):  # noqa: N818
+    """The connection broke after an append was sent. `appended` lists what was confirmed before."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.appended: list[Any] = []
+
+
+_BY_CODE: dict[str, type[RemoteError]] = {
+    ErrorCode.STREAM_NOT_FOUND: StreamNotFound,
+    ErrorCode.STREAM_EXISTS: StreamExists,
+    ErrorCode.STREAM_CHANGED: StreamChanged,
+    ErrorCode.INVALID_CONFIG: InvalidConfig,
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.MESSAGE_NOT_FOUND: MessageNotFound,
+    ErrorCode.CORRUPT_RANGE: CorruptRange,
+    ErrorCode.READ_ONLY: ReadOnly,
+    ErrorCode.OVERLOADED: Overloaded,
+    ErrorCode.STORAGE_FAILED: StorageFailed,
+}
+
+
+def specific(error: RemoteError) -> RemoteError:
+    """The same error as the class that its code has here; a code without one stays a plain RemoteError."""
+    if type(error) is not RemoteError:
+        return error
+    if error.code == ErrorCode.TIMED_OUT:
+        return TimedOut(error.message, **error.details)
+    return _BY_CODE.get(error.code, RemoteError)(error.code, error.message, **error.details)

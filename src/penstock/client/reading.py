@@ -1,0 +1,168 @@
+"""Reading a stream: from a place in the log to batches of committed rows, fetched ahead of their use.
+
+Rules: a reader sees each committed row in its range once and in order, and never one that is not committed. While the
+caller works on one response the next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The task that fetches
+belongs to the generator and ends with it. A reader that retention has overtaken is told so; it never skips silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, ErrorCode
+from penstock.base.ids import Offset, PartitionId, StreamId
+from penstock.client import batches
+from penstock.client.batches import Range
+from penstock.client.errors import OffsetOutOfRange, TimedOut
+from penstock.client.link import Link
+from penstock.client.values import Place, Start, microseconds_of
+from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PARTITION = PartitionId(0)
+_END_OF_LOG = 2**63 - 1
+
+
+class Plan(NamedTuple):
+    """What one reader reads."""
+
+    stream_id: StreamId
+    name: str
+    range: Range
+    follow: bool
+
+
+async def find_place(link: Link, stream_id: StreamId, place: Start, timeout_s: float) -> ListOffsetsResponse:
+    """Where `place` is. ValueError for a negative offset or a naive datetime; an offset is checked against the log."""
+    match place:
+        case Place():
+            at: str | int = place.value
+        case bool() | float() | str():
+            raise TypeError(
+                f"{place!r} is no place in the log: give EARLIEST, LATEST, an offset, a datetime or a timedelta"
+            )
+        case int():
+            at = "earliest"
+        case datetime():
+            at = microseconds_of(place)
+        case timedelta():
+            at = microseconds_of(datetime.now(UTC) - place)
+    if isinstance(place, int) and place < 0:
+        raise ValueError(f"the offset {place} is negative; offsets count from 0")
+    request = ListOffsetsRequest(stream_id=stream_id, partition=_PARTITION, at=at)  # type: ignore[arg-type]
+    found, _ = await link.call(request, ListOffsetsResponse, timeout_s=timeout_s)
+    if isinstance(place, int):
+        if not found.log_start <= place <= found.committed_end:
+            raise out_of_range(place, found.log_start, found.committed_end)
+        return ListOffsetsResponse(
+            offset=Offset(place),
+            log_start=found.log_start,
+            committed_end=found.committed_end,
+            leader_epoch=found.leader_epoch,
+        )
+    return found
+
+
+def out_of_range(offset: int, log_start: int, committed_end: int) -> OffsetOutOfRange:
+    """The error that says which range exists."""
+    return OffsetOutOfRange(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"offset {offset} is not in the log, which holds {log_start} up to (not including) {committed_end}",
+        offset=offset,
+        log_start=log_start,
+        committed_end=committed_end,
+    )
+
+
+async def plan(
+    link: Link, stream_id: StreamId, name: str, start: Start, end: Start | None, *, follow: bool, timeout_s: float
+) -> Plan:
+    """Turn what the caller named into offsets."""
+    begin = await find_place(link, stream_id, start, timeout_s)
+    if end is None:
+        return Plan(stream_id, name, Range(begin.offset, _END_OF_LOG if follow else begin.committed_end), follow)
+    if follow:
+        if isinstance(end, bool) or not isinstance(end, int):
+            raise ValueError("a reader that follows the log can end only at an offset")
+        return Plan(stream_id, name, Range(begin.offset, end), follow)
+    if isinstance(end, int) and not isinstance(end, bool):
+        stop = min(end, begin.committed_end)
+    else:
+        stop = min((await find_place(link, stream_id, end, timeout_s)).offset, begin.committed_end)
+    return Plan(stream_id, name, Range(begin.offset, stop), follow)
+
+
+async def read(
+    link: Link, what: Plan, *, batch_rows_max: int, columns: list[str] | None, timeout_s: float
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """The batches of `what`, in order. CorruptionError if what came is damaged."""
+    queue: asyncio.Queue[tuple[FetchResponse, bytes | memoryview] | BaseException | None] = asyncio.Queue(
+        max(1, limits.PREFETCHED_FETCHES_MAX - 1)
+    )
+    fetching = asyncio.create_task(_fetch_ahead(link, what, queue, timeout_s))
+    source = f"the answer of {link.server} for stream {what.name}"
+    try:
+        while (item := await queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            response, raw = item
+            wanted = Range(max(what.range.start, response.log_start), min(what.range.end, response.committed_end))
+            covers = Range(response.base_offset, response.end_offset)
+            parts = (
+                batches.rows(header, message, wanted, source=source)
+                for header, message in batches.split(raw, covers, source=source)
+            )
+            for batch in batches.coalesce(parts, batch_rows_max):
+                yield batch if columns is None else batch.select(columns)
+    finally:
+        fetching.cancel()
+        await asyncio.gather(fetching, return_exceptions=True)
+
+
+async def _fetch_ahead(
+    link: Link,
+    what: Plan,
+    queue: asyncio.Queue[tuple[FetchResponse, bytes | memoryview] | BaseException | None],
+    timeout_s: float,
+) -> None:
+    try:
+        offset, end = what.range
+        progress_s = asyncio.get_running_loop().time()
+        while offset < end:
+            response, raw = await _fetch(link, what, offset, timeout_s)
+            now_s = asyncio.get_running_loop().time()
+            if response.end_offset > offset:
+                offset = response.end_offset
+                progress_s = now_s
+                if raw:
+                    await queue.put((response, raw))
+            elif not what.follow and now_s - progress_s >= timeout_s:
+                raise TimedOut(f"the broker sent nothing from offset {offset} of stream {what.name} on", offset=offset)
+        await queue.put(None)
+    except Exception as error:  # noqa: BLE001 (handed to the reader, who raises it)
+        await queue.put(error)
+
+
+async def _fetch(link: Link, what: Plan, offset: int, timeout_s: float) -> tuple[FetchResponse, bytes | memoryview]:
+    broker_limits = link.hello.limits
+    wait_ms = min(limits.READ_WAIT_MS, broker_limits.fetch_wait_ms_max)
+    request = FetchRequest(
+        stream_id=what.stream_id,
+        partition=_PARTITION,
+        offset=Offset(offset),
+        bytes_max=min(limits.FETCH_BYTES_DEFAULT, broker_limits.fetch_bytes_max),
+        wait_ms_max=wait_ms,
+    )
+    response, raw = await link.call(request, FetchResponse, timeout_s=timeout_s + wait_ms / 1000)
+    batches.check_format(response.format_version)
+    source = f"the answer of {link.server} for stream {what.name}"
+    if response.base_offset > offset or response.end_offset < offset or (raw and response.end_offset == offset):
+        found = f"{response.base_offset} to {response.end_offset}"
+        raise CorruptionError(source, 0, f"batches from offset {offset}", found)
+    return response, raw

@@ -1,0 +1,232 @@
+"""One connection to a broker, without the connection: hello, requests in flight, their deadlines.
+
+Rules: bytes and `now` (seconds, any steady clock) come in, bytes and events go out; no socket, no clock. A request is
+in flight until its answer has come, also when its caller has given up: the broker still works on it. What the broker
+sends is not trusted: an answer to nothing, or one that cannot be read, closes the session.
+
+| state        | hello()      | request()    | receive()               | closed()  |
+|--------------|--------------|--------------|-------------------------|-----------|
+| `NEW`        | → HELLO_SENT |              |                         | → CLOSED  |
+| `HELLO_SENT` |              |              | hello's answer → READY  | → CLOSED  |
+| `READY`      |              | in flight    | `Answered`, `Refused`   | → CLOSED  |
+| `CLOSED`     |              |              | ignored                 | ignored   |
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.client.errors import TimedOut, specific
+from penstock.messages import (
+    API_OF_REQUEST,
+    Api,
+    HelloRequest,
+    HelloResponse,
+    Request,
+    Response,
+    api_versions,
+)
+from penstock.wire import Frame, FrameDecoder, decode_response, encode_request, request_versions
+
+_FRAME_OVERHEAD_BYTES = 1 * limits.MIB  # head and body around the largest raw part
+
+
+class SessionState(Enum):
+    """Where a session stands; see the module's table."""
+
+    NEW = auto()
+    HELLO_SENT = auto()
+    READY = auto()
+    CLOSED = auto()
+
+
+class Ready(NamedTuple):
+    """The broker has said hello."""
+
+    hello: HelloResponse
+
+
+class Answered(NamedTuple):
+    """A request succeeded."""
+
+    correlation_id: int
+    response: Response
+    raw: bytes | memoryview
+
+
+class Refused(NamedTuple):
+    """A request failed: the broker refused it, or its deadline passed."""
+
+    correlation_id: int
+    error: RemoteError
+
+
+class Broken(NamedTuple):
+    """The session is over; every request still in flight is lost with it."""
+
+    error: RemoteError
+    lost: tuple[int, ...]
+
+
+Event = Ready | Answered | Refused | Broken
+
+
+class _InFlight(NamedTuple):
+    request_type: type[Request]
+    sent_s: float
+    deadline_s: float
+    waited_for: bool  # False once its caller has been told that its time is up
+
+
+class Session:
+    """See the module."""
+
+    def __init__(self, client_name: str, client_version: str) -> None:
+        self.state = SessionState.NEW
+        self.hello_response: HelloResponse | None = None
+        self.in_flight_max = 1
+        self._client_name = client_name
+        self._client_version = client_version
+        self._versions: dict[int, int] = {}
+        self._in_flight: dict[int, _InFlight] = {}
+        self._next_correlation_id = 1
+        self._decoder = FrameDecoder(limits.REQUEST_BODY_BYTES_MAX)
+        self._received_s = float("-inf")
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the broker has not answered yet."""
+        return len(self._in_flight)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a further request has to wait for an answer first."""
+        return len(self._in_flight) >= self.in_flight_max
+
+    def hello(self, now_s: float, deadline_s: float) -> bytes:
+        """The first frame."""
+        assert self.state is SessionState.NEW, self.state
+        self.state = SessionState.HELLO_SENT
+        request = HelloRequest(
+            client_name=self._client_name[:256], client_version=self._client_version, api_versions=api_versions()
+        )
+        return self._put_in_flight(request, now_s, deadline_s, API_OF_REQUEST[HelloRequest].version_max, 0)[1]
+
+    def request(self, request: Request, now_s: float, deadline_s: float, raw_bytes: int = 0) -> tuple[int, bytes]:
+        """(correlation id, frame up to its raw part). RemoteError if the broker does not speak this request."""
+        assert self.state is SessionState.READY, self.state
+        assert not self.is_full
+        spec = API_OF_REQUEST[type(request)]
+        version = self._versions.get(spec.api)
+        if version is None:
+            raise RemoteError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker does not speak a version of {spec.api.name.lower()} that this client knows; "
+                "upgrade the older of the two",
+                api=int(spec.api),
+            )
+        return self._put_in_flight(request, now_s, deadline_s, version, raw_bytes)
+
+    def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> list[Event]:
+        """What the bytes mean, in order."""
+        events: list[Event] = []
+        if self.state is SessionState.CLOSED:
+            return events
+        self._received_s = now_s
+        self._decoder.receive(data)
+        try:
+            while (frame := self._decoder.next_frame()) is not None:
+                if (event := self._answer(frame)) is not None:
+                    events.append(event)
+                if isinstance(event, Broken):
+                    break
+        except RemoteError as error:
+            events.append(self.closed(error))
+        return events
+
+    def give_up(self, correlation_id: int) -> None:
+        """Its caller no longer waits: an answer will be ignored."""
+        entry = self._in_flight.get(correlation_id)
+        if entry is not None:
+            self._in_flight[correlation_id] = entry._replace(waited_for=False, deadline_s=float("inf"))
+
+    def next_deadline_s(self) -> float | None:
+        """When to call `expire`, or None while nothing has a deadline."""
+        deadline = min((entry.deadline_s for entry in self._in_flight.values()), default=float("inf"))
+        return None if deadline == float("inf") else deadline
+
+    def expire(self, now_s: float) -> list[Event]:
+        """Tell the callers whose time is up; a broker that said nothing in all that time is taken for dead."""
+        events: list[Event] = []
+        for correlation_id, entry in list(self._in_flight.items()):
+            if entry.deadline_s > now_s:
+                continue
+            name = API_OF_REQUEST[entry.request_type].api.name.lower()
+            error = TimedOut(f"the broker did not answer {name} within {entry.deadline_s - entry.sent_s:g} s")
+            events.append(Refused(correlation_id, error))
+            self.give_up(correlation_id)
+            if self._received_s < entry.sent_s and self.state is not SessionState.CLOSED:
+                del self._in_flight[correlation_id]
+                events.append(self.closed(error))
+                break
+        return events
+
+    def closed(self, error: RemoteError) -> Broken:
+        """The connection is gone, or has to go."""
+        self.state = SessionState.CLOSED
+        lost = tuple(correlation_id for correlation_id, entry in self._in_flight.items() if entry.waited_for)
+        self._in_flight.clear()
+        return Broken(error, lost)
+
+    def _put_in_flight(
+        self, request: Request, now_s: float, deadline_s: float, version: int, raw_bytes: int
+    ) -> tuple[int, bytes]:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = correlation_id % (2**32 - 1) + 1
+        assert correlation_id not in self._in_flight
+        frame = encode_request(request, correlation_id, version=version, raw_bytes=raw_bytes)
+        self._in_flight[correlation_id] = _InFlight(type(request), now_s, deadline_s, True)
+        return correlation_id, frame
+
+    def _answer(self, frame: Frame) -> Event | None:
+        entry = self._in_flight.pop(frame.correlation_id, None)
+        if entry is None:
+            return self.closed(self._unasked(frame))
+        try:
+            response = decode_response(frame, entry.request_type)
+        except RemoteError as error:
+            if error.code == ErrorCode.BAD_FRAME or self.state is SessionState.HELLO_SENT:
+                return self._broken_with(frame.correlation_id, entry, specific(error))
+            return Refused(frame.correlation_id, specific(error)) if entry.waited_for else None
+        if isinstance(response, HelloResponse):
+            return self._ready(response)
+        return Answered(frame.correlation_id, response, frame.raw) if entry.waited_for else None
+
+    def _unasked(self, frame: Frame) -> RemoteError:
+        # The broker answers a frame that it cannot read with an error under correlation id 0, and closes.
+        if frame.correlation_id == 0 and self._in_flight:
+            first = next(iter(self._in_flight.values()))
+            api = API_OF_REQUEST[first.request_type].api
+            try:
+                decode_response(frame._replace(api=api), first.request_type)
+            except RemoteError as error:
+                return specific(error)
+        text = f"an answer came to request {frame.correlation_id}, which is not in flight"
+        return RemoteError(ErrorCode.BAD_FRAME, text)
+
+    def _broken_with(self, correlation_id: int, entry: _InFlight, error: RemoteError) -> Broken:
+        broken = self.closed(error)
+        return broken._replace(lost=(correlation_id, *broken.lost)) if entry.waited_for else broken
+
+    def _ready(self, hello: HelloResponse) -> Ready:
+        self.state = SessionState.READY
+        self.hello_response = hello
+        self._versions = request_versions(hello)
+        self._versions.pop(Api.HELLO, None)
+        self.in_flight_max = max(1, min(hello.limits.in_flight_requests_max, limits.IN_FLIGHT_REQUESTS_MAX))
+        self._decoder.frame_bytes_max = limits.RESPONSE_BYTES_MAX + _FRAME_OVERHEAD_BYTES
+        self._decoder.body_bytes_max = limits.RESPONSE_BYTES_MAX
+        return Ready(hello)

@@ -1,0 +1,192 @@
+"""The small values that calls take and give: places in the log, messages, headers, acks.
+
+Rules: what a message holds is parsed when it is asked for, never before; header blocks are other people's bytes, so no
+input makes the parser fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.messages import StreamInfo
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_VERSION_LINE = b"NATS/1.0"
+TOMBSTONE_HEADER = "Penstock-Tombstone"
+
+
+class Place(Enum):
+    """Ends of the log by name."""
+
+    EARLIEST = "earliest"  # the first message that is kept
+    LATEST = "latest"  # behind the last committed message
+
+
+EARLIEST = Place.EARLIEST
+LATEST = Place.LATEST
+
+Start = Place | int | datetime | timedelta
+"""A place in the log: an end by name, an offset, an aware datetime (the first message at or after it), or a
+timedelta ("the last 30 seconds", by this machine's clock)."""
+
+StreamName = str | StreamInfo
+"""A stream by its name, or as a call returned it (then only that very stream, not one made again under its name)."""
+
+
+def datetime_of(timestamp_us: int) -> datetime:
+    """Microseconds since 1970 UTC as an aware datetime."""
+    return _EPOCH + timedelta(microseconds=timestamp_us)
+
+
+def microseconds_of(moment: datetime) -> int:
+    """An aware datetime as microseconds since 1970 UTC; ValueError for a naive one."""
+    if moment.tzinfo is None:
+        raise ValueError(f"the datetime {moment} has no time zone; give one, such as datetime.now(timezone.utc)")
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+class Headers(Mapping[str, str]):
+    """The headers of a message. Names are case-sensitive; `headers[name]` is the first value, `get_all` gives all.
+
+    Parsed from `raw` (the NATS header block) when first used; lines that are no headers are left out, and bytes that
+    are no UTF-8 come as surrogate escapes.
+    """
+
+    __slots__ = ("_values", "raw")
+
+    def __init__(self, raw: bytes | None) -> None:
+        self.raw = raw
+        self._values: dict[str, list[str]] | None = None
+
+    def _parsed(self) -> dict[str, list[str]]:
+        if self._values is None:
+            values: dict[str, list[str]] = {}
+            for line in (self.raw or b"").split(b"\r\n")[1:]:
+                name, colon, value = line.partition(b":")
+                if colon and name:
+                    text = value.strip(b" \t").decode("utf-8", "surrogateescape")
+                    values.setdefault(name.decode("utf-8", "surrogateescape"), []).append(text)
+            self._values = values
+        return self._values
+
+    def __getitem__(self, name: str) -> str:
+        return self._parsed()[name][0]
+
+    def get_all(self, name: str) -> list[str]:
+        """Every value of `name`, in order; empty if there is none."""
+        return list(self._parsed().get(name, ()))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parsed())
+
+    def __len__(self) -> int:
+        return len(self._parsed())
+
+    def __repr__(self) -> str:
+        return f"Headers({self._parsed()!r})"
+
+
+class Message:
+    """One stored message. `value` is None for a tombstone that came over the socket, and b"" for an empty payload."""
+
+    __slots__ = ("headers", "key", "offset", "subject", "timestamp_us", "value")
+
+    def __init__(
+        self,
+        offset: int,
+        timestamp_us: int,
+        subject: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: bytes | None,
+    ) -> None:
+        self.offset = offset
+        self.timestamp_us = timestamp_us  # when it was appended
+        self.subject = subject
+        self.key = key
+        self.value = value
+        self.headers = Headers(headers)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was appended, in UTC."""
+        return datetime_of(self.timestamp_us)
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether it says that its key is gone."""
+        return self.value is None or self.headers.get(TOMBSTONE_HEADER) == "1"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self._all() == other._all()
+
+    def __hash__(self) -> int:
+        return hash(self._all())
+
+    def _all(self) -> tuple[object, ...]:
+        return self.offset, self.timestamp_us, self.subject, self.key, self.value, self.headers.raw
+
+    def __repr__(self) -> str:
+        value = self.value
+        if value is not None and len(value) > limits.PAYLOAD_PREVIEW_BYTES:
+            value = value[: limits.PAYLOAD_PREVIEW_BYTES] + b"..."
+        return f"Message(offset={self.offset}, subject={self.subject!r}, key={self.key!r}, value={value!r})"
+
+
+def encode_headers(headers: Mapping[str, str | Sequence[str]]) -> bytes | None:
+    """The NATS header block of `headers`; None for none. ValueError for a name or value that would break the block."""
+    if not headers:
+        return None
+    lines = [_VERSION_LINE]
+    for name, values in headers.items():
+        check_header_name(name)
+        for value in (values,) if isinstance(values, str) else values:
+            check_header_value(name, value)
+            lines.append(f"{name}: {value}".encode())
+    return b"\r\n".join((*lines, b"", b""))
+
+
+def check_header_name(name: str) -> None:
+    """ValueError unless `name` can stand before the colon of a header line."""
+    if not name or any(not "!" <= char <= "~" or char == ":" for char in name):
+        raise ValueError(f"the header name {name!r} may hold only printable ASCII without spaces and colons")
+
+
+def check_header_value(name: str, value: str) -> None:
+    """ValueError unless `value` fits one header line and comes back as it is."""
+    if "\r" in value or "\n" in value or "\0" in value or value != value.strip(" \t"):
+        raise ValueError(f"the value of header {name!r} may not hold line ends or begin or end with a space: {value!r}")
+
+
+class OffsetAt(NamedTuple):
+    """A place found in the log. `timestamp` is None where no message lies at or behind `offset`."""
+
+    offset: int
+    timestamp: datetime | None
+    log_start: int
+    committed_end: int
+
+
+class AppendResult(NamedTuple):
+    """Where one appended batch went: its n-th row has offset `base_offset + n`."""
+
+    base_offset: int
+    end_offset: int
+    timestamp: datetime
+    fsynced: bool
+
+
+class PubAck(NamedTuple):
+    """A stream's word that a published message is stored, and how safely."""
+
+    stream: str
+    offset: int
+    partition: int = 0
+    duplicate: bool = False
+    leader_epoch: int | None = None
+    replicas: int | None = None
+    fsynced: bool | None = None
