@@ -38,6 +38,7 @@ class PartitionState(StrEnum):
     READ_ONLY = "read_only"  # serves; appends are refused (damage below what was known to be on disk)
     FENCED = "fenced"  # a sync of its file failed: serves what was committed, stores nothing until a restart
     STARTING = "starting"  # recovering, or its subscription is not confirmed yet
+    FAILED = "failed"  # its log cannot be opened; nothing of it was touched
 
 
 class GapInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,12 @@
+"""What time it is, twice: the calendar's, which may jump, and one that only goes forward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Now(NamedTuple):
+    """A moment. `wall_us` stamps messages and ages them; `elapsed_us` times waits, so that a set clock stalls nothing."""
+
+    wall_us: int  # microseconds since 1970 UTC
+    elapsed_us: int  # microseconds since some fixed moment

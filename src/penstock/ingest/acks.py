@@ -1,0 +1,87 @@
+"""What a publisher hears: JetStream's PubAck and error bodies, as ready-made NATS `PUB` commands.
+
+An unmodified JetStream client takes them: it wants a non-empty `stream` and a `seq` that begins at 1, so `seq` is the
+offset + 1; it drops the fields that it does not know. Ours say what was got:
+
+    {"stream":"orders","seq":43,"partition":0,"offset":42,"epoch":1,"replicas":1,"fsynced":true}
+    {"error":{"code":400,"err_code":10054,"description":"…"},"stream":"orders","seq":0}
+
+The codes are those of nats-server's `errors.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+
+class AckError(NamedTuple):
+    """One error that a publisher can get: HTTP-like class, JetStream's own code, and what to do about it."""
+
+    code: int
+    err_code: int
+    description: str
+
+
+def bad_request(description: str) -> AckError:
+    """The publisher asks for something that cannot be."""
+    return AckError(400, 10003, description)
+
+
+def wrong_last_sequence(last: int) -> AckError:
+    """Nats-Expected-Last-Sequence names another sequence than the last one stored."""
+    return AckError(400, 10071, f"wrong last sequence: {last}")
+
+
+def message_too_large(size: int, limit: int) -> AckError:
+    """Over the stream's max_message_bytes."""
+    return AckError(400, 10054, f"message size exceeds maximum allowed: {size} bytes, the stream takes {limit}")
+
+
+def headers_too_large(size: int, limit: int) -> AckError:
+    """Over the limit of a header block."""
+    return AckError(400, 10097, f"header size exceeds maximum allowed of 64k: {size} bytes, the limit is {limit}")
+
+
+def store_failed(reason: str) -> AckError:
+    """The disk refused; what was stored before is safe."""
+    return AckError(503, 10077, f"store failed: {reason}")
+
+
+def unavailable(reason: str) -> AckError:
+    """Over budget, or not able to promise durability now; try again later."""
+    return AckError(503, 10008, f"temporarily unavailable: {reason}")
+
+
+def pubacks(stream: bytes, replies: Iterable[bytes | None], base_offset: int, tail: bytes) -> bytes:
+    """`PUB` commands that ack the rows from `base_offset` on; a row whose reply is None is skipped.
+
+    `tail` is the part of the body after the offset, made by `ack_tail`. `stream` needs no escaping in JSON.
+    """
+    head = b'{"stream":"' + stream + b'","seq":'
+    out = []
+    offset = base_offset
+    for reply in replies:
+        if reply is not None:
+            body = b'%s%d,"offset":%d%s' % (head, offset + 1, offset, tail)
+            out.append(b"PUB %s %d\r\n%s\r\n" % (reply, len(body), body))
+        offset += 1
+    return b"".join(out)
+
+
+def ack_tail(partition: int, leader_epoch: int, replicas: int, *, fsynced: bool) -> bytes:
+    """The end of a PubAck's body: what the message got."""
+    return b',"partition":%d,"epoch":%d,"replicas":%d,"fsynced":%s}' % (
+        partition,
+        leader_epoch,
+        replicas,
+        b"true" if fsynced else b"false",
+    )
+
+
+def error_ack(stream: bytes, reply: bytes, error: AckError) -> bytes:
+    """The `PUB` command that refuses one message."""
+    body = msgspec.json.encode({"error": error._asdict(), "stream": stream.decode(), "seq": 0})
+    return b"PUB %s %d\r\n%s\r\n" % (reply, len(body), body)

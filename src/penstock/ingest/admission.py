@@ -1,0 +1,249 @@
+"""Which messages of a group become rows, and what the others are told.
+
+Rules: rows keep the order of the wire. A message that is refused gets an error ack if it would have been acked, and is
+counted in any case: nothing disappears without a trace. What a header asks and this broker cannot do is refused, never
+ignored: a publisher that expects a check must not be acked without it.
+
+The checks run in JetStream's order: expected stream, last subject sequence, last sequence, message id, last id, size.
+
+| header                              | effect                                                                |
+|-------------------------------------|-----------------------------------------------------------------------|
+| `Penstock-Key`                      | the row's key                                                         |
+| `Penstock-Key-Base64`               | the row's key, for keys that are not text                             |
+| `Penstock-Tombstone: 1`             | with an empty payload: the row's value is null                        |
+| `Penstock-Ack: none|leader|all`     | no ack; ack once written; ack once as durable as the stream promises  |
+| `Nats-Expected-Stream`              | a stream of another name neither stores nor answers                   |
+| `Nats-Expected-Last-Sequence`       | stored only if the last sequence is that one                          |
+| `Nats-Expected-Last-Subject-Sequence`, `Nats-Expected-Last-Msg-Id`, `Nats-Rollup`, `Nats-TTL` | refused    |
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.base import limits
+from penstock.base.config import Acks, StreamConfig
+from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard
+from penstock.batch.codec import Columns
+from penstock.ingest import acks
+
+_RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
+_OURS = (b"\r\nPenstock-", b"\r\nNats-")
+_UNSUPPORTED = {
+    b"Nats-Expected-Last-Subject-Sequence",
+    b"Nats-Expected-Last-Msg-Id",
+    b"Nats-Rollup",
+    b"Nats-TTL",
+}
+
+OTHER_STREAM = "other_stream"
+"""Counted for a message whose Nats-Expected-Stream names another stream."""
+RESERVED_SUBJECT = "reserved_subject"
+"""Counted for a message that only a stream that names its subject's first token would store."""
+REFUSED = "refused"
+"""Counted for a message that fails a check."""
+
+
+class MessageGroup(Protocol):
+    """The messages that one socket read delivered to one subscription, column by column."""
+
+    subjects: list[bytes]
+    replies: list[bytes | None]
+    headers: list[bytes | None]
+    values: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a stream's config means for admission, worked out once."""
+
+    name: bytes
+    acks_replies: bool
+    message_bytes_max: int
+    skips_reserved: bool
+
+    @classmethod
+    def of(cls, config: StreamConfig) -> Rules:
+        """The rules of one stream."""
+        return cls(
+            name=config.name.encode(),
+            acks_replies=config.acks is Acks.REPLY,
+            message_bytes_max=config.max_message_bytes,
+            skips_reserved=begins_with_wildcard(config.subject),
+        )
+
+
+@dataclass(slots=True)
+class Admission:
+    """Rows to append, in order, and the answers that need no append.
+
+    `replies` has one entry per row, None where no ack is wanted; `early` holds the rows that are acked as soon as they
+    are written. `dropped` counts what was not stored, by reason.
+    """
+
+    columns: Columns
+    replies: list[bytes | None]
+    early: set[int] = field(default_factory=set)
+    errors: list[bytes] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self.replies)
+
+
+def admit(group: MessageGroup, rules: Rules, *, log_end: int) -> Admission:
+    """The rows of `group` for a log that ends at `log_end`. Pure."""
+    if _is_plain(group, rules):
+        replies = group.replies if rules.acks_replies else [None] * len(group.values)
+        return Admission(Columns(group.subjects, None, group.values, None), replies)
+    return _Sorter(rules, log_end).sort(group)
+
+
+def refuse_all(group: MessageGroup, rules: Rules, error: acks.AckError, reason: str) -> Admission:
+    """No rows: every message of `group` is refused with `error`, for what the broker cannot do now."""
+    refused = Admission(Columns([], None, [], None), [])
+    for reply, block in zip(group.replies, group.headers, strict=True):
+        fields = header_fields(block) if block is not None else {}
+        expected = fields.get(b"Nats-Expected-Stream")
+        if expected is not None and expected != rules.name:
+            refused.dropped[OTHER_STREAM] += 1
+            continue
+        refused.dropped[reason] += 1
+        if reply is not None and rules.acks_replies and fields.get(b"Penstock-Ack") != b"none":
+            refused.errors.append(acks.error_ack(rules.name, reply, error))
+    return refused
+
+
+def _is_plain(group: MessageGroup, rules: Rules) -> bool:
+    """Whether no message of the group needs to be looked at by itself: C loops only."""
+    return (
+        not any(group.headers)
+        and max(map(len, group.values), default=0) <= rules.message_bytes_max
+        and not rules.skips_reserved
+        and _all_text(group.subjects)
+    )
+
+
+def _all_text(subjects: Sequence[bytes]) -> bool:
+    joined = b"\n".join(subjects)
+    if joined.isascii():
+        return True
+    try:
+        # A line feed cannot be part of a longer character, so the whole is text only if each subject is.
+        joined.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def header_fields(block: bytes) -> dict[bytes, bytes]:
+    """The fields of a header block whose names are ours or NATS's; the first of a name counts. Malformed lines are skipped."""
+    if not any(mark in block for mark in _OURS):
+        return {}
+    fields: dict[bytes, bytes] = {}
+    for line in block.split(b"\r\n")[1:]:
+        name, colon, value = line.partition(b":")
+        if colon and name.startswith((b"Penstock-", b"Nats-")):
+            fields.setdefault(name, value.strip())
+    return fields
+
+
+class _Refused(Exception):
+    """Internal to the sorter: this message gets this error."""
+
+    def __init__(self, error: acks.AckError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class _Sorter:
+    """Looks at each message by itself."""
+
+    def __init__(self, rules: Rules, log_end: int) -> None:
+        self._rules = rules
+        self._log_end = log_end
+        self._subjects: list[bytes] = []
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._headers: list[bytes | None] = []
+        self._out = Admission(Columns(self._subjects, self._keys, self._values, self._headers), [])
+
+    def sort(self, group: MessageGroup) -> Admission:
+        for subject, reply, block, value in zip(group.subjects, group.replies, group.headers, group.values, strict=True):
+            self._message(subject, reply, block, value)
+        return self._out
+
+    def _message(self, subject: bytes, reply: bytes | None, block: bytes | None, value: bytes) -> None:
+        out = self._out
+        if self._rules.skips_reserved and subject.startswith(_RESERVED):
+            out.dropped[RESERVED_SUBJECT] += 1
+            return
+        fields = header_fields(block) if block is not None else {}
+        expected = fields.get(b"Nats-Expected-Stream")
+        if expected is not None and expected != self._rules.name:
+            out.dropped[OTHER_STREAM] += 1
+            return
+        if not self._rules.acks_replies:
+            reply = None
+        level = fields.get(b"Penstock-Ack", b"all")
+        try:
+            self._check(subject, block, value, fields, level)
+            key = _key(fields)
+        except _Refused as refused:
+            out.dropped[REFUSED] += 1
+            if reply is not None and level != b"none":
+                out.errors.append(acks.error_ack(self._rules.name, reply, refused.error))
+            return
+        if level == b"leader" and reply is not None:
+            out.early.add(out.count)
+        tombstone = not value and fields.get(b"Penstock-Tombstone") == b"1"
+        self._subjects.append(subject)
+        self._keys.append(key)
+        self._values.append(None if tombstone else value)
+        self._headers.append(block)
+        out.replies.append(None if level == b"none" else reply)
+
+    def _check(
+        self, subject: bytes, block: bytes | None, value: bytes, fields: dict[bytes, bytes], level: bytes
+    ) -> None:
+        if fields:
+            self._check_fields(fields, level)
+        size = len(value) + (len(block) if block is not None else 0)
+        if size > self._rules.message_bytes_max:
+            raise _Refused(acks.message_too_large(size, self._rules.message_bytes_max))
+        if block is not None and len(block) > limits.HEADER_BLOCK_BYTES_MAX:
+            raise _Refused(acks.headers_too_large(len(block), limits.HEADER_BLOCK_BYTES_MAX))
+        if not _all_text((subject,)):
+            raise _Refused(acks.bad_request("the subject is not valid UTF-8"))
+
+    def _check_fields(self, fields: dict[bytes, bytes], level: bytes) -> None:
+        unsupported = _UNSUPPORTED & fields.keys()
+        if unsupported:
+            names = ", ".join(sorted(name.decode("latin-1") for name in unsupported))
+            raise _Refused(acks.bad_request(f"this version of Penstock does not support {names}"))
+        if level not in (b"none", b"leader", b"all"):
+            raise _Refused(acks.bad_request("Penstock-Ack must be none, leader or all"))
+        wanted = fields.get(b"Nats-Expected-Last-Sequence")
+        if wanted is not None:
+            last = self._log_end + self._out.count
+            if not wanted.isdigit() or int(wanted[:20]) != last:
+                raise _Refused(acks.wrong_last_sequence(last))
+
+
+def _key(fields: dict[bytes, bytes]) -> bytes | None:
+    key = fields.get(b"Penstock-Key")
+    if key is None and (encoded := fields.get(b"Penstock-Key-Base64")) is not None:
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            raise _Refused(acks.bad_request("Penstock-Key-Base64 is not valid base64")) from None
+    if key is not None and len(key) > limits.KEY_BYTES_MAX:
+        raise _Refused(acks.bad_request(f"the key is {len(key)} bytes long; the limit is {limits.KEY_BYTES_MAX}"))
+    return key

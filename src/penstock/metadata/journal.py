@@ -1,0 +1,172 @@
+"""The journal: the metadata commands of this broker, in order, on disk before they take effect.
+
+Rules: an entry is acted on only after its flush. A torn tail (an unfinished last entry) is cut at start, its bytes kept
+in a side file. A damaged entry with sound entries behind it is corruption: the broker does not start on it, and nothing
+is deleted.
+
+    file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
+    entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | command (MessagePack)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.hot.crc import crc32c
+from penstock.metadata.commands import Command, decode_command, encode_command
+from penstock.vfs import File, Vfs
+
+JOURNAL_PATH = "metadata.journal"
+JOURNAL_VERSION = 1
+
+_MAGIC = b"PNSJ"
+_FILE_HEAD = struct.Struct("<4sI")
+_ENTRY_HEAD = struct.Struct("<II")
+_INDEX = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command and its place."""
+
+    index: int
+    position: int
+    end_position: int
+    command: Command
+
+
+@dataclass(slots=True)
+class JournalFlush:
+    """A disk task: everything up to `index` survives a power loss once it has run."""
+
+    file: File
+    index: int
+
+    def run(self) -> None:
+        """Sync the file; in a disk thread."""
+        self.file.sync()
+
+
+class Journal:
+    """Append-only. One owner; only a flush runs elsewhere."""
+
+    def __init__(self, file: File, end_position: int, index: int) -> None:
+        self._file = file
+        self._end_position = end_position
+        self._failed: OSError | None = None
+        self.index = index  # of the last entry
+
+    @classmethod
+    def open(cls, vfs: Vfs) -> tuple[Journal, list[Entry], str | None]:
+        """Open or create the journal: (journal, its entries, a note if a torn tail was cut).
+
+        CorruptionError if an entry in the middle is damaged, RemoteError (unsupported_version) if it is newer.
+        """
+        file = vfs.open(JOURNAL_PATH, create=True)
+        data = file.read_at(0, file.size())
+        if len(data) < _FILE_HEAD.size:
+            # Made by a start that was cut short before any command: begin anew.
+            file.truncate(0)
+            file.write_at(0, _FILE_HEAD.pack(_MAGIC, JOURNAL_VERSION))
+            file.sync()
+            vfs.sync_dir("")
+            return cls(file, _FILE_HEAD.size, 0), [], None
+        entries = list(read_entries(data, JOURNAL_PATH))
+        end_position = entries[-1].end_position if entries else _FILE_HEAD.size
+        note = None
+        if end_position < len(data):
+            side_path = f"{JOURNAL_PATH}.cut-{end_position}"
+            side = vfs.open(side_path, create=True)
+            side.truncate(0)
+            side.write_at(0, data[end_position:])
+            side.sync()
+            side.close()
+            vfs.sync_dir("")
+            file.truncate(end_position)
+            note = f"cut an unfinished entry of {len(data) - end_position} bytes from {JOURNAL_PATH}; kept in {side_path}"
+        # What was read may be in the page cache only: nothing is built on it before it is on the disk.
+        file.sync()
+        return cls(file, end_position, entries[-1].index if entries else 0), entries, note
+
+    def append(self, command: Command) -> int:
+        """Write `command`; its index. OperationalError if the disk refuses: the journal is then as before, or failed."""
+        if self._failed is not None:
+            raise OperationalError(f"the metadata journal failed before ({self._failed}); restart the broker")
+        index = self.index + 1
+        content = _INDEX.pack(index) + encode_command(command)
+        if len(content) > limits.REQUEST_BODY_BYTES_MAX:
+            raise RemoteError(ErrorCode.TOO_LARGE, f"a metadata command of {len(content)} bytes is too large")
+        try:
+            self._file.write_at(self._end_position, _ENTRY_HEAD.pack(len(content), crc32c(content)), content)
+        except OSError as error:
+            try:
+                self._file.truncate(self._end_position)
+            except OSError as second:
+                self._failed = second
+            raise OperationalError(f"cannot write the metadata journal: {error}") from error
+        self._end_position += _ENTRY_HEAD.size + len(content)
+        self.index = index
+        return index
+
+    def flush(self) -> JournalFlush:
+        """The task that makes all entries so far durable."""
+        return JournalFlush(self._file, self.index)
+
+    def flush_failed(self, error: OSError) -> None:
+        """A sync failed: what is on the disk is unknown, so nothing is appended any more."""
+        self._failed = error
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+
+def read_entries(data: bytes, path: str) -> Iterator[Entry]:
+    """The entries in a journal's bytes up to a torn tail. Errors as `Journal.open`."""
+    magic, version = _FILE_HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        raise CorruptionError(path, 0, _MAGIC, magic)
+    if version > JOURNAL_VERSION:
+        text = f"{path} has version {version}; this Penstock reads up to {JOURNAL_VERSION}: upgrade it"
+        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text)
+    position = _FILE_HEAD.size
+    index = 0
+    while position < len(data):
+        content = _content(data, position)
+        if content is None:
+            if _sound_entry_behind(data, position):
+                raise CorruptionError(path, position, f"entry {index + 1} with a sound CRC-32C", "damaged bytes")
+            return
+        (found_index,) = _INDEX.unpack_from(content)
+        if found_index != index + 1:
+            raise CorruptionError(path, position, f"entry {index + 1}", f"entry {found_index}")
+        index = found_index
+        try:
+            command = decode_command(content[_INDEX.size :])
+        except msgspec.DecodeError as error:
+            text = f"{path}: entry {index} is not known to this Penstock ({error}): a newer one wrote it; upgrade"
+            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text) from None
+        end_position = position + _ENTRY_HEAD.size + len(content)
+        yield Entry(index, position, end_position, command)
+        position = end_position
+
+
+def _content(data: bytes, position: int) -> bytes | None:
+    if position + _ENTRY_HEAD.size > len(data):
+        return None
+    size, crc = _ENTRY_HEAD.unpack_from(data, position)
+    start = position + _ENTRY_HEAD.size
+    if not _INDEX.size < size <= limits.REQUEST_BODY_BYTES_MAX or start + size > len(data):
+        return None
+    content = data[start : start + size]
+    return content if crc32c(content) == crc else None
+
+
+def _sound_entry_behind(data: bytes, position: int) -> bool:
+    return any(_content(data, start) is not None for start in range(position + 1, len(data) - _ENTRY_HEAD.size))

@@ -1,0 +1,76 @@
+"""The road of a metadata command: checked, journaled, synced, applied, answered.
+
+Rules: nothing takes effect before it is on the disk. Commands are applied in the order of their index, and what one
+comes to is decided when it is applied, not when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.metadata.commands import Command
+from penstock.metadata.image import ClusterImage, Outcome, apply
+from penstock.metadata.journal import Journal
+from penstock.node.step import Lane, Outbox
+
+Done = Callable[[Outcome | RemoteError], None]
+
+
+class Catalog:
+    """The journal and the image that it folds to."""
+
+    def __init__(self, journal: Journal, image: ClusterImage, outbox: Outbox) -> None:
+        self.image = image
+        self._journal = journal
+        self._outbox = outbox
+        self._proposed: deque[tuple[int, Command, Done]] = deque()
+        self._flushing = False
+
+    def propose(self, command: Command, done: Done) -> None:
+        """Journal `command`; `done` hears what it came to, once it is durable and applied."""
+        try:
+            index = self._journal.append(command)
+        except RemoteError as error:
+            done(error)
+            return
+        except OperationalError as error:
+            done(RemoteError(ErrorCode.STORAGE_FAILED, str(error)))
+            return
+        self._proposed.append((index, command, done))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sync what is proposed, one sync at a time for all that came meanwhile."""
+        if self._flushing or not self._proposed:
+            return
+        self._flushing = True
+        flush = self._journal.flush()
+
+        def done(error: Exception | None) -> None:
+            self._flushing = False
+            if error is not None:
+                self._fail(error)
+            else:
+                self._apply_to(flush.index)
+                self.flush()
+
+        self._outbox.work(Lane.WRITE, flush.run, done)
+
+    def _apply_to(self, last_index: int) -> None:
+        while self._proposed and self._proposed[0][0] <= last_index:
+            index, command, done = self._proposed.popleft()
+            self.image, outcome = apply(self.image, index, command)
+            done(outcome)
+
+    def _fail(self, error: Exception) -> None:
+        self._journal.flush_failed(error if isinstance(error, OSError) else OSError(str(error)))
+        while self._proposed:
+            done = self._proposed.popleft()[2]
+            text = f"the metadata journal cannot be synced ({error}); the change may or may not be there after a restart"
+            done(RemoteError(ErrorCode.STORAGE_FAILED, text))
+
+    def close(self) -> None:
+        """Give the journal's file back."""
+        self._journal.close()

@@ -1,0 +1,217 @@
+"""One partition as its leader runs it: rows in, acks out once they are as durable as the stream promises.
+
+Rules: one owner, no locks. An ack is made only when its rows are below `committed_end`; readers see the same end.
+`log_start ≤ committed_end ≤ log_end`, and `committed_end` never goes back. Messages over the budget are refused, not
+queued: memory is bounded whatever the disk does.
+
+| durability | `committed_end` follows | an ack says `fsynced` |
+|------------|-------------------------|-----------------------|
+| fsync      | `flushed_end`           | true                  |
+| os         | `log_end`               | whatever is true      |
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.base.config import Durability
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.batch import codec
+from penstock.batch.codec import Columns
+from penstock.commitlog import Log, LogState, StorageFull
+from penstock.ingest import acks
+from penstock.ingest.admission import MessageGroup, Rules, admit, refuse_all
+from penstock.messages import AppendResponse
+from penstock.metadata.image import StreamState
+from penstock.node.step import Reply, Step
+from penstock.vfs import Vfs
+
+OVER_BUDGET = "over_budget"
+READ_ONLY = "read_only"
+STORE_FAILED = "store_failed"
+_REPLICAS = 1
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Rows that are written and not yet committed, and who waits for them."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    timestamp_us: int
+    replies: list[bytes | None] | None  # of a NATS batch
+    caller: Hashable | None  # of an append over the socket
+
+
+@dataclass(slots=True)
+class Budget:
+    """What all partitions of a broker have in flight together, and what one may have."""
+
+    partition_bytes_max: int
+    used_bytes: int = 0
+
+
+class Partition:
+    """The leader's side of one partition."""
+
+    def __init__(self, stream: StreamState, log: Log, vfs: Vfs, budget: Budget) -> None:
+        self.log = log
+        self.vfs = vfs
+        self.committed_end = log.log_end if stream.config.durability is Durability.OS else log.flushed_end
+        self.in_flight_bytes = 0
+        self.subscribed = False
+        self.refusal = ""  # why NATS does not let the broker subscribe
+        self.counters: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self._budget = budget
+        self._pending: deque[_Pending] = deque()
+        self.reconfigure(stream)
+
+    def reconfigure(self, stream: StreamState) -> None:
+        """Take over an altered config."""
+        self.stream = stream
+        self._rules = Rules.of(stream.config)
+        self.waits_for_sync = stream.config.durability is not Durability.OS
+
+    def ingest(self, group: MessageGroup, now_us: int, step: Step) -> None:
+        """Store what NATS delivered, or say why not."""
+        closed = self._why_closed()
+        if closed is not None:
+            error, reason = closed
+            admission = refuse_all(group, self._rules, error, reason)
+        else:
+            admission = admit(group, self._rules, log_end=self.log.log_end)
+        self.dropped += admission.dropped
+        step.publish += admission.errors
+        for start in range(0, admission.count, limits.BATCH_ROWS_MAX):
+            end = start + limits.BATCH_ROWS_MAX
+            early = {row - start for row in admission.early if start <= row < end}
+            self._append_messages(_cut(admission.columns, start, end), admission.replies[start:end], early, now_us, step)
+        self.advance(step)
+
+    def _why_closed(self) -> tuple[acks.AckError, str] | None:
+        if self.log.state is not LogState.WRITABLE:
+            return acks.store_failed(f"the stream is {self.log.state.name.lower()}; see its status"), READ_ONLY
+        if self.in_flight_bytes > self._budget.partition_bytes_max:
+            return acks.unavailable("too much waits for the disk"), OVER_BUDGET
+        return None
+
+    def _append_messages(
+        self, columns: Columns, replies: list[bytes | None], early: set[int], now_us: int, step: Step
+    ) -> None:
+        base_offset = self.log.log_end
+        timestamp_us = max(now_us, self.log.last_timestamp_us)
+        data = codec.encode(
+            columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.stream.leader_epoch
+        )
+        try:
+            self._write(data)
+        except OperationalError as error:
+            self.dropped[STORE_FAILED] += len(replies)
+            refusal = acks.store_failed(str(error))
+            step.publish += [acks.error_ack(self._rules.name, reply, refusal) for reply in replies if reply is not None]
+            return
+        self.counters["messages_in"] += len(replies)
+        self.counters["bytes_in"] += len(data)
+        if early:
+            early_replies = [reply if row in early else None for row, reply in enumerate(replies)]
+            tail = acks.ack_tail(self.log.partition, self.stream.leader_epoch, _REPLICAS, fsynced=False)
+            step.publish.append(acks.pubacks(self._rules.name, early_replies, base_offset, tail))
+            replies = [None if row in early else reply for row, reply in enumerate(replies)]
+        self._await_commit(_Pending(base_offset, self.log.log_end, len(data), timestamp_us, replies, None))
+
+    def append(self, caller: Hashable, data: bytes | memoryview, now_us: int, step: Step) -> None:
+        """Append the rows of a checked message under our own offsets; `caller` is answered once they are committed."""
+        if (closed := self._why_closed()) is not None:
+            code = ErrorCode.OVERLOADED if closed[1] == OVER_BUDGET else ErrorCode.READ_ONLY
+            step.replies.append(Reply(caller, RemoteError(code, closed[0].description)))
+            return
+        base_offset = self.log.log_end
+        timestamp_us = max(now_us, self.log.last_timestamp_us)
+        message = codec.reencode(
+            data, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.stream.leader_epoch
+        )
+        try:
+            self._write(message)
+        except OperationalError as error:
+            text = f"nothing was stored: {error}"
+            step.replies.append(Reply(caller, RemoteError(ErrorCode.STORAGE_FAILED, text)))
+            return
+        self.counters["messages_in"] += self.log.log_end - base_offset
+        self.counters["bytes_in"] += len(message)
+        self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller))
+        self.advance(step)
+
+    def _write(self, data: bytearray) -> None:
+        try:
+            self.log.append(data, codec.read_header(data))
+        except StorageFull:
+            self.counters["disk_full"] += 1
+            raise
+
+    def _await_commit(self, pending: _Pending) -> None:
+        self._pending.append(pending)
+        self.in_flight_bytes += pending.size_bytes
+        self._budget.used_bytes += pending.size_bytes
+
+    def advance(self, step: Step) -> bool:
+        """Move `committed_end` as far as durability allows and answer who waited; whether it moved."""
+        end = self.log.flushed_end if self.waits_for_sync else self.log.log_end
+        if end <= self.committed_end:
+            return False
+        self.committed_end = end
+        flushed_end = self.log.flushed_end
+        while self._pending and self._pending[0].end_offset <= end:
+            self._answer(self._pending.popleft(), flushed_end, step)
+        return True
+
+    def _answer(self, pending: _Pending, flushed_end: int, step: Step) -> None:
+        self._forget(pending)
+        fsynced = pending.end_offset <= flushed_end
+        if pending.replies is not None:
+            tail = acks.ack_tail(self.log.partition, self.stream.leader_epoch, _REPLICAS, fsynced=fsynced)
+            step.publish.append(acks.pubacks(self._rules.name, pending.replies, pending.base_offset, tail))
+            self.counters["acks"] += len(pending.replies) - pending.replies.count(None)
+        if pending.caller is not None:
+            response = AppendResponse(
+                base_offset=pending.base_offset,
+                end_offset=pending.end_offset,
+                timestamp_us=pending.timestamp_us,
+                leader_epoch=self.stream.leader_epoch,
+                fsynced=fsynced,
+            )
+            step.replies.append(Reply(pending.caller, response))
+
+    def _forget(self, pending: _Pending) -> None:
+        self.in_flight_bytes -= pending.size_bytes
+        self._budget.used_bytes -= pending.size_bytes
+
+    def fail_pending(self, reason: str, step: Step) -> None:
+        """What is written can no longer be made durable: tell who waits. It may or may not be there after a restart."""
+        error = acks.store_failed(reason)
+        while self._pending:
+            pending = self._pending.popleft()
+            self._forget(pending)
+            for reply in pending.replies or ():
+                if reply is not None:
+                    step.publish.append(acks.error_ack(self._rules.name, reply, error))
+            if pending.caller is not None:
+                step.replies.append(Reply(pending.caller, RemoteError(ErrorCode.STORAGE_FAILED, reason)))
+
+    def abandon(self, error: RemoteError, step: Step) -> None:
+        """The stream is gone: publishers hear nothing (they were never acked), socket callers get `error`."""
+        while self._pending:
+            pending = self._pending.popleft()
+            self._forget(pending)
+            if pending.caller is not None:
+                step.replies.append(Reply(pending.caller, error))
+
+
+def _cut(columns: Columns, start: int, end: int) -> Columns:
+    if start == 0 and len(columns.values) <= end:
+        return columns
+    return Columns(*(column[start:end] if column is not None else None for column in columns))  # type: ignore[arg-type]

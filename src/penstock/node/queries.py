@@ -1,0 +1,156 @@
+"""Questions that need the inside of batches: run in a disk thread, on an immutable view of the log.
+
+Rules: a query touches only what it captured. What it reads is verified before it is looked into. A search from the end
+of the log reads at most SCAN_BYTES_MAX and says so when that was not enough.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.subjects import matches, subject_mistake
+from penstock.batch import codec
+from penstock.batch.codec import Columns
+from penstock.batch.header import BatchHeader
+from penstock.commitlog import LogView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCAN_BYTES_MAX = 1 * limits.GIB
+
+
+class GetMessage:
+    """Find one committed message and put it into a batch of its own."""
+
+    def __init__(
+        self, view: LogView, committed_end: int, *, offset: int | None, key: bytes | None, subject: str | None
+    ) -> None:
+        self._view = view
+        self._committed_end = committed_end
+        self._offset = offset
+        self._key = key
+        self._subject = subject
+        self.found_offset = 0
+        self.data = bytearray()
+
+    def run(self) -> None:
+        """Find it; RemoteError message_not_found, offset_out_of_range or corrupt_range."""
+        if self._offset is not None:
+            self._by_offset(self._offset)
+        elif self._key is not None:
+            self._last("key", self._key)
+        else:
+            self._last("subject", self._subject)
+
+    def _by_offset(self, offset: int) -> None:
+        if not self._view.log_start <= offset < self._committed_end:
+            raise RemoteError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not there: the stream holds {self._view.log_start} to {self._committed_end - 1}",
+                log_start=self._view.log_start,
+                committed_end=self._committed_end,
+            )
+        for header, data in self._view.batches(offset, self._committed_end):
+            if header.base_offset > offset:
+                break
+            offsets = codec.offsets(data)
+            row = bisect_left(offsets, offset)
+            if row < len(offsets) and offsets[row] == offset:
+                self._take(header, data, row)
+                return
+        raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, f"the message at offset {offset} was compacted away", offset=offset)
+
+    def _last(self, column: str, wanted: bytes | str | None) -> None:
+        import pyarrow.compute as pc
+
+        scanned = 0
+        for header, data in self._view.batches(self._view.log_start, self._committed_end, reverse=True):
+            rows = codec.check_rows(data)
+            hits = pc.indices_nonzero(pc.fill_null(pc.equal(rows.column(column), wanted), fill_value=False))
+            offsets = codec.offsets(data)
+            for hit in reversed(hits.to_pylist()):
+                if self._view.log_start <= offsets[hit] < self._committed_end:
+                    self._take(header, data, hit)
+                    return
+            scanned += len(data)
+            if scanned > SCAN_BYTES_MAX:
+                text = f"no message with that {column} among the last {scanned} bytes; older ones were not searched"
+                raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, scanned_bytes=scanned)
+        raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, f"the stream holds no message with that {column}")
+
+    def _take(self, header: BatchHeader, data: bytes, row: int) -> None:
+        rows: pa.RecordBatch = codec.check_rows(data).slice(row, 1)
+        values = {name: rows.column(name)[0].as_py() for name in ("subject", "key", "value", "headers")}
+        self.found_offset = codec.offsets(data)[row]
+        self.data = codec.encode(
+            Columns([values["subject"].encode()], [values["key"]], [values["value"]], [values["headers"]]),
+            base_offset=self.found_offset,
+            timestamp_us=codec.timestamps(data)[row],
+            leader_epoch=header.leader_epoch,
+        )
+
+
+class FindOffset:
+    """The first offset at or after a timestamp, or the timestamp of the first message from an offset on."""
+
+    def __init__(self, view: LogView, committed_end: int, *, offset: int | None, timestamp_us: int | None) -> None:
+        self._view = view
+        self._committed_end = committed_end
+        self._wanted_us = timestamp_us
+        self.offset = committed_end if offset is None else offset
+        self.timestamp_us: int | None = None
+
+    def run(self) -> None:
+        """Look it up; RemoteError corrupt_range where the log is damaged there."""
+        if self._wanted_us is not None:
+            self.offset = self._view.offset_at(self._wanted_us, end=self._committed_end)
+        for _, data in self._view.batches(self.offset, self._committed_end):
+            offsets = codec.offsets(data)
+            row = bisect_left(offsets, self.offset)
+            if row < len(offsets):
+                self.timestamp_us = codec.timestamps(data)[row]
+                return
+
+
+class CheckAppend:
+    """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules."""
+
+    def __init__(self, raw: bytes | memoryview, subject: str, message_bytes_max: int) -> None:
+        self.raw = raw
+        self._subject = subject
+        self._message_bytes_max = message_bytes_max
+
+    def run(self) -> None:
+        """RemoteError corrupt_batch, too_large or bad_request says what is wrong."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            codec.verify(self.raw, file="the appended batch")
+            rows = codec.check_rows(self.raw)
+        except CorruptionError as error:
+            raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
+        for subject in pc.unique(rows.column("subject")).to_pylist():
+            mistake = subject_mistake(subject)
+            if mistake is None and not matches(self._subject, subject):
+                mistake = f"the subject {subject!r} is not one of this stream's, which is on {self._subject!r}"
+            if mistake is not None:
+                raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {mistake}")
+        size = pa.scalar(0, pa.int32())
+        for name in ("value", "headers"):
+            size = pc.add(size, pc.fill_null(pc.binary_length(rows.column(name)), fill_value=0))
+        largest = pc.max(size).as_py()
+        bounds: tuple[tuple[Callable[[], int], int, str], ...] = (
+            (lambda: largest, self._message_bytes_max, "a message (value and headers)"),
+            (lambda: pc.max(pc.binary_length(rows.column("key"))).as_py() or 0, limits.KEY_BYTES_MAX, "a key"),
+            (lambda: pc.max(pc.binary_length(rows.column("headers"))).as_py() or 0, limits.HEADER_BLOCK_BYTES_MAX, "a header block"),
+        )
+        for measure, limit, what in bounds:
+            if (found := measure()) > limit:
+                text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
+                raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)

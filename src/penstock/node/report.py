@@ -1,0 +1,155 @@
+"""What an operator and a client are told: streams, partitions, the broker. Reads everything, changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
+from penstock.batch.schema import FORMAT_VERSION
+from penstock.commitlog import LogState
+from penstock.messages import (
+    BrokerInfo,
+    DamageInfo,
+    NatsStatus,
+    PartitionInfo,
+    PartitionState,
+    StatusResponse,
+    StreamInfo,
+)
+from penstock.metadata.image import StreamState
+from penstock.node.catalog import Catalog
+from penstock.node.gaps import Gaps
+from penstock.node.partition import Partition
+from penstock.node.streams import Streams
+
+_STATES = {
+    LogState.WRITABLE: PartitionState.ONLINE,
+    LogState.READ_ONLY: PartitionState.READ_ONLY,
+    LogState.FENCED: PartitionState.FENCED,
+}
+_STATE_REASONS = {
+    LogState.READ_ONLY: "stored bytes are damaged; what is sound can be read",
+    LogState.FENCED: "a sync of the log failed; restart the broker once the disk is sound",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the node knows about the broker around it."""
+
+    broker_id: BrokerId = BrokerId(1)
+    broker_version: str = ""
+    cluster_id: str = ""
+    address: str = ""  # HOST:PORT told to clients
+    data_dir: str = ""  # for people only
+    nats_urls: tuple[str, ...] = ()  # for publishers, without credentials
+    format_version: int = FORMAT_VERSION
+    partition_in_flight_bytes_max: int = limits.PARTITION_IN_FLIGHT_BYTES_MAX
+    broker_in_flight_bytes_max: int = limits.BROKER_IN_FLIGHT_BYTES_MAX
+
+
+class Report:
+    """Puts the answers together."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, streams: Streams, gaps: Gaps, *, started_us: int) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._streams = streams
+        self._gaps = gaps
+        self._started_us = started_us
+
+    def brokers(self) -> tuple[BrokerInfo, ...]:
+        """The brokers of the cluster."""
+        settings = self._settings
+        return (
+            BrokerInfo(
+                broker_id=settings.broker_id, address=settings.address, broker_version=settings.broker_version
+            ),
+        )
+
+    def stream(self, state: StreamState) -> StreamInfo:
+        """One stream as it is now."""
+        partition = self._streams.partitions.get(state.stream_id)
+        info = self._closed_partition(state) if partition is None else self._partition(state, partition)
+        return StreamInfo(
+            stream_id=state.stream_id,
+            config=state.config,
+            partitions=(info,),
+            created_us=TimestampUs(state.created_us),
+        )
+
+    def _closed_partition(self, state: StreamState) -> PartitionInfo:
+        failure = self._streams.failures.get(state.stream_id)
+        nothing = Offset(0)
+        return PartitionInfo(
+            leader=self._settings.address,
+            leader_epoch=state.leader_epoch,
+            log_start=nothing,
+            committed_end=nothing,
+            log_end=nothing,
+            state=PartitionState.STARTING if failure is None else PartitionState.FAILED,
+            state_reason=failure or "",
+        )
+
+    def _partition(self, state: StreamState, partition: Partition) -> PartitionInfo:
+        log = partition.log
+        health = _STATES[log.state]
+        reason = _STATE_REASONS.get(log.state, "")
+        if health is PartitionState.ONLINE and not partition.subscribed:
+            health, reason = PartitionState.STARTING, partition.refusal or "not subscribed: NATS is not connected"
+        return PartitionInfo(
+            partition=PartitionId(0),
+            leader=self._settings.address,
+            leader_epoch=LeaderEpoch(partition.stream.leader_epoch),
+            log_start=Offset(log.log_start),
+            committed_end=Offset(partition.committed_end),
+            log_end=Offset(log.log_end),
+            flushed_end=Offset(log.flushed_end),
+            size_bytes=log.size_bytes,
+            segment_count=log.segment_count,
+            last_timestamp_us=TimestampUs(log.last_timestamp_us) if log.log_end > log.log_start else None,
+            state=health,
+            state_reason=reason,
+            damage=tuple(
+                DamageInfo(
+                    file=damage.file,
+                    position=damage.position,
+                    expected="sound bytes",
+                    found=damage.reason,
+                    base_offset=Offset(damage.base_offset),
+                    end_offset=None if damage.end_offset is None else Offset(damage.end_offset),
+                )
+                for damage in log.damage
+            ),
+            gaps=self._gaps.since(state.created_us),
+            dropped=dict(partition.dropped),
+        )
+
+    def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:
+        """The broker as the node knows it; the driver adds its connections and its link to NATS."""
+        counters: Counter[str] = Counter()
+        by_state: Counter[str] = Counter()
+        for stream_id, state in self._catalog.image.streams.items():
+            partition = self._streams.partitions.get(StreamId(stream_id))
+            if partition is not None:
+                counters += partition.counters
+                counters["dropped"] += sum(partition.dropped.values())
+            by_state[self.stream(state).partitions[0].state] += 1
+        return StatusResponse(
+            broker_id=self._settings.broker_id,
+            broker_version=self._settings.broker_version,
+            cluster_id=self._settings.cluster_id,
+            address=self._settings.address,
+            data_dir=self._settings.data_dir,
+            started_us=TimestampUs(self._started_us),
+            uptime_ms=max(0, now_us - self._started_us) // 1_000,
+            nats=NatsStatus(state="connecting", gaps=self._gaps.since(0)),
+            streams=len(self._catalog.image.streams),
+            partitions=len(self._streams.partitions),
+            partitions_by_state=dict(by_state),
+            in_flight_bytes=in_flight_bytes,
+            in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,
+            counters=dict(counters),
+        )

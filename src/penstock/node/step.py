@@ -1,0 +1,93 @@
+"""What the driver must do after the node has decided: the only way out of the node.
+
+Rules: field order is execution order. Files of replies are opened before disk work starts, so that work which removes
+a segment cannot pull it from under an answer. Every DiskWork comes back through `Node.complete`, whatever became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock.base.errors import RemoteError
+from penstock.messages import Response
+from penstock.vfs import Vfs
+
+
+class Lane(Enum):
+    """Which disk threads do a piece of work: a slow read must not hold up a sync."""
+
+    WRITE = "write"
+    READ = "read"
+
+
+@dataclass(slots=True, eq=False)
+class DiskWork:
+    """Work that may wait for the disk or take long. `run` is called in a disk thread and touches only what it captured."""
+
+    lane: Lane
+    run: Callable[[], None]
+    done: Callable[[Exception | None], None]  # called by the node, on the owner's side
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A byte range of a file, sent as it lies there."""
+
+    vfs: Vfs
+    path: str
+    position: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one request. `caller` is what the driver gave with it."""
+
+    caller: Hashable
+    response: Response | RemoteError
+    payload: bytes | bytearray | Extent | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """What the driver must do, top to bottom."""
+
+    publish: list[bytes] = field(default_factory=list)  # 1. ready-made PUB commands for NATS
+    replies: list[Reply] = field(default_factory=list)  # 2. to clients
+    unsubscribe: list[int] = field(default_factory=list)  # 3. subscription ids
+    subscribe: list[tuple[int, str]] = field(default_factory=list)  # 4. (subscription id, subject), then confirm
+    disk: list[DiskWork] = field(default_factory=list)  # 5. to the disk threads
+    notices: list[str] = field(default_factory=list)  # 6. what an operator should read in the log
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.publish or self.replies or self.unsubscribe or self.subscribe or self.disk or self.notices
+        )
+
+
+class Outbox:
+    """Where the parts of the node put what the driver must do."""
+
+    def __init__(self) -> None:
+        self.step = Step()
+
+    def take(self) -> Step:
+        """What has come together since the last time."""
+        step, self.step = self.step, Step()
+        return step
+
+    def reply(
+        self, caller: Hashable, response: Response | RemoteError, payload: bytes | bytearray | Extent | None = None
+    ) -> None:
+        """Answer one request."""
+        self.step.replies.append(Reply(caller, response, payload))
+
+    def work(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        """Have a disk thread `run`; then `done` hears how it went."""
+        self.step.disk.append(DiskWork(lane, run, done))
+
+    def notice(self, text: str) -> None:
+        """Tell the operator."""
+        self.step.notices.append(text)
