@@ -51,8 +51,11 @@ class File(Protocol):
 class Vfs(Protocol):
     """A file system. See the module's rules."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing. With `create`, make the file and its folders where missing."""
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open for reading and writing. With `create`, make the file and its folders where missing.
+
+        `read_only` opens a file that this process may not write to; writing to it is then an OSError.
+        """
 
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""

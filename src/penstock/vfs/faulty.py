@@ -1,0 +1,200 @@
+"""A Vfs whose operations can be made to fail, and watched one by one.
+
+Rules: it decides nothing: a plan is asked before every operation and says what goes wrong; a watcher is told after
+every operation that was carried out. So a test can fail the third sync, or cut the power at every boundary.
+
+| fault                      | what the caller of the operation sees                                    |
+|----------------------------|--------------------------------------------------------------------------|
+| `Fault(errno.EIO)`         | OSError, nothing was done                                                |
+| `Fault(errno.ENOSPC, 700)` | OSError; of a write, the first 700 bytes are in the file                 |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.vfs import Buffer, File, Vfs
+
+
+class Kind(Enum):
+    """The operations of Vfs and File that can fail."""
+
+    OPEN = "open"
+    LIST = "list"
+    RENAME = "rename"
+    REMOVE = "remove"
+    SYNC_DIR = "sync_dir"
+    READ = "read"
+    WRITE = "write"
+    TRUNCATE = "truncate"
+    SIZE = "size"
+    SYNC = "sync"
+
+
+CHANGES = frozenset({Kind.OPEN, Kind.RENAME, Kind.REMOVE, Kind.SYNC_DIR, Kind.WRITE, Kind.TRUNCATE, Kind.SYNC})
+"""Operations after which a crash may find something else than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call. `number` counts all calls of the file system from 0; `length` is that of a read, write or truncate."""
+
+    kind: Kind
+    path: str
+    number: int
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """How an operation fails. `written_bytes` of a write are done nevertheless."""
+
+    error_number: int
+    written_bytes: int = 0
+
+
+Plan = Callable[[Operation], Fault | None]
+Watcher = Callable[[Operation], None]
+
+
+def no_faults(_operation: Operation) -> Fault | None:
+    """The plan in which everything works."""
+    return None
+
+
+def nth(number: int, fault: Fault, *kinds: Kind, path_end: str = "") -> Plan:
+    """The plan in which the call `number` (from 0) among those of `kinds` (none = all) on `path_end` fails."""
+    seen = 0
+
+    def plan(operation: Operation) -> Fault | None:
+        nonlocal seen
+        if (kinds and operation.kind not in kinds) or not operation.path.endswith(path_end):
+            return None
+        seen += 1
+        return fault if seen == number + 1 else None
+
+    return plan
+
+
+class FaultyVfs:
+    """`inner`, seen through a plan and a watcher; both can be replaced at any time."""
+
+    def __init__(self, inner: Vfs, plan: Plan = no_faults, watcher: Watcher | None = None) -> None:
+        self.inner = inner
+        self.plan = plan
+        self.watcher = watcher
+        self._operations = 0
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open a file; see Vfs."""
+        operation = self.begin(Kind.OPEN, path)
+        file = FaultyFile(self, self.inner.open(path, create=create, read_only=read_only))
+        self.end(operation)
+        return file
+
+    def list(self, path: str) -> Sequence[str]:
+        """Names in a folder; see Vfs."""
+        operation = self.begin(Kind.LIST, path)
+        names = self.inner.list(path)
+        self.end(operation)
+        return names
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or folder; see Vfs. The plan sees the old path."""
+        operation = self.begin(Kind.RENAME, old)
+        self.inner.rename(old, new)
+        self.end(operation)
+
+    def remove(self, path: str) -> None:
+        """Delete a file or folder; see Vfs."""
+        operation = self.begin(Kind.REMOVE, path)
+        self.inner.remove(path)
+        self.end(operation)
+
+    def sync_dir(self, path: str) -> None:
+        """Make names durable; see Vfs."""
+        operation = self.begin(Kind.SYNC_DIR, path)
+        self.inner.sync_dir(path)
+        self.end(operation)
+
+    def begin(self, kind: Kind, path: str, length: int = 0) -> Operation:
+        """Count a call and let the plan fail it, unless the fault is a partial write (see `FaultyFile.write_at`)."""
+        operation = Operation(kind, path, self._operations, length)
+        self._operations += 1
+        if kind is not Kind.WRITE and (fault := self.plan(operation)) is not None:
+            raise _error(fault, path)
+        return operation
+
+    def end(self, operation: Operation) -> None:
+        """Tell the watcher."""
+        if self.watcher is not None:
+            self.watcher(operation)
+
+
+class FaultyFile:
+    """One open file of a FaultyVfs."""
+
+    __slots__ = ("_inner", "_vfs")
+
+    def __init__(self, vfs: FaultyVfs, inner: File) -> None:
+        self._vfs = vfs
+        self._inner = inner
+
+    @property
+    def path(self) -> str:
+        """Path within the file system."""
+        return self._inner.path
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Read; see File."""
+        operation = self._vfs.begin(Kind.READ, self.path, length)
+        data = self._inner.read_at(position, length)
+        self._vfs.end(operation)
+        return data
+
+    def write_at(self, position: int, *buffers: Buffer) -> None:
+        """Write; see File. A fault may let a part through."""
+        data = b"".join(buffers)
+        operation = self._vfs.begin(Kind.WRITE, self.path, len(data))
+        fault = self._vfs.plan(operation)
+        if fault is None:
+            self._inner.write_at(position, data)
+        elif fault.written_bytes:
+            self._inner.write_at(position, data[: fault.written_bytes])
+        self._vfs.end(operation)
+        if fault is not None:
+            raise _error(fault, self.path)
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend; see File."""
+        operation = self._vfs.begin(Kind.TRUNCATE, self.path, length)
+        self._inner.truncate(length)
+        self._vfs.end(operation)
+
+    def size(self) -> int:
+        """Length in bytes."""
+        operation = self._vfs.begin(Kind.SIZE, self.path)
+        size = self._inner.size()
+        self._vfs.end(operation)
+        return size
+
+    def sync(self) -> None:
+        """Make bytes durable; see File. A failed one leaves them as little durable as they were."""
+        operation = self._vfs.begin(Kind.SYNC, self.path)
+        self._inner.sync()
+        self._vfs.end(operation)
+
+    def fileno(self) -> int | None:
+        """The inner file's descriptor."""
+        return self._inner.fileno()
+
+    def close(self) -> None:
+        """Give the file back. Twice is fine."""
+        self._inner.close()
+
+
+def _error(fault: Fault, path: str) -> OSError:
+    return OSError(fault.error_number, os.strerror(fault.error_number), path)

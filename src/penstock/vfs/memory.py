@@ -1,0 +1,359 @@
+"""A file system in memory: for streams that need no disk, and for tests that cut the power.
+
+Rules: what a power loss may leave is decided by what was synced, never by what happened to be written.
+`crash_clone` never changes the file system that it is asked of.
+
+Theory: a disk keeps promises about sectors and about nothing else. So a file remembers what its synced sectors held
+before they were overwritten (and in between: any of those versions may be what reached the disk), and how long it was.
+Bytes behind the synced length need no memory of their own: they are there or they are not. Names are a tree in two
+versions: as programs see it, and as it is on the disk; the steps between the two are kept in order, and each of them
+is atomic, a rename too.
+
+| `Keep`   | what a clone holds                                                                            |
+|----------|-----------------------------------------------------------------------------------------------|
+| SYNCED   | synced bytes and synced names only                                                            |
+| SUBSET   | those, and any choice of unsynced sectors (512 bytes), lengths and names: torn and reordered  |
+| ALL      | everything: the process died, the machine did not                                             |
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from penstock.vfs import Buffer
+
+if TYPE_CHECKING:
+    from random import Random
+
+SECTOR_BYTES = 512
+_VERSIONS_MAX = 8  # of one overwritten sector; the oldest (the synced one) and the newest are kept
+
+
+class Keep(Enum):
+    """What survives in a crash clone. See the module's table."""
+
+    SYNCED = "synced"
+    SUBSET = "subset"
+    ALL = "all"
+
+
+class _Content:
+    """The bytes of one file, and what is needed to know what a disk would hold of them."""
+
+    __slots__ = ("data", "overwritten", "synced_bytes")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.synced_bytes = len(self.data)
+        # Sector number → its versions from the synced one on, without the present one. Only below synced_bytes.
+        self.overwritten: dict[int, list[bytes]] = {}
+
+    def write(self, position: int, buffer: Buffer) -> None:
+        end = position + len(buffer)
+        if position < self.synced_bytes:
+            self._remember(position, end)
+        if position > len(self.data):
+            self.data.extend(bytes(position - len(self.data)))
+        self.data[position:end] = buffer
+
+    def truncate(self, length: int) -> None:
+        if length < self.synced_bytes:
+            self._remember(length, len(self.data))
+        if length < len(self.data):
+            del self.data[length:]
+        else:
+            self.data.extend(bytes(length - len(self.data)))
+
+    def sync(self) -> None:
+        self.synced_bytes = len(self.data)
+        self.overwritten.clear()
+
+    def _remember(self, position: int, end: int) -> None:
+        for sector in range(position // SECTOR_BYTES, -(-min(end, self.synced_bytes) // SECTOR_BYTES)):
+            versions = self.overwritten.setdefault(sector, [])
+            versions.append(bytes(self.data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES]))
+            if len(versions) > _VERSIONS_MAX:
+                del versions[1]
+
+    def after_crash(self, keep: Keep, random: Random | None) -> _Content:
+        if keep is Keep.ALL:
+            return _Content(bytes(self.data))
+        on_disk = bytearray(self.synced_bytes)
+        shared = min(self.synced_bytes, len(self.data))
+        on_disk[:shared] = self.data[:shared]
+        for sector, versions in self.overwritten.items():
+            self._put(on_disk, sector, versions[0])
+        if random is not None and (self.overwritten or len(self.data) != self.synced_bytes):
+            self._persist_some(on_disk, random)
+        return _Content(bytes(on_disk))
+
+    def _persist_some(self, on_disk: bytearray, random: Random) -> None:
+        for sector, versions in self.overwritten.items():
+            now = bytes(self.data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES])
+            self._put(on_disk, sector, random.choice([*versions, now]))
+        chance = random.choice((0.0, 0.5, 0.9, 1.0))
+        low, high = sorted((self.synced_bytes, len(self.data)))
+        length = random.choice((low, high, random.randint(low, high)))
+        if length < len(on_disk):
+            del on_disk[length:]
+            return
+        first = self.synced_bytes // SECTOR_BYTES
+        synced = bytes(on_disk[first * SECTOR_BYTES :])
+        on_disk.extend(bytes(length - len(on_disk)))
+        for sector in range(first, -(-length // SECTOR_BYTES)):
+            if random.random() < chance:
+                self._put(on_disk, sector, self.data[sector * SECTOR_BYTES : (sector + 1) * SECTOR_BYTES])
+        if first in self.overwritten:
+            on_disk[first * SECTOR_BYTES : self.synced_bytes] = synced
+
+    @staticmethod
+    def _put(on_disk: bytearray, sector: int, version: Buffer) -> None:
+        begin = sector * SECTOR_BYTES
+        room = len(on_disk) - begin
+        if room > 0:
+            on_disk[begin : begin + min(len(version), room)] = version[:room]
+
+
+class _Folder:
+    """One folder: what programs see in it, and what the disk has of it."""
+
+    __slots__ = ("entries", "on_disk")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Folder | _Content] = {}
+        self.on_disk: dict[str, _Folder | _Content] = {}
+
+
+class _NameChange:
+    """One step in the tree: a name appears, disappears, or both at once (a rename)."""
+
+    __slots__ = ("added", "removed")
+
+    def __init__(
+        self, removed: tuple[_Folder, str] | None, added: tuple[_Folder, str, _Folder | _Content] | None
+    ) -> None:
+        self.removed = removed
+        self.added = added
+
+    def touches(self, folder: _Folder) -> bool:
+        return (self.removed is not None and self.removed[0] is folder) or (
+            self.added is not None and self.added[0] is folder
+        )
+
+
+class MemoryFile:
+    """One open file. It can be read and written also after its name is gone."""
+
+    __slots__ = ("_content", "_path", "_read_only")
+
+    def __init__(self, path: str, content: _Content, *, read_only: bool) -> None:
+        self._path = path
+        self._content: _Content | None = content
+        self._read_only = read_only
+
+    @property
+    def path(self) -> str:
+        """Path within the file system."""
+        return self._path
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+        # Two copies, because a view of a bytearray would stop a writer in another thread from growing it.
+        return bytes(self._open().data[position : position + length])
+
+    def write_at(self, position: int, *buffers: Buffer) -> None:
+        """Write all buffers one after the other from `position`."""
+        content = self._writable()
+        for buffer in buffers:
+            content.write(position, buffer)
+            position += len(buffer)
+
+    def truncate(self, length: int) -> None:
+        """Cut (or extend with zeros) to `length` bytes."""
+        self._writable().truncate(length)
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self._open().data)
+
+    def sync(self) -> None:
+        """From now on the bytes survive in every crash clone."""
+        self._open().sync()
+
+    def fileno(self) -> int | None:
+        """None: there is no descriptor."""
+        return None
+
+    def close(self) -> None:
+        """Give the file back. Twice is fine."""
+        self._content = None
+
+    def _open(self) -> _Content:
+        if self._content is None:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        return self._content
+
+    def _writable(self) -> _Content:
+        if self._read_only:
+            raise OSError(errno.EBADF, "the file is open for reading only", self._path)
+        return self._open()
+
+
+class MemoryVfs:
+    """A tree of files in memory."""
+
+    def __init__(self) -> None:
+        self._root = _Folder()
+        self._changes: list[_NameChange] = []  # made, not yet synced, in order
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> MemoryFile:
+        """Open a file; see Vfs."""
+        folder, name = self._parent(path, create=create)
+        node = folder.entries.get(name)
+        if node is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            node = _Content()
+            self._apply(_NameChange(None, (folder, name, node)))
+        if isinstance(node, _Folder):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", path)
+        return MemoryFile(path, node, read_only=read_only)
+
+    def list(self, path: str) -> Sequence[str]:
+        """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
+        try:
+            *_, folder = self._chain(path)
+        except FileNotFoundError:
+            return []
+        return sorted(f"{name}/" if isinstance(node, _Folder) else name for name, node in folder.entries.items())
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or folder, replacing a file that is there; makes the new parent folders where missing."""
+        source, source_name = self._parent(old)
+        node = source.entries.get(source_name)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        target, target_name = self._parent(new, create=True)
+        there = target.entries.get(target_name)
+        if isinstance(there, _Folder) and (there.entries or not isinstance(node, _Folder)):
+            raise OSError(errno.ENOTEMPTY, "a folder is in the way", new)
+        self._apply(_NameChange((source, source_name), (target, target_name, node)))
+
+    def remove(self, path: str) -> None:
+        """Delete a file, or a folder with all that it holds. Missing is fine."""
+        try:
+            folder, name = self._parent(path)
+        except FileNotFoundError:
+            return
+        if name in folder.entries:
+            self._apply(_NameChange((folder, name), None))
+
+    def sync_dir(self, path: str) -> None:
+        """From now on the names in this folder, and its own up to the root, survive in every crash clone."""
+        chain = self._chain(path)
+        left = []
+        for change in self._changes:
+            if any(change.touches(folder) for folder in chain):
+                _on_disk(change)
+            else:
+                left.append(change)
+        self._changes = left
+
+    def crash_clone(self, keep: Keep = Keep.SYNCED, random: Random | None = None) -> MemoryVfs:
+        """What a new start would find after a crash now. SUBSET draws its choices from `random`."""
+        assert (random is not None) == (keep is Keep.SUBSET), "SUBSET needs `random`, nothing else does"
+        clone = MemoryVfs()
+        copies: dict[int, _Folder | _Content] = {}
+        persisted: dict[int, dict[str, _Folder | _Content]] = {}
+
+        def names(folder: _Folder) -> dict[str, _Folder | _Content]:
+            return persisted.setdefault(id(folder), dict(folder.on_disk))
+
+        for change in self._changes:
+            if keep is Keep.ALL or (random is not None and random.random() < 0.5):
+                if change.removed is not None:
+                    names(change.removed[0]).pop(change.removed[1], None)
+                if change.added is not None:
+                    names(change.added[0])[change.added[1]] = change.added[2]
+
+        def copy(node: _Folder | _Content) -> _Folder | _Content:
+            if id(node) not in copies:
+                if isinstance(node, _Content):
+                    copies[id(node)] = node.after_crash(keep, random)
+                else:
+                    folder = copies[id(node)] = _Folder()
+                    folder.entries = {name: copy(child) for name, child in names(node).items()}
+                    folder.on_disk = dict(folder.entries)
+            return copies[id(node)]
+
+        root = copy(self._root)
+        assert isinstance(root, _Folder)
+        clone._root = root
+        return clone
+
+    def files(self) -> Iterator[str]:
+        """Paths of all files, sorted."""
+        yield from self._files("", self._root)
+
+    def _files(self, prefix: str, folder: _Folder) -> Iterator[str]:
+        for name, node in sorted(folder.entries.items()):
+            if isinstance(node, _Folder):
+                yield from self._files(f"{prefix}{name}/", node)
+            else:
+                yield prefix + name
+
+    def _apply(self, change: _NameChange) -> None:
+        if change.removed is not None:
+            folder, name = change.removed
+            del folder.entries[name]
+        if change.added is not None:
+            folder, name, node = change.added
+            folder.entries[name] = node
+        self._changes.append(change)
+
+    def _chain(self, path: str) -> list[_Folder]:
+        folders = [self._root]
+        for part in _parts(path):
+            node = folders[-1].entries.get(part)
+            if node is None:
+                raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+            if not isinstance(node, _Folder):
+                raise NotADirectoryError(errno.ENOTDIR, "it is a file", path)
+            folders.append(node)
+        return folders
+
+    def _parent(self, path: str, *, create: bool = False) -> tuple[_Folder, str]:
+        *parents, name = _parts(path)
+        folder = self._root
+        for part in parents:
+            node = folder.entries.get(part)
+            if node is None:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+                node = _Folder()
+                self._apply(_NameChange(None, (folder, part, node)))
+            if not isinstance(node, _Folder):
+                raise NotADirectoryError(errno.ENOTDIR, "a part of the path is a file", path)
+            folder = node
+        return folder, name
+
+
+def _on_disk(change: _NameChange) -> None:
+    if change.removed is not None:
+        folder, name = change.removed
+        folder.on_disk.pop(name, None)
+    if change.added is not None:
+        folder, name, node = change.added
+        folder.on_disk[name] = node
+
+
+def _parts(path: str) -> list[str]:
+    if not path:
+        return []
+    parts = path.rstrip("/").split("/")
+    if "\0" in path or any(part in {"", ".", ".."} for part in parts):
+        raise OSError(errno.EINVAL, "a path must stay within its root, in plain names", path)
+    return parts

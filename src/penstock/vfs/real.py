@@ -1,0 +1,189 @@
+"""A folder of this machine as a Vfs.
+
+Rules: nothing outside the root is reached by name; descriptors do not leak into child processes; a write that the
+kernel took only in part is continued, so that `write_at` has written all or raised.
+
+Theory: `fdatasync` is enough for a file (it also writes the length that is needed to read the data back); a name is
+in its folder's own data, so it takes an fsync of the folder. On macOS only F_FULLFSYNC reaches the medium.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from penstock.vfs import Buffer
+
+_BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS
+_FILE_MODE = 0o640
+_FOLDER_MODE = 0o750
+
+if sys.platform == "darwin":
+    import fcntl
+
+    def _sync(descriptor: int) -> None:
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+else:
+    _sync = os.fdatasync
+
+
+class RealFile:
+    """One open descriptor."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        """Path within the file system."""
+        return self._path
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, length, position)
+        if len(data) == length or not data:
+            return data
+        # Linux hands out at most 2 GiB at once, and a signal may cut a read short: ask until nothing comes.
+        parts = [data]
+        while data := os.pread(self._descriptor, length - sum(map(len, parts)), position + sum(map(len, parts))):
+            parts.append(data)
+        return b"".join(parts)
+
+    def write_at(self, position: int, *buffers: Buffer) -> None:
+        """Write all buffers one after the other from `position`, or raise OSError (a part may then be written)."""
+        if len(buffers) == 1:
+            written = os.pwrite(self._descriptor, buffers[0], position)
+        elif len(buffers) <= _BUFFERS_MAX:
+            written = os.pwritev(self._descriptor, buffers, position)
+        else:
+            written = 0
+        wanted = sum(map(len, buffers))
+        if written != wanted:
+            self._continue_write(position, written, b"".join(buffers))
+
+    def _continue_write(self, position: int, written: int, data: bytes) -> None:
+        rest = memoryview(data)
+        while written < len(rest):
+            step = os.pwrite(self._descriptor, rest[written:], position + written)
+            if step == 0:
+                raise OSError(errno.EIO, "the kernel takes no more bytes", self._path)
+            written += step
+
+    def truncate(self, length: int) -> None:
+        """Cut (or extend with zeros) to `length` bytes."""
+        os.ftruncate(self._descriptor, length)
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        """Return once all bytes written so far survive a power loss (fdatasync)."""
+        _sync(self._descriptor)
+
+    def fileno(self) -> int | None:
+        """The descriptor, for sendfile."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Give the descriptor back. Twice is fine."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealVfs:
+    """The folder `root`, made where it is missing (durably: its name survives a power loss)."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.path.abspath(os.fspath(root))
+        self._make_root()
+
+    @property
+    def root(self) -> str:
+        """Absolute path of the root folder."""
+        return self._root
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        """Open a file; see Vfs."""
+        full = self._full(path)
+        flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
+        try:
+            return RealFile(path, os.open(full, flags, _FILE_MODE))
+        except FileNotFoundError:
+            if not create:
+                raise
+        os.makedirs(os.path.dirname(full), _FOLDER_MODE, exist_ok=True)
+        return RealFile(path, os.open(full, flags, _FILE_MODE))
+
+    def list(self, path: str) -> Sequence[str]:
+        """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
+        try:
+            with os.scandir(self._full(path)) as entries:
+                return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
+        except FileNotFoundError:
+            return []
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or folder, replacing a file that is there; makes the new parent folders where missing."""
+        target = self._full(new)
+        os.makedirs(os.path.dirname(target), _FOLDER_MODE, exist_ok=True)
+        os.replace(self._full(old), target)
+
+    def remove(self, path: str) -> None:
+        """Delete a file, or a folder with all that it holds. Missing is fine."""
+        full = self._full(path)
+        assert full != self._root, "the root is not removed"
+        try:
+            if os.path.isdir(full) and not os.path.islink(full):
+                shutil.rmtree(full)
+            else:
+                os.unlink(full)
+        except FileNotFoundError:
+            return
+
+    def sync_dir(self, path: str) -> None:
+        """Return once the names in this folder, and the folder's own name up to the root, survive a power loss."""
+        full = self._full(path)
+        while True:
+            _sync_folder(full)
+            if full == self._root:
+                return
+            full = os.path.dirname(full)
+
+    def _full(self, path: str) -> str:
+        if not path:
+            return self._root
+        parts = path.rstrip("/").split("/")
+        if "\0" in path or any(part in {"", ".", ".."} for part in parts):
+            raise OSError(errno.EINVAL, "a path must stay within its root, in plain names", path)
+        return os.path.join(self._root, *parts)
+
+    def _make_root(self) -> None:
+        made = []
+        folder = self._root
+        while not os.path.isdir(folder):
+            made.append(folder)
+            folder = os.path.dirname(folder)
+        if made:
+            os.makedirs(self._root, _FOLDER_MODE, exist_ok=True)
+            for folder in made:
+                _sync_folder(os.path.dirname(folder))
+
+
+def _sync_folder(full: str) -> None:
+    descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
