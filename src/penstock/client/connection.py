@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
+
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.session import Answered, Broken, Event, Ready, Refused, Session, SessionState

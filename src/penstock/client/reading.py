@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode
@@ -40,22 +40,8 @@ class Plan(NamedTuple):
 
 async def find_place(link: Link, stream_id: StreamId, place: Start, timeout_s: float) -> ListOffsetsResponse:
     """Where `place` is. ValueError for a negative offset or a naive datetime; an offset is checked against the log."""
-    match place:
-        case Place():
-            at: str | int = place.value
-        case bool() | float() | str():
-            raise TypeError(
-                f"{place!r} is no place in the log: give EARLIEST, LATEST, an offset, a datetime or a timedelta"
-            )
-        case int():
-            at = "earliest"
-        case datetime():
-            at = microseconds_of(place)
-        case timedelta():
-            at = microseconds_of(datetime.now(UTC) - place)
-    if isinstance(place, int) and place < 0:
-        raise ValueError(f"the offset {place} is negative; offsets count from 0")
-    request = ListOffsetsRequest(stream_id=stream_id, partition=_PARTITION, at=at)  # type: ignore[arg-type]
+    at = _wire_place(place)
+    request = ListOffsetsRequest(stream_id=stream_id, partition=_PARTITION, at=at)
     found, _ = await link.call(request, ListOffsetsResponse, timeout_s=timeout_s)
     if isinstance(place, int):
         if not found.log_start <= place <= found.committed_end:
@@ -67,6 +53,21 @@ async def find_place(link: Link, stream_id: StreamId, place: Start, timeout_s: f
             leader_epoch=found.leader_epoch,
         )
     return found
+
+
+def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
+    if isinstance(place, Place):
+        return place.value
+    if isinstance(place, datetime):
+        return microseconds_of(place)
+    if isinstance(place, timedelta):
+        return microseconds_of(datetime.now(UTC) - place)
+    if isinstance(place, bool) or not isinstance(place, int):
+        text = "is no place in the log: give EARLIEST, LATEST, an offset, a datetime or a timedelta"
+        raise TypeError(f"{place!r} {text}")
+    if place < 0:
+        raise ValueError(f"the offset {place} is negative; offsets count from 0")
+    return "earliest"  # whose answer tells which range there is
 
 
 def out_of_range(offset: int, log_start: int, committed_end: int) -> OffsetOutOfRange:

@@ -1,0 +1,186 @@
+"""Penstock: a durable log for NATS whose on-disk format is Arrow.
+
+    import penstock
+
+    with penstock.connect() as client:
+        client.create_stream("orders", "orders.>")
+        client.publish("orders.eu", b"42", key="customer-7")
+        for batch in client.read("orders"):
+            print(batch.num_rows)
+
+`penstock.aio` is the same for asyncio. Names are imported when they are first used, so that `import penstock` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock import aio as aio
+    from penstock.base.config import StreamConfig as StreamConfig
+    from penstock.base.errors import (
+        ConfigError as ConfigError,
+    )
+    from penstock.base.errors import (
+        CorruptionError as CorruptionError,
+    )
+    from penstock.base.errors import (
+        OperationalError as OperationalError,
+    )
+    from penstock.base.errors import (
+        PenstockError as PenstockError,
+    )
+    from penstock.base.errors import (
+        RemoteError as RemoteError,
+    )
+    from penstock.batch.reader import open_segment as open_segment
+    from penstock.client.blocking import Client as Client
+    from penstock.client.blocking import connect as connect
+    from penstock.client.errors import (
+        CorruptRange as CorruptRange,
+    )
+    from penstock.client.errors import (
+        InvalidConfig as InvalidConfig,
+    )
+    from penstock.client.errors import (
+        MessageNotFound as MessageNotFound,
+    )
+    from penstock.client.errors import (
+        OffsetOutOfRange as OffsetOutOfRange,
+    )
+    from penstock.client.errors import (
+        OutcomeUnknown as OutcomeUnknown,
+    )
+    from penstock.client.errors import (
+        Overloaded as Overloaded,
+    )
+    from penstock.client.errors import (
+        ReadOnly as ReadOnly,
+    )
+    from penstock.client.errors import (
+        StorageFailed as StorageFailed,
+    )
+    from penstock.client.errors import (
+        StreamChanged as StreamChanged,
+    )
+    from penstock.client.errors import (
+        StreamExists as StreamExists,
+    )
+    from penstock.client.errors import (
+        StreamNotFound as StreamNotFound,
+    )
+    from penstock.client.errors import (
+        TimedOut as TimedOut,
+    )
+    from penstock.client.errors import (
+        Unavailable as Unavailable,
+    )
+    from penstock.client.values import (
+        EARLIEST as EARLIEST,
+    )
+    from penstock.client.values import (
+        LATEST as LATEST,
+    )
+    from penstock.client.values import (
+        AppendResult as AppendResult,
+    )
+    from penstock.client.values import (
+        Headers as Headers,
+    )
+    from penstock.client.values import (
+        Message as Message,
+    )
+    from penstock.client.values import (
+        OffsetAt as OffsetAt,
+    )
+    from penstock.client.values import (
+        PubAck as PubAck,
+    )
+    from penstock.messages import StreamInfo as StreamInfo
+
+__version__ = "0.1.0"
+
+_MODULE_OF = {
+    "aio": "penstock.aio",
+    "StreamConfig": "penstock.base.config",
+    "ConfigError": "penstock.base.errors",
+    "CorruptionError": "penstock.base.errors",
+    "OperationalError": "penstock.base.errors",
+    "PenstockError": "penstock.base.errors",
+    "RemoteError": "penstock.base.errors",
+    "open_segment": "penstock.batch.reader",
+    "Client": "penstock.client.blocking",
+    "connect": "penstock.client.blocking",
+    "CorruptRange": "penstock.client.errors",
+    "InvalidConfig": "penstock.client.errors",
+    "MessageNotFound": "penstock.client.errors",
+    "OffsetOutOfRange": "penstock.client.errors",
+    "OutcomeUnknown": "penstock.client.errors",
+    "Overloaded": "penstock.client.errors",
+    "ReadOnly": "penstock.client.errors",
+    "StorageFailed": "penstock.client.errors",
+    "StreamChanged": "penstock.client.errors",
+    "StreamExists": "penstock.client.errors",
+    "StreamNotFound": "penstock.client.errors",
+    "TimedOut": "penstock.client.errors",
+    "Unavailable": "penstock.client.errors",
+    "EARLIEST": "penstock.client.values",
+    "LATEST": "penstock.client.values",
+    "AppendResult": "penstock.client.values",
+    "Headers": "penstock.client.values",
+    "Message": "penstock.client.values",
+    "OffsetAt": "penstock.client.values",
+    "PubAck": "penstock.client.values",
+    "StreamInfo": "penstock.messages",
+}
+
+__all__ = [  # noqa: RUF022 (what people use first comes first)
+    "connect",
+    "Client",
+    "EARLIEST",
+    "LATEST",
+    "aio",
+    "open_segment",
+    "AppendResult",
+    "Headers",
+    "Message",
+    "OffsetAt",
+    "PubAck",
+    "StreamConfig",
+    "StreamInfo",
+    "PenstockError",
+    "RemoteError",
+    "OperationalError",
+    "ConfigError",
+    "CorruptionError",
+    "CorruptRange",
+    "InvalidConfig",
+    "MessageNotFound",
+    "OffsetOutOfRange",
+    "OutcomeUnknown",
+    "Overloaded",
+    "ReadOnly",
+    "StorageFailed",
+    "StreamChanged",
+    "StreamExists",
+    "StreamNotFound",
+    "TimedOut",
+    "Unavailable",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    found = importlib.import_module(module)
+    value = found if name == "aio" else getattr(found, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,485 @@
+"""The asyncio face of the client.
+
+Rules: a `Client` belongs to one event loop. Every call takes `timeout` in seconds. A stream is named by its name, or by
+the `StreamInfo` that a call returned; the latter means that very stream and no later one of the same name.
+
+    async with await penstock.aio.connect() as client:
+        await client.create_stream("orders", "orders.>")
+        await client.publish("orders.eu", b"42", key="customer-7")
+        async for batch in client.read("orders"):
+            print(batch.num_rows)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock import __version__
+from penstock.base import limits
+from penstock.base.config import Acks
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import PartitionId, StreamId
+from penstock.base.subjects import subject_mistake
+from penstock.client import batches, reading
+from penstock.client import columns as column_data
+from penstock.client.checks import milliseconds, name_and_id, require, stream_config, wanted_columns
+from penstock.client.connection import DEFAULT_PORT
+from penstock.client.errors import OutcomeUnknown, StreamChanged, StreamNotFound
+from penstock.client.link import Link
+from penstock.client.publishing import Ack, Publisher, Value, publish_headers
+from penstock.client.values import (
+    EARLIEST,
+    AppendResult,
+    Message,
+    OffsetAt,
+    PubAck,
+    Start,
+    StreamName,
+    datetime_of,
+)
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    AppendRequest,
+    AppendResponse,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    DeleteStreamResponse,
+    FindStreamsRequest,
+    FindStreamsResponse,
+    GetRequest,
+    GetResponse,
+    MetadataRequest,
+    MetadataResponse,
+    StatusRequest,
+    StatusResponse,
+    StreamInfo,
+)
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
+
+SERVER_VARIABLE = "PENSTOCK_SERVER"
+DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
+
+T = TypeVar("T")
+
+_PARTITION = PartitionId(0)
+
+
+async def connect(
+    server: str | None = None,
+    *,
+    nats: str | Sequence[str] | None = None,
+    nats_options: Mapping[str, Any] | None = None,
+    name: str = "penstock-python",
+    timeout: float = 10.0,
+) -> Client:
+    """A client connected to the broker at `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
+
+    `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
+    Unavailable: no broker answers there. TimedOut: it does not answer in time.
+    """
+    link = Link(server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER, name, __version__)
+    await link.connect(timeout)
+    urls = [nats] if isinstance(nats, str) else list(nats) if nats is not None else None
+    return Client(link, name, urls, dict(nats_options or {}))
+
+
+class Client:
+    """A connection to Penstock, as `connect` makes it. See the module; `close` it, or use it in `async with`."""
+
+    def __init__(self, link: Link, name: str, nats_urls: list[str] | None, nats_options: dict[str, Any]) -> None:
+        self._link = link
+        self._name = name
+        self._nats_urls = nats_urls
+        self._nats_options = nats_options
+        self._publisher: Publisher | None = None
+        self._streams: dict[str, StreamInfo] = {}
+
+    @property
+    def server(self) -> str:
+        """HOST:PORT of the broker."""
+        return self._link.server
+
+    @property
+    def nats_urls(self) -> tuple[str, ...]:
+        """Where messages are published."""
+        return tuple(self._nats_urls) if self._nats_urls is not None else self._link.hello.nats_urls
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back the connections. Publishes without an ack and reads under way fail. Twice is fine."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await publisher.close()
+        await self._link.close()
+
+    # Streams
+
+    async def create_stream(self, name: str, subject: str, *, timeout: float = 10.0, **config: Any) -> StreamInfo:
+        """Create the stream `name` on `subject`, or give the one that is there with the same config.
+
+        `config` has the other fields of `StreamConfig`, such as `max_age_ms=86_400_000` or `durability="os"`.
+        A message published after this has returned is stored. InvalidConfig, StreamExists.
+        """
+        wanted = stream_config({**config, "name": name, "subject": subject})
+        request = CreateStreamRequest(config=wanted, timeout_ms=milliseconds(timeout))
+        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout)
+        self._streams[name] = answer.stream
+        return answer.stream
+
+    async def alter_stream(self, stream: StreamName, *, timeout: float = 10.0, **changes: Any) -> StreamInfo:
+        """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
+        name, stream_id = name_and_id(stream)
+        request = AlterStreamRequest(name=name, stream_id=stream_id, changes=changes)
+        answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
+        self._streams[name] = answer.stream
+        return answer.stream
+
+    async def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
+        """Delete a stream and all its data. StreamNotFound."""
+        # Deleted by id: if the answer is lost and the request repeated, a stream made meanwhile is not hit.
+        info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
+        self._streams.pop(info.name, None)
+        request = DeleteStreamRequest(name=info.name, stream_id=info.stream_id)
+        try:
+            await self._link.call(request, DeleteStreamResponse, timeout_s=timeout)
+        except (StreamNotFound, StreamChanged):
+            if isinstance(stream, StreamInfo):
+                raise
+
+    async def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
+        """All streams in the order of their names."""
+        found: list[StreamInfo] = []
+        after: str | None = None
+        async with asyncio.timeout(timeout):
+            while True:
+                answer, _ = await self._link.call(MetadataRequest(after=after), MetadataResponse, timeout_s=timeout)
+                found += answer.streams
+                if answer.next_after is None or not answer.streams:
+                    return found
+                after = answer.next_after
+
+    async def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
+        """One stream as it is now. StreamNotFound."""
+        answer, _ = await self._link.call(MetadataRequest(names=(name,)), MetadataResponse, timeout_s=timeout)
+        for info in answer.streams:
+            if info.name == name:
+                self._streams[name] = info
+                return info
+        self._streams.pop(name, None)
+        raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}", stream=name)
+
+    async def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
+        """The streams that store a message on this plain subject: those whose acks a publisher may expect."""
+        if (mistake := subject_mistake(subject)) is not None:
+            raise ValueError(mistake)
+        answer, _ = await self._link.call(FindStreamsRequest(subject=subject), FindStreamsResponse, timeout_s=timeout)
+        return list(answer.streams)
+
+    async def status(self, *, timeout: float = 10.0) -> StatusResponse:
+        """How the broker fares."""
+        answer, _ = await self._link.call(StatusRequest(), StatusResponse, timeout_s=timeout)
+        return answer
+
+    # Reading
+
+    async def read(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        follow: bool = False,
+        batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
+        columns: Iterable[str] | None = None,
+        timeout: float = 10.0,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
+
+        Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
+        for ever (or up to the offset `end`). `timeout` bounds each answer of the broker, reconnecting included.
+        Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
+        CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
+        """
+        if batch_rows_max < 1:
+            raise ValueError(f"batch_rows_max is {batch_rows_max}; a batch has at least one row")
+        wanted = wanted_columns(columns)
+        info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
+        what = await reading.plan(self._link, info.stream_id, info.name, start, end, follow=follow, timeout_s=timeout)
+        source = reading.read(self._link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout)
+        try:
+            async for batch in source:
+                yield batch
+        finally:
+            await source.aclose()
+
+    async def messages(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        follow: bool = False,
+        timeout: float = 10.0,
+    ) -> AsyncGenerator[Message, None]:
+        """As `read`, one `Message` at a time."""
+        source = self.read(stream, start, end=end, follow=follow, timeout=timeout)
+        try:
+            async for batch in source:
+                for message in batches.messages_of(batch):
+                    yield message
+        finally:
+            await source.aclose()
+
+    async def get(self, stream: StreamName, offset: int, *, timeout: float = 10.0) -> Message:
+        """The message at `offset`. OffsetOutOfRange, MessageNotFound."""
+        if offset < 0:
+            raise ValueError(f"the offset {offset} is negative; offsets count from 0")
+        return await self._get(stream, {"offset": offset}, timeout)
+
+    async def last(
+        self,
+        stream: StreamName,
+        *,
+        key: bytes | str | None = None,
+        subject: str | None = None,
+        timeout: float = 10.0,
+    ) -> Message:
+        """The latest message of a key, or on a plain subject. MessageNotFound."""
+        if (key is None) == (subject is None):
+            raise ValueError("give either key= or subject=")
+        if subject is not None:
+            return await self._get(stream, {"subject": subject}, timeout)
+        return await self._get(stream, {"key": key.encode() if isinstance(key, str) else key}, timeout)
+
+    async def offsets(self, stream: StreamName, at: Start, *, timeout: float = 10.0) -> OffsetAt:
+        """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""
+
+        async def find(stream_id: StreamId) -> OffsetAt:
+            found = await reading.find_place(self._link, stream_id, at, timeout)
+            moment = None if found.timestamp_us is None else datetime_of(found.timestamp_us)
+            return OffsetAt(found.offset, moment, found.log_start, found.committed_end)
+
+        return await self._with_id(stream, timeout, find)
+
+    async def to_table(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        columns: Iterable[str] | None = None,
+        timeout: float = 10.0,
+    ) -> pa.Table:
+        """What `read` yields, as one pyarrow table in memory."""
+        import pyarrow as pa
+
+        from penstock.batch.schema import arrow_schema
+
+        wanted = wanted_columns(columns)
+        schema = arrow_schema()
+        if wanted is not None:
+            schema = pa.schema([schema.field(name) for name in wanted])
+        found = [batch async for batch in self.read(stream, start, end=end, columns=wanted, timeout=timeout)]
+        return pa.Table.from_batches(found, schema=schema)
+
+    async def to_pandas(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        columns: Iterable[str] | None = None,
+        timeout: float = 10.0,
+    ) -> pandas.DataFrame:
+        """What `read` yields, as a pandas DataFrame. ImportError without the extra `penstock[pandas]`."""
+        require("pandas")
+        return (await self.to_table(stream, start, end=end, columns=columns, timeout=timeout)).to_pandas()
+
+    async def to_polars(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        columns: Iterable[str] | None = None,
+        timeout: float = 10.0,
+    ) -> polars.DataFrame:
+        """What `read` yields, as a Polars DataFrame. ImportError without the extra `penstock[polars]`."""
+        require("polars")
+        import polars as pl
+
+        frame = pl.from_arrow(await self.to_table(stream, start, end=end, columns=columns, timeout=timeout))
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    # Writing
+
+    async def publish(
+        self,
+        subject: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        stream: str | None = None,
+        ack: Ack = "all",
+        timeout: float = 10.0,
+    ) -> PubAck | None:
+        """Publish one message through NATS and wait for its ack (None for `ack="none"`); value None is a tombstone.
+
+        Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
+        then do not store the message). Raises StreamNotFound (nobody stores the subject), TimedOut (the outcome is unknown),
+        Overloaded, StorageFailed, RemoteError (too_large, read_only).
+        """
+        future = await self._publish(subject, value, key, headers, stream, ack, timeout)
+        return await future if future is not None else None
+
+    async def publish_nowait(
+        self,
+        subject: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        stream: str | None = None,
+        ack: Ack = "all",
+        timeout: float = 10.0,
+    ) -> asyncio.Future[PubAck | None]:
+        """Publish one message and return the future of its ack; `flush` waits for all and raises the first failure.
+
+        Waits only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier ones have no ack yet.
+        """
+        future = await self._publish(subject, value, key, headers, stream, ack, timeout)
+        if future is None:
+            done: asyncio.Future[PubAck | None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        self._publishing().note_failures(future)
+        return future  # type: ignore[return-value]  # a Future[PubAck] gives what a Future[PubAck | None] promises
+
+    async def flush(self, *, timeout: float = 60.0) -> None:
+        """Return once every publish so far has its ack; raises the first failure of a `publish_nowait`."""
+        if self._publisher is not None:
+            await self._publisher.flush(timeout)
+
+    async def publish_to_all(
+        self,
+        subject: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+    ) -> dict[str, PubAck]:
+        """Publish one message and wait for an ack of each stream that stores it and acks; by the stream's name.
+
+        StreamNotFound if there is none. The error of a publish that failed in part has the acks in `details["acks"]`.
+        """
+        found = await self.streams_for(subject, timeout=timeout)
+        expected = frozenset(info.name for info in found if info.config.acks is Acks.REPLY)
+        if not expected:
+            text = f"no stream that acks stores the subject {subject!r}"
+            raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
+        all_headers = publish_headers(value, key, headers, None, "all")
+        return await self._publishing().publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
+
+    async def append(self, stream: StreamName, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
+        """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
+
+        Columns: value (null: tombstone), subject, key, headers; see `client.columns`. Large data goes in several
+        batches, each whole or not at all; an error in a later one has the results so far in `appended` (OutcomeUnknown) or
+        `details["appended"]` (RemoteError). `timeout` is for each batch.
+        OutcomeUnknown: the connection broke after a batch was sent; it is not sent again.
+        """
+        info = await self._info(stream, timeout)
+        table = column_data.to_table(data, stream_subject=info.subject)
+        bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
+        done: list[AppendResult] = []
+        try:
+            for message in column_data.batch_messages(table, bytes_max=bytes_max):
+
+                async def append(stream_id: StreamId, message: bytearray = message) -> AppendResult:
+                    return await self._append(stream_id, message, timeout)
+
+                done.append(await self._with_id(info if done else stream, timeout, append))
+                info = self._streams.get(info.name, info)
+        except OutcomeUnknown as error:
+            error.appended = done
+            raise
+        except RemoteError as error:
+            if done:
+                error.details["appended"] = done
+            raise
+        return done
+
+    async def _append(self, stream_id: StreamId, message: bytearray, timeout: float) -> AppendResult:
+        request = AppendRequest(stream_id=stream_id, partition=_PARTITION, timeout_ms=milliseconds(timeout))
+        # A second more than the broker has, so that its own answer arrives rather than our time-out.
+        answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout + 1.0, raw=message)
+        return AppendResult(answer.base_offset, answer.end_offset, datetime_of(answer.timestamp_us), answer.fsynced)
+
+    async def _publish(
+        self,
+        subject: str,
+        value: Value,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+        stream: str | None,
+        ack: Ack,
+        timeout: float,
+    ) -> asyncio.Future[PubAck] | None:
+        all_headers = publish_headers(value, key, headers, stream, ack)
+        publisher = self._publishing()
+        if ack == "none":
+            await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
+            return None
+        return await publisher.publish(subject, value, all_headers, timeout_s=timeout)
+
+    def _publishing(self) -> Publisher:
+        if self._publisher is None:
+            urls = self.nats_urls
+            if not urls:
+                raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
+            self._publisher = Publisher(urls, self._name, self._nats_options)
+        return self._publisher
+
+    async def _get(self, stream: StreamName, which: dict[str, Any], timeout: float) -> Message:
+        async def get(stream_id: StreamId) -> Message:
+            request = GetRequest(stream_id=stream_id, partition=_PARTITION, **which)
+            answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
+            batches.check_format(answer.format_version)
+            return batches.one_message(raw, answer.offset, source=f"the answer of {self.server}")
+
+        return await self._with_id(stream, timeout, get)
+
+    async def _with_id(self, stream: StreamName, timeout: float, call: Callable[[StreamId], Awaitable[T]]) -> T:
+        info = await self._info(stream, timeout)
+        try:
+            return await call(info.stream_id)
+        except StreamChanged:
+            if isinstance(stream, StreamInfo):
+                raise
+        # The name means another stream by now, or none.
+        return await call((await self.stream(info.name, timeout=timeout)).stream_id)
+
+    async def _info(self, stream: StreamName, timeout: float) -> StreamInfo:
+        if isinstance(stream, StreamInfo):
+            return stream
+        return self._streams.get(stream) or await self.stream(stream, timeout=timeout)

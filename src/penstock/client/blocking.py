@@ -1,0 +1,350 @@
+"""The blocking face of the client: the asyncio one, on an event loop of its own in a thread of its own.
+
+Rules: a `Client` may be used from many threads at once. Each has one daemon thread, which ends with `close` (or at
+exit). Ctrl-C interrupts a waiting call and cancels it. A client does not survive a fork: the child is told to connect
+again. Calls, parameters and defaults are those of `client.aio`; a test compares them.
+
+    with penstock.connect() as client:
+        for batch in client.read("orders", start=penstock.EARLIEST):
+            print(batch.num_rows)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import weakref
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.client import aio
+from penstock.client.batches import messages_of
+from penstock.client.publishing import Ack, Value
+from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
+from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName
+from penstock.messages import StatusResponse, StreamInfo
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+def connect(
+    server: str | None = None,
+    *,
+    nats: str | Sequence[str] | None = None,
+    nats_options: Mapping[str, Any] | None = None,
+    name: str = "penstock-python",
+    timeout: float = 10.0,
+) -> Client:
+    """A client connected to the broker at `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
+
+    `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
+    Unavailable: no broker answers there. TimedOut: it does not answer in time.
+    """
+    thread = LoopThread()
+    try:
+        client = thread.run(aio.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout))
+    except BaseException:
+        thread.stop()
+        raise
+    return Client(client, thread)
+
+
+_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in list(_open_clients):
+        with contextlib.suppress(Exception):
+            client.close()
+
+
+class Client:
+    """A connection to Penstock, as `connect` makes it. See the module; `close` it, or use it in `with`."""
+
+    def __init__(self, client: aio.Client, thread: LoopThread) -> None:
+        self._client = client
+        self._thread = thread
+        self._publishes = PublishQueue(client, thread)
+        _open_clients.add(self)
+
+    @property
+    def server(self) -> str:
+        """HOST:PORT of the broker."""
+        return self._client.server
+
+    @property
+    def nats_urls(self) -> tuple[str, ...]:
+        """Where messages are published."""
+        return self._client.nats_urls
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the connections and the thread. Unacked publishes and reads under way fail. Twice is fine."""
+        _open_clients.discard(self)
+        if self._thread.is_running:
+            with contextlib.suppress(OperationalError, TimeoutError):
+                self._thread.run(asyncio.wait_for(self._client.close(), JOIN_S))
+            self._thread.stop()
+
+    # Streams
+
+    def create_stream(self, name: str, subject: str, *, timeout: float = 10.0, **config: Any) -> StreamInfo:
+        """Create the stream `name` on `subject`, or give the one that is there with the same config.
+
+        `config` has the other fields of `StreamConfig`, such as `max_age_ms=86_400_000` or `durability="os"`.
+        A message published after this has returned is stored. InvalidConfig, StreamExists.
+        """
+        return self._thread.run(self._client.create_stream(name, subject, timeout=timeout, **config))
+
+    def alter_stream(self, stream: StreamName, *, timeout: float = 10.0, **changes: Any) -> StreamInfo:
+        """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
+        return self._thread.run(self._client.alter_stream(stream, timeout=timeout, **changes))
+
+    def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
+        """Delete a stream and all its data. StreamNotFound."""
+        self._thread.run(self._client.delete_stream(stream, timeout=timeout))
+
+    def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
+        """All streams in the order of their names."""
+        return self._thread.run(self._client.streams(timeout=timeout))
+
+    def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
+        """One stream as it is now. StreamNotFound."""
+        return self._thread.run(self._client.stream(name, timeout=timeout))
+
+    def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
+        """The streams that store a message on this plain subject: those whose acks a publisher may expect."""
+        return self._thread.run(self._client.streams_for(subject, timeout=timeout))
+
+    def status(self, *, timeout: float = 10.0) -> StatusResponse:
+        """How the broker fares."""
+        return self._thread.run(self._client.status(timeout=timeout))
+
+    # Reading
+
+    def read(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        follow: bool = False,
+        batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
+        columns: Iterable[str] | None = None,
+        timeout: float = 10.0,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
+
+        Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
+        for ever (or up to the offset `end`). `timeout` bounds each answer of the broker, reconnecting included.
+        Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
+        CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
+        """
+        return self._iterate(
+            self._client.read(
+                stream,
+                start,
+                end=end,
+                follow=follow,
+                batch_rows_max=batch_rows_max,
+                columns=columns,
+                timeout=timeout,
+            )
+        )
+
+    def messages(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        follow: bool = False,
+        timeout: float = 10.0,
+    ) -> Generator[Message, None, None]:
+        """As `read`, one `Message` at a time."""
+        # Batches cross the threads, not messages: one hop for thousands of them.
+        for batch in self.read(stream, start, end=end, follow=follow, timeout=timeout):
+            yield from messages_of(batch)
+
+    def get(self, stream: StreamName, offset: int, *, timeout: float = 10.0) -> Message:
+        """The message at `offset`. OffsetOutOfRange, MessageNotFound."""
+        return self._thread.run(self._client.get(stream, offset, timeout=timeout))
+
+    def last(
+        self,
+        stream: StreamName,
+        *,
+        key: bytes | str | None = None,
+        subject: str | None = None,
+        timeout: float = 10.0,
+    ) -> Message:
+        """The latest message of a key, or on a plain subject. MessageNotFound."""
+        return self._thread.run(self._client.last(stream, key=key, subject=subject, timeout=timeout))
+
+    def offsets(self, stream: StreamName, at: Start, *, timeout: float = 10.0) -> OffsetAt:
+        """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""
+        return self._thread.run(self._client.offsets(stream, at, timeout=timeout))
+
+    def to_table(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        columns: Iterable[str] | None = None,
+        timeout: float = 10.0,
+    ) -> pa.Table:
+        """What `read` yields, as one pyarrow table in memory."""
+        return self._thread.run(self._client.to_table(stream, start, end=end, columns=columns, timeout=timeout))
+
+    def to_pandas(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        columns: Iterable[str] | None = None,
+        timeout: float = 10.0,
+    ) -> pandas.DataFrame:
+        """What `read` yields, as a pandas DataFrame. ImportError without the extra `penstock[pandas]`."""
+        return self._thread.run(self._client.to_pandas(stream, start, end=end, columns=columns, timeout=timeout))
+
+    def to_polars(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        columns: Iterable[str] | None = None,
+        timeout: float = 10.0,
+    ) -> polars.DataFrame:
+        """What `read` yields, as a Polars DataFrame. ImportError without the extra `penstock[polars]`."""
+        return self._thread.run(self._client.to_polars(stream, start, end=end, columns=columns, timeout=timeout))
+
+    # Writing
+
+    def publish(
+        self,
+        subject: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        stream: str | None = None,
+        ack: Ack = "all",
+        timeout: float = 10.0,
+    ) -> PubAck | None:
+        """Publish one message through NATS and wait for its ack (None for `ack="none"`); value None is a tombstone.
+
+        Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
+        then do not store the message). Raises StreamNotFound (nobody stores the subject), TimedOut (the outcome is unknown),
+        Overloaded, StorageFailed, RemoteError (too_large, read_only).
+        """
+        return self._thread.run(
+            self._client.publish(subject, value, key=key, headers=headers, stream=stream, ack=ack, timeout=timeout)
+        )
+
+    def publish_nowait(
+        self,
+        subject: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        stream: str | None = None,
+        ack: Ack = "all",
+        timeout: float = 10.0,
+    ) -> concurrent.futures.Future[PubAck | None]:
+        """Publish one message and return the future of its ack; `flush` waits for all and raises the first failure.
+
+        Waits only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier ones have no ack yet.
+        """
+        call = {"key": key, "headers": headers, "stream": stream, "ack": ack, "timeout": timeout}
+        return self._publishes.put(subject, value, call)
+
+    def flush(self, *, timeout: float = 60.0) -> None:
+        """Return once every publish so far has its ack; raises the first failure of a `publish_nowait`."""
+        self._publishes.wait_until_sent(timeout)
+        self._thread.run(self._client.flush(timeout=timeout))
+
+    def publish_to_all(
+        self,
+        subject: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+    ) -> dict[str, PubAck]:
+        """Publish one message and wait for an ack of each stream that stores it and acks; by the stream's name.
+
+        StreamNotFound if there is none. The error of a publish that failed in part has the acks in `details["acks"]`.
+        """
+        return self._thread.run(self._client.publish_to_all(subject, value, key=key, headers=headers, timeout=timeout))
+
+    def append(self, stream: StreamName, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
+        """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
+
+        Columns: value (null: tombstone), subject, key, headers; see `client.columns`. Large data goes in several
+        batches, each whole or not at all; an error in a later one has the results so far in `appended` (OutcomeUnknown) or
+        `details["appended"]` (RemoteError). `timeout` is for each batch.
+        OutcomeUnknown: the connection broke after a batch was sent; it is not sent again.
+        """
+        return self._thread.run(self._client.append(stream, data, timeout=timeout))
+
+    def _iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        thread = self._thread
+        try:
+            while True:
+                item = thread.run(_next(source))
+                if isinstance(item, _End):
+                    return
+                yield item
+        finally:
+            # Also when the garbage collector ends us, on whichever thread it runs: never wait here.
+            if thread.is_running:
+                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                    thread.loop.call_soon_threadsafe(_close_soon, source)
+
+
+class _End:
+    """What `_next` gives behind the last item."""
+
+
+async def _next(source: AsyncGenerator[T, None]) -> T | _End:
+    try:
+        return await anext(source)
+    except StopAsyncIteration:
+        return _End()
+
+
+def _close_soon(source: AsyncGenerator[Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(_close(source))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+async def _close(source: AsyncGenerator[Any, None]) -> None:
+    with contextlib.suppress(Exception):  # it may be running still, and ends then by its cancellation
+        await source.aclose()

@@ -1,0 +1,430 @@
+"""Publishing through NATS, with acks: what `js.publish` does, plus keys, tombstones and acks of several streams.
+
+Rules: a publish ends with its ack, an error or its time-out; a time-out means that the outcome is unknown. At most
+`PUBLISHES_IN_FLIGHT_MAX` wait for an ack, further ones wait their turn. Order is the order of the calls.
+
+| said by           | how                                                                                     |
+|-------------------|-----------------------------------------------------------------------------------------|
+| key               | header `Penstock-Key`, or `Penstock-Key-Base64` where the bytes would not survive a header |
+| tombstone (None)  | header `Penstock-Tombstone: 1` and an empty payload                                       |
+| `stream="orders"` | header `Nats-Expected-Stream: orders`: other streams on the subject stay silent             |
+| `ack="leader"`    | header `Penstock-Ack: leader`                                                             |
+| `ack="none"`      | header `Penstock-Ack: none` and no reply subject                                           |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.subjects import subject_mistake
+from penstock.client.errors import TimedOut, Unavailable, specific
+from penstock.client.values import TOMBSTONE_HEADER, PubAck, check_header_name, check_header_value
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client as NatsClient
+    from nats.aio.msg import Msg
+
+KEY_HEADER = "Penstock-Key"
+KEY_BASE64_HEADER = "Penstock-Key-Base64"
+ACK_HEADER = "Penstock-Ack"
+EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
+
+Ack = Literal["all", "leader", "none"]
+Value = bytes | bytearray | memoryview | str | None
+
+_NO_RESPONDERS = "503"
+_RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
+_RETRY_S = 0.25
+
+_ERROR_CODES = {
+    10054: ErrorCode.TOO_LARGE,
+    10097: ErrorCode.TOO_LARGE,
+    10077: ErrorCode.STORAGE_FAILED,
+    10008: ErrorCode.OVERLOADED,
+    10023: ErrorCode.OVERLOADED,
+    10109: ErrorCode.READ_ONLY,
+}
+
+
+class _AckError(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _AckBody(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    error: _AckError | None = None
+    duplicate: bool = False
+    offset: int | None = None
+    partition: int = 0
+    epoch: int | None = None
+    replicas: int | None = None
+    fsynced: bool | None = None
+
+
+_ack_decoder = msgspec.json.Decoder(_AckBody)
+
+
+def key_header(key: bytes | str) -> tuple[str, str]:
+    """(header name, value) that carries `key`; ValueError for an empty or oversized one."""
+    raw = key.encode() if isinstance(key, str) else bytes(key)
+    if not raw:
+        raise ValueError("an empty key cannot be published; None means no key")
+    if len(raw) > limits.KEY_BYTES_MAX:
+        raise ValueError(f"the key has {len(raw)} bytes; the limit is {limits.KEY_BYTES_MAX}")
+    with contextlib.suppress(UnicodeDecodeError):
+        text = raw.decode()
+        if text == text.strip() and text.isprintable():
+            return KEY_HEADER, text
+    return KEY_BASE64_HEADER, base64.b64encode(raw).decode()
+
+
+def publish_headers(
+    value: Value, key: bytes | str | None, headers: Mapping[str, str] | None, stream: str | None, ack: Ack
+) -> dict[str, str] | None:
+    """All headers of one publish, or None for none. ValueError for what a header cannot carry."""
+    out: dict[str, str] = {}
+    for name, text in (headers or {}).items():
+        check_header_name(name)
+        check_header_value(name, text)
+        out[name] = text
+    if key is not None:
+        name, text = key_header(key)
+        out[name] = text
+    if value is None:
+        out[TOMBSTONE_HEADER] = "1"
+    if stream is not None:
+        out[EXPECTED_STREAM_HEADER] = stream
+    if ack not in ("all", "leader", "none"):
+        raise ValueError(f"ack is {ack!r}; it can be 'all', 'leader' or 'none'")
+    if ack != "all":
+        out[ACK_HEADER] = ack
+    return out or None
+
+
+def parse_ack(data: bytes) -> PubAck:
+    """The ack in a reply; RemoteError if it is an error, or no ack at all."""
+    try:
+        body = _ack_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = "the reply is no ack of a stream; another service answers on this subject"
+        raise RemoteError(ErrorCode.BAD_REQUEST, text) from None
+    if body.error is not None:
+        code = _ERROR_CODES.get(body.error.err_code, f"nats_{body.error.err_code}")
+        message = body.error.description or f"error {body.error.err_code}"
+        raise specific(RemoteError(code, message, stream=body.stream, err_code=body.error.err_code))
+    return PubAck(
+        stream=body.stream,
+        offset=body.seq - 1 if body.offset is None else body.offset,
+        partition=body.partition,
+        duplicate=body.duplicate,
+        leader_epoch=body.epoch,
+        replicas=body.replicas,
+        fsynced=body.fsynced,
+    )
+
+
+class _Waiter(Protocol):
+    """Somebody who waits for replies."""
+
+    def reply(self, data: bytes) -> None:
+        """One came."""
+
+    def nobody(self) -> None:
+        """Nobody is subscribed to the subject."""
+
+    def late(self) -> None:
+        """The time-out has passed."""
+
+
+class _Outgoing(msgspec.Struct, frozen=True):
+    subject: str
+    payload: bytes
+    headers: dict[str, str] | None
+
+
+class _OneAck:
+    """Waits for the first ack."""
+
+    def __init__(self, publisher: Publisher, token: str, outgoing: _Outgoing, future: asyncio.Future[PubAck]) -> None:
+        self._publisher = publisher
+        self._token = token
+        self._outgoing = outgoing
+        self._future = future
+        self._retries = 0
+
+    def reply(self, data: bytes) -> None:
+        if self._future.done():
+            return
+        try:
+            self._future.set_result(parse_ack(data))
+        except RemoteError as error:
+            self._future.set_exception(error)
+
+    def nobody(self) -> None:
+        if self._future.done():
+            return
+        if self._retries < _RETRIES_MAX:
+            self._retries += 1
+            self._publisher.send_later(_RETRY_S, self._outgoing, self._token)
+            return
+        self._future.set_exception(_nobody_stores(self._outgoing.subject))
+
+    def late(self) -> None:
+        if not self._future.done():
+            text = f"no ack for the message on {self._outgoing.subject!r} in time: whether it is stored is unknown"
+            self._future.set_exception(TimedOut(text))
+
+
+class _AllAcks:
+    """Waits for one ack of each expected stream."""
+
+    def __init__(self, subject: str, expected: frozenset[str], future: asyncio.Future[dict[str, PubAck]]) -> None:
+        self._subject = subject
+        self._expected = expected
+        self._acks: dict[str, PubAck] = {}
+        self._future = future
+
+    def reply(self, data: bytes) -> None:
+        if self._future.done():
+            return
+        try:
+            ack = parse_ack(data)
+        except RemoteError as error:
+            error.details["acks"] = dict(self._acks)
+            self._future.set_exception(error)
+            return
+        self._acks[ack.stream] = ack
+        if self._expected <= self._acks.keys():
+            self._future.set_result(self._acks)
+
+    def nobody(self) -> None:
+        if not self._future.done():
+            self._future.set_exception(_nobody_stores(self._subject))
+
+    def late(self) -> None:
+        if not self._future.done():
+            missing = ", ".join(sorted(self._expected - self._acks.keys()))
+            text = f"no ack from {missing} in time: whether the message is stored there is unknown"
+            self._future.set_exception(TimedOut(text, acks=dict(self._acks)))
+
+
+def _nobody_stores(subject: str) -> RemoteError:
+    text = f"no stream stores the subject {subject!r} now; create one, or wait until its broker is connected to NATS"
+    return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
+
+
+class Publisher:
+    """One NATS connection, made when the first message is published."""
+
+    def __init__(self, urls: Sequence[str], name: str, options: Mapping[str, Any]) -> None:
+        self._urls = list(urls)
+        self._name = name
+        self._options = dict(options)
+        self._nats: NatsClient | None = None
+        self._inbox = ""
+        self._connecting = asyncio.Lock()
+        self._tokens = itertools.count(1)
+        self._waiters: dict[str, _Waiter] = {}
+        self._slots = asyncio.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
+        self._in_flight: set[asyncio.Future[Any]] = set()
+        self._retries: set[asyncio.Task[None]] = set()
+        self._first_failure: BaseException | None = None
+        self._failures = 0
+        self._last_error = ""
+
+    async def publish(
+        self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float
+    ) -> asyncio.Future[PubAck]:
+        """Send one message; returns once it is on its way, with the future of its ack."""
+        outgoing = _outgoing(subject, value, headers)
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        future: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
+        token = str(next(self._tokens))
+        await self._send(_OneAck(self, token, outgoing, future), token, outgoing, future, deadline_s)
+        return future
+
+    async def publish_to_all(
+        self, subject: str, value: Value, headers: dict[str, str] | None, expected: frozenset[str], *, timeout_s: float
+    ) -> dict[str, PubAck]:
+        """Send one message and wait for an ack of every stream in `expected`."""
+        outgoing = _outgoing(subject, value, headers)
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        future: asyncio.Future[dict[str, PubAck]] = asyncio.get_running_loop().create_future()
+        token = str(next(self._tokens))
+        await self._send(_AllAcks(subject, expected, future), token, outgoing, future, deadline_s)
+        return await future
+
+    async def publish_without_ack(
+        self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float
+    ) -> None:
+        """Hand one message to NATS and ask for no answer."""
+        outgoing = _outgoing(subject, value, headers)
+        connection = await self._connected(asyncio.get_running_loop().time() + timeout_s)
+        await _publish(connection, outgoing, "")
+
+    def note_failures(self, future: asyncio.Future[PubAck]) -> None:
+        """Let `flush` report it if this one fails."""
+        future.add_done_callback(self._note)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Return once every publish has its ack; the first failure since the last flush is raised."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._in_flight:
+                    await asyncio.wait(self._in_flight)
+                if self._nats is not None:
+                    await self._nats.flush()
+        except TimeoutError:
+            raise TimedOut(f"{len(self._in_flight)} messages have no ack yet") from None
+        failure, self._first_failure = self._first_failure, None
+        failures, self._failures = self._failures, 0
+        if failure is not None:
+            if failures > 1:
+                failure.add_note(f"{failures} publishes failed; this is the first one")
+            raise failure
+
+    async def close(self) -> None:
+        """Give back the NATS connection; publishes without an ack fail."""
+        for task in self._retries:
+            task.cancel()
+        for future in list(self._in_flight):
+            if not future.done():
+                future.set_exception(Unavailable("the client was closed before the ack came"))
+                future.exception()
+        connection, self._nats = self._nats, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(connection.flush(), 1.0)
+            with contextlib.suppress(Exception):
+                await connection.close()
+
+    def send_later(self, seconds: float, outgoing: _Outgoing, token: str) -> None:
+        """Send once more after a while, unless its waiter has gone."""
+        task = asyncio.get_running_loop().create_task(self._send_again(seconds, outgoing, token))
+        self._retries.add(task)
+        task.add_done_callback(self._retries.discard)
+
+    async def _send_again(self, seconds: float, outgoing: _Outgoing, token: str) -> None:
+        await asyncio.sleep(seconds)
+        if token in self._waiters and self._nats is not None:
+            with contextlib.suppress(OperationalError, RemoteError):  # then its time-out tells
+                await _publish(self._nats, outgoing, f"{self._inbox}.{token}")
+
+    async def _send(
+        self, waiter: _Waiter, token: str, outgoing: _Outgoing, future: asyncio.Future[Any], deadline_s: float
+    ) -> None:
+        connection = await self._connected(deadline_s)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
+            raise TimedOut(text) from None
+        timer = asyncio.get_running_loop().call_at(deadline_s, waiter.late)
+        self._waiters[token] = waiter
+        self._in_flight.add(future)
+
+        def done(_: object) -> None:
+            timer.cancel()
+            self._waiters.pop(token, None)
+            self._in_flight.discard(future)
+            self._slots.release()
+
+        future.add_done_callback(done)
+        try:
+            await _publish(connection, outgoing, f"{self._inbox}.{token}")
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _note(self, future: asyncio.Future[PubAck]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            self._failures += 1
+            self._first_failure = self._first_failure or error
+
+    async def _connected(self, deadline_s: float) -> NatsClient:
+        if self._nats is not None:
+            return self._nats
+        import nats
+        from nats.errors import Error as NatsError
+
+        shown = ", ".join(_without_credentials(url) for url in self._urls)
+        try:
+            async with asyncio.timeout_at(deadline_s), self._connecting:
+                if self._nats is None:
+                    options = {
+                        "allow_reconnect": True,
+                        "max_reconnect_attempts": -1,
+                        "name": self._name,
+                        **self._options,
+                    }
+                    connection = await nats.connect(servers=self._urls, error_cb=self._failed, **options)
+                    try:
+                        inbox = connection.new_inbox()
+                        await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
+                    except BaseException:
+                        await connection.close()
+                        raise
+                    self._inbox, self._nats = inbox, connection
+                return self._nats
+        except TimeoutError:
+            raise Unavailable(f"no NATS server answers at {shown} in time{self._last_error}") from None
+        except (OSError, NatsError) as error:
+            raise Unavailable(f"no connection to NATS at {shown}: {error}") from None
+
+    async def _failed(self, error: Exception) -> None:
+        self._last_error = f" ({error})" if str(error) else ""
+
+    async def _replied(self, message: Msg) -> None:
+        waiter = self._waiters.get(message.subject.rpartition(".")[2])
+        if waiter is None:
+            return
+        if not message.data and message.headers and message.headers.get("Status") == _NO_RESPONDERS:
+            waiter.nobody()
+        else:
+            waiter.reply(message.data)
+
+
+def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> _Outgoing:
+    if (mistake := subject_mistake(subject)) is not None:
+        raise ValueError(mistake)
+    payload = b"" if value is None else value.encode() if isinstance(value, str) else bytes(value)
+    return _Outgoing(subject, payload, headers)
+
+
+async def _publish(connection: NatsClient, outgoing: _Outgoing, reply: str) -> None:
+    from nats.errors import Error as NatsError
+    from nats.errors import MaxPayloadError
+
+    try:
+        await connection.publish(outgoing.subject, outgoing.payload, reply=reply, headers=outgoing.headers)
+    except MaxPayloadError:
+        bytes_max = connection.max_payload
+        text = f"the message has {len(outgoing.payload)} bytes; the NATS server takes at most {bytes_max}"
+        raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max) from None
+    except (OSError, NatsError) as error:
+        raise Unavailable(f"NATS does not take the message: {error}") from None
+
+
+def _without_credentials(url: str) -> str:
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return url

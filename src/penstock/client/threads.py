@@ -1,0 +1,178 @@
+"""Between the caller's threads and the client's event loop.
+
+Rules: only these two classes know that there are threads. A call crosses over once and waits; publishes that nobody
+waits for are gathered, and one wake-up of the loop serves all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.client import aio
+from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.publishing import Value
+from penstock.client.values import PubAck
+
+T = TypeVar("T")
+
+JOIN_S = 5.0  # how long closing may take before the thread is left to die with the process
+
+
+class LoopThread:
+    """An event loop in a daemon thread; coroutines are run on it from other threads."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether coroutines can still be run."""
+        return self._thread.is_alive() and self._pid == os.getpid()
+
+    def check(self) -> None:
+        """OperationalError unless coroutines can be run from here."""
+        if self._pid != os.getpid():
+            raise OperationalError("this client was made before the process forked; connect again in the child")
+        if not self._thread.is_alive():
+            raise OperationalError("the client is closed")
+        if threading.current_thread() is self._thread:
+            raise OperationalError("a blocking call cannot be made from the client's own thread; use penstock.aio")
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, waited for here; an interrupt here cancels it there."""
+        try:
+            self.check()
+        except OperationalError:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        if self.is_running and threading.current_thread() is not self._thread:
+            with contextlib.suppress(RuntimeError):  # it ended meanwhile
+                self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(JOIN_S)
+
+
+class PublishQueue:
+    """Publishes handed from many threads to the loop: one wake-up serves all that have gathered meanwhile."""
+
+    def __init__(self, client: aio.Client, thread: LoopThread) -> None:
+        self._client = client
+        self._thread = thread
+        self._slots = threading.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[concurrent.futures.Future[PubAck | None], str, Value, dict[str, Any]]] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._is_sending = False
+        self._first_failure: BaseException | None = None
+
+    def put(self, subject: str, value: Value, call: dict[str, Any]) -> concurrent.futures.Future[PubAck | None]:
+        """The future of one publish; waits for a slot up to the call's time-out."""
+        self._thread.check()
+        if not self._slots.acquire(timeout=call["timeout"]):
+            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
+            raise TimedOut(text)
+        future: concurrent.futures.Future[PubAck | None] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # on its way: it cannot be cancelled
+        future.add_done_callback(self._release)
+        with self._changed:
+            self._waiting.append((future, subject, value, call))
+            start, self._is_sending = not self._is_sending, True
+        if start:
+            try:
+                self._thread.loop.call_soon_threadsafe(self._start)
+            except RuntimeError:
+                self._fail_waiting()
+        return future
+
+    def wait_until_sent(self, timeout_s: float) -> None:
+        """Return once nothing waits to be sent; raises what failed before it was sent."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._is_sending, timeout_s):
+                raise TimedOut(f"{len(self._waiting)} messages could not be sent yet")
+            failure, self._first_failure = self._first_failure, None
+        if failure is not None:
+            raise failure
+
+    def _release(self, _: object) -> None:
+        self._slots.release()
+
+    def _start(self) -> None:
+        self._sending = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    if not self._waiting:
+                        self._is_sending = False
+                        self._changed.notify_all()
+                        return
+                    future, subject, value, call = self._waiting.popleft()
+                await self._send(future, subject, value, call)
+        except BaseException:
+            self._fail_waiting()
+            raise
+
+    async def _send(
+        self, future: concurrent.futures.Future[PubAck | None], subject: str, value: Value, call: dict[str, Any]
+    ) -> None:
+        def finished(ack: asyncio.Future[PubAck | None]) -> None:
+            if ack.cancelled():
+                future.set_exception(Unavailable("the client was closed before the ack came"))
+            elif (error := ack.exception()) is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(ack.result())
+
+        try:
+            ack = await self._client.publish_nowait(subject, value, **call)
+        except Exception as error:  # noqa: BLE001 (handed to whoever holds the future, and to flush)
+            self._first_failure = self._first_failure or error
+            future.set_exception(error)
+        except BaseException:
+            future.set_exception(Unavailable("the client was closed before the message was sent"))
+            raise
+        else:
+            ack.add_done_callback(finished)
+
+    def _fail_waiting(self) -> None:
+        with self._changed:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            self._is_sending = False
+            self._changed.notify_all()
+        for future, *_ in waiting:
+            future.set_exception(Unavailable("the client was closed before the message was sent"))
