@@ -43,12 +43,17 @@ BROKER_IN_FLIGHT_BYTES_MAX = 256 * MIB  # beyond it the broker stops reading NAT
 NATS_WRITE_BUFFER_BYTES_MAX = 16 * MIB  # acks that nats-server has not taken yet
 NATS_CONTROL_LINE_BYTES_MAX = 64 * KIB  # nats-server's default is 4 KiB but can be raised; INFO lists a whole cluster
 NATS_FRAME_BYTES_MAX = MESSAGE_BYTES_MAX  # payload and headers of one message from nats-server
-NATS_RECEIVE_BUFFER_BYTES = 4 * MIB  # SO_RCVBUF asked for; the kernel may give less
 NATS_PING_INTERVAL_MS = 10_000  # a connection that answers nothing for two of them is given up
 NATS_BARRIERS_MAX = 10_000  # PINGs whose PONG has not come
 NATS_CONNECT_TIMEOUT_MS = 5_000  # from the first SYN to the PONG after CONNECT
+NATS_TLS_FIRST_MS = 1_000  # a tls:// server that says nothing for so long waits for TLS itself
 NATS_RECONNECT_MS_MIN = 250
 NATS_RECONNECT_MS_MAX = 5_000
+NATS_STEADY_MS = 5_000  # a connection that lived so long is replaced at once when it is lost
+NATS_SERVER_PENDING_BYTES_MAX = 256 * MIB  # what the embedded nats-server keeps for one client that reads slowly
+NATS_SERVER_WRITE_DEADLINE_MS = 60_000
+NATS_SERVER_START_MS = 10_000
+NATS_SERVER_STOP_MS = 5_000
 
 # Client
 PUBLISHES_IN_FLIGHT_MAX = 4_096

@@ -6,13 +6,13 @@ NATS protocol, a refusal or a silence ends it with SessionClosed, and whoever dr
 PONGs come back in the order of the PINGs, and nats-server handles a connection's lines in order. So the PONG of a PING
 written behind SUB or UNSUB proves that nats-server has done it, and that what it had sent before has been received.
 
-| state           | INFO                        | TLS is up    | PONG           | messages | refusal, silence, nonsense |
-|-----------------|-----------------------------|--------------|----------------|----------|----------------------------|
-| CONNECTING_INFO | TLS, or CONNECT_SENT        |              | nonsense       | nonsense | CLOSED                     |
-| TLS             | nonsense                    | CONNECT_SENT | nonsense       | nonsense | CLOSED                     |
-| CONNECT_SENT    | kept                        |              | READY          | nonsense | CLOSED                     |
-| READY           | kept; InfoChanged, LameDuck |              | BarrierReached | groups   | CLOSED                     |
-| CLOSED          | everything is ignored       |              |                |          |                            |
+| state           | INFO                        | TLS is up    | PONG           | messages | refusal, nonsense |
+|-----------------|-----------------------------|--------------|----------------|----------|-------------------|
+| CONNECTING_INFO | TLS, or CONNECT_SENT        | (TLS first)  | nonsense       | nonsense | CLOSED            |
+| TLS             | nonsense                    | CONNECT_SENT | nonsense       | nonsense | CLOSED            |
+| CONNECT_SENT    | kept                        |              | READY          | nonsense | CLOSED            |
+| READY           | kept; InfoChanged, LameDuck |              | BarrierReached | groups   | CLOSED            |
+| CLOSED          | everything is ignored       |              |                |          |                   |
 """
 
 from __future__ import annotations
@@ -153,18 +153,17 @@ class NatsSession:
         version: str,
         authentication: Authentication = ANONYMOUS,
         tls_wanted: bool = False,
-        tls_established: bool = False,
         ping_interval_ms: int = limits.NATS_PING_INTERVAL_MS,
         now_ms: int = 0,
     ) -> None:
-        """`tls_wanted`: refuse a server without TLS. `tls_established`: TLS was started before INFO."""
+        """`tls_wanted`: refuse a server without TLS."""
         self.state = SessionState.CONNECTING_INFO
         self.info = ServerInfo()
         self._name = name
         self._version = version
         self._authentication = authentication
         self._tls_wanted = tls_wanted
-        self._tls = tls_established
+        self._tls = False
         self._output = bytearray()
         self._subscriptions: dict[int, Subscription] = {}
         self._pings: deque[int | None] = deque()  # a barrier's token, or None for our own PING, in the order sent
@@ -178,8 +177,7 @@ class NatsSession:
         """Take what buffer[start:end] holds. Never raises: nonsense is SessionClosed, after what came before it."""
         if self.state is SessionState.CLOSED:
             return Received(end, {}, [], 0)
-        self._silent_pings = 0
-        self._next_ping_ms = now_ms + self._ping_interval_ms
+        self.heard(now_ms)
         frames = Frames()
         events: list[SessionEvent] = []
         mistake: OperationalError | None = None
@@ -202,11 +200,17 @@ class NatsSession:
             self._close(ErrorKind.PROTOCOL, str(mistake), events)
         return Received(position, frames.groups if was_ready else {}, events, frames.needed_bytes)
 
+    def heard(self, now_ms: int) -> None:
+        """Bytes have come, of which nothing can be made yet: the server is alive."""
+        self._silent_pings = 0
+        self._next_ping_ms = now_ms + self._ping_interval_ms
+
     def tls_established(self) -> None:
-        """TLS is up on the connection, as TlsWanted asked."""
-        assert self.state is SessionState.TLS
+        """TLS is up on the connection: as TlsWanted asked, or before INFO where the server is set up so."""
+        assert self.state in (SessionState.TLS, SessionState.CONNECTING_INFO)
         self._tls = True
-        self._connect()
+        if self.state is SessionState.TLS:
+            self._connect()
 
     def subscribe(self, sid: int, subject: str, queue: str | None = None) -> None:
         """Subscribe under the id `sid`, which must be new. A barrier behind it tells when it holds."""
@@ -241,9 +245,11 @@ class NatsSession:
     def tick(self, now_ms: int, *, reading: bool = True) -> list[SessionEvent]:
         """Keep the connection alive; find out that it is dead. Not `reading`: silence says nothing of the server."""
         events: list[SessionEvent] = []
-        if self.state is not SessionState.READY or now_ms < self._next_ping_ms:
+        if now_ms < self._next_ping_ms:
             return events
         self._next_ping_ms = now_ms + self._ping_interval_ms
+        if self.state is not SessionState.READY:
+            return events  # how long connecting may take is the driver's business
         if not reading:
             self._silent_pings = 0
         elif self._silent_pings >= _SILENT_PINGS_MAX:

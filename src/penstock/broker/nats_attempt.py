@@ -1,0 +1,167 @@
+"""One attempt at a connection to one nats-server: TCP, TLS where it is due, CONNECT, and then its life to the end.
+
+| URL       | what the server does             | what happens                                                      |
+|-----------|----------------------------------|-------------------------------------------------------------------|
+| `nats://` | INFO, TLS not required           | plain, unless certificates are set: then TLS or nothing           |
+| `nats://` | INFO, TLS required               | TLS after INFO                                                    |
+| `tls://`  | INFO                             | TLS after INFO, or nothing                                        |
+| `tls://`  | silent (`handshake_first: true`) | TLS after a second of silence; for this server at once from then on |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.broker.nats_connection import NatsConnection
+from penstock.broker.nats_credentials import NatsServer, TlsFiles
+from penstock.hot.scan import Group
+from penstock.ingest.connect import ErrorKind
+from penstock.ingest.nats import NatsSession, SessionEvent, SessionReady, SessionState, TlsWanted
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTiming:
+    """How patient the link is."""
+
+    connect_timeout_ms: int = limits.NATS_CONNECT_TIMEOUT_MS
+    tls_first_ms: int = limits.NATS_TLS_FIRST_MS
+    reconnect_ms_min: int = limits.NATS_RECONNECT_MS_MIN
+    reconnect_ms_max: int = limits.NATS_RECONNECT_MS_MAX
+    steady_ms: int = limits.NATS_STEADY_MS
+    ping_interval_ms: int = limits.NATS_PING_INTERVAL_MS
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCalls:
+    """Who hears of what the connection brings; called on the event loop."""
+
+    on_groups: Callable[[dict[int, Group]], None]
+    on_session: Callable[[SessionEvent], None]
+    on_writable: Callable[[bool], None]
+
+
+class NatsAttempt:
+    """See the module's table. `end` says why it is over, `failure` what one of the calls raised."""
+
+    def __init__(
+        self, server: NatsServer, session: NatsSession, calls: AttemptCalls, now_ms: Callable[[], int]
+    ) -> None:
+        self.server = server
+        self.connection = NatsConnection(session, self, now_ms)
+        self.end: tuple[ErrorKind, str] | None = None
+        self.failure: BaseException | None = None
+        self.tls_came_first = False
+        self._calls = calls
+        self._tls_due = False
+        self._changed = asyncio.Event()
+
+    @property
+    def session(self) -> NatsSession:
+        """The session of this connection."""
+        return self.connection.session
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the session takes commands now."""
+        return self.session.state is SessionState.READY
+
+    async def connect(self, tls: TlsFiles, timing: LinkTiming, *, tls_first: bool) -> None:
+        """Return once the session is ready; OperationalError, or what the calls raised, if that is not to be."""
+        try:
+            async with asyncio.timeout(timing.connect_timeout_ms / 1000):
+                await self._connect(tls, timing, tls_first=tls_first)
+        except TimeoutError:
+            raise OperationalError(f"{self.server} does not answer") from None
+        except OSError as error:
+            raise OperationalError(_explain(error, self.server)) from None
+        if self.end is not None:
+            raise OperationalError(self.end[1])
+
+    async def ended(self) -> None:
+        """Return once `end` is known."""
+        while self.end is None:
+            await self._next_change()
+
+    # What the connection calls
+
+    def groups_received(self, groups: dict[int, Group]) -> None:
+        """Pass messages on."""
+        self._calls.on_groups(groups)
+
+    def session_event(self, event: SessionEvent) -> None:
+        """Pass events on, and remember what `connect` waits for."""
+        if isinstance(event, TlsWanted):
+            self._tls_due = True
+            self._changed.set()
+            return
+        if isinstance(event, SessionReady):
+            self._changed.set()
+        self._calls.on_session(event)
+
+    def writable_changed(self, writable: bool) -> None:
+        """Pass it on."""
+        self._calls.on_writable(writable)
+
+    def lost(self, kind: ErrorKind, reason: str) -> None:
+        """The connection is over."""
+        self.end = (kind, reason)
+        self._changed.set()
+
+    def failed(self, error: BaseException) -> None:
+        """A call raised: end the connection; the link raises it on."""
+        self.failure = error
+        self.connection.abort(ErrorKind.OTHER, f"internal error: {error!r}")
+
+    # Inside
+
+    async def _connect(self, tls: TlsFiles, timing: LinkTiming, *, tls_first: bool) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self.connection, self.server.host, self.server.port)
+        if self.server.tls and (tls_first or not await self._hears_info(timing.tls_first_ms)):
+            await self._start_tls(tls)
+            self.tls_came_first = True
+        while not self.is_ready and self.end is None:
+            if self._tls_due:
+                self._tls_due = False
+                await self._start_tls(tls)
+            else:
+                await self._next_change()
+
+    async def _hears_info(self, wait_ms: int) -> bool:
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._next_change()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _next_change(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def _start_tls(self, tls: TlsFiles) -> None:
+        transport = self.connection.transport
+        if transport is None:
+            return
+        upgraded = await asyncio.get_running_loop().start_tls(
+            transport, self.connection, tls.context(), server_hostname=self.server.host
+        )
+        if upgraded is None:
+            raise OperationalError(f"{self.server} closed the connection during the TLS handshake")
+        self.connection.upgraded(upgraded)
+
+
+def _explain(error: OSError, server: NatsServer) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of {server} is not trusted ({error.verify_message}); give its CA file"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS with {server} failed ({error.reason or error}); does it ask for a client certificate?"
+    # asyncio puts its own sentence into strerror, without the reason.
+    reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+    return f"cannot connect to {server}: {reason}"

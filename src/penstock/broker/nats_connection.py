@@ -1,0 +1,229 @@
+"""One TCP (or TLS) connection to nats-server: moves bytes between a socket and a NatsSession.
+
+Rules: everything that one read of the socket delivered is handed over in one call. The buffer grows only as bytes
+really come, never on the word of the server, and shrinks back. A connection ends once: `lost` is called exactly once.
+
+SO_RCVBUF is left alone: setting it would switch off the kernel's own tuning, which goes further than what a process
+may ask for. asyncio sets TCP_NODELAY itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from penstock.base import limits
+from penstock.hot.scan import Group
+from penstock.ingest.connect import ErrorKind
+from penstock.ingest.nats import NatsSession, SessionClosed, SessionEvent, SessionState
+
+
+class ConnectionOwner(Protocol):
+    """Who is told what a connection brings. All calls are on the event loop; none may block."""
+
+    def groups_received(self, groups: dict[int, Group]) -> None:
+        """Messages, in order per subscription."""
+
+    def session_event(self, event: SessionEvent) -> None:
+        """What the session says, after the messages that came with it."""
+
+    def writable_changed(self, writable: bool) -> None:
+        """Whether nats-server takes what we write."""
+
+    def lost(self, kind: ErrorKind, reason: str) -> None:
+        """The end of this connection."""
+
+    def failed(self, error: BaseException) -> None:
+        """One of these calls raised: a mistake in the program."""
+
+
+class NatsConnection(asyncio.BufferedProtocol):
+    """The protocol object of one connection."""
+
+    def __init__(self, session: NatsSession, owner: ConnectionOwner, now_ms: Callable[[], int]) -> None:
+        self.session = session
+        self.heard_ms = now_ms()
+        self._owner = owner
+        self._now_ms = now_ms
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(limits.READ_BUFFER_BYTES)
+        self._used = 0  # bytes of the buffer that hold something
+        self._needed = 0  # do not look before so many are there
+        self._reading = True
+        self._closed: SessionClosed | None = None
+        self._lost = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        if self._lost:
+            cast(asyncio.Transport, transport).abort()
+            return
+        self._use(cast(asyncio.Transport, transport))
+        self._set_timer()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Room for the next read."""
+        if self._used == len(self._buffer):
+            self._resize(min(2 * len(self._buffer), max(self._needed, self._used + limits.READ_BUFFER_BYTES)))
+        return memoryview(self._buffer)[self._used :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` more have come."""
+        self._used += nbytes
+        self.heard_ms = self._now_ms()
+        if self._used < self._needed:
+            self.session.heard(self.heard_ms)
+            return
+        received = self.session.receive(self._buffer, 0, self._used, self.heard_ms)
+        self._keep_from(received.position)
+        self._needed = received.needed_bytes
+        try:
+            if received.groups:
+                self._owner.groups_received(received.groups)
+            for event in received.events:
+                self._event(event)
+        except Exception as error:  # noqa: BLE001 (handed to the owner, who ends with it)
+            self._owner.failed(error)
+        self.send_output()
+
+    def eof_received(self) -> bool:
+        """The server has closed its side; nothing more comes."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport = None
+        if self._lost:
+            return
+        self._lost = True
+        self.session.state = SessionState.CLOSED
+        if self._closed is not None:
+            self._owner.lost(self._closed.kind, self._closed.reason)
+        elif exc is not None:
+            self._owner.lost(ErrorKind.OTHER, f"the connection to nats-server broke: {exc}")
+        else:
+            self._owner.lost(ErrorKind.OTHER, "nats-server closed the connection")
+
+    def pause_writing(self) -> None:
+        """More waits to be written than the limit."""
+        self._owner.writable_changed(False)
+
+    def resume_writing(self) -> None:
+        """Enough has been written."""
+        self._owner.writable_changed(True)
+
+    # What the link calls
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The transport while the connection lives."""
+        return self._transport
+
+    @property
+    def write_buffer_bytes(self) -> int:
+        """Bytes that nats-server has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def upgraded(self, transport: asyncio.Transport) -> None:
+        """TLS is up on `transport`."""
+        if self._lost:
+            transport.abort()
+            return
+        self._use(transport)
+        self.session.tls_established()
+        self.send_output()
+
+    def send_output(self) -> None:
+        """Write what the session wants to say."""
+        output = self.session.take_output()
+        if output and self._transport is not None:
+            self._transport.write(output)
+
+    def write(self, data: bytes) -> None:
+        """Write ready-made protocol."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def set_reading(self, reading: bool) -> None:
+        """Read on, or leave what comes in the socket."""
+        if reading == self._reading or self._transport is None:
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+            self.session.heard(self._now_ms())
+        else:
+            self._transport.pause_reading()
+
+    def close(self) -> None:
+        """Write what waits, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, kind: ErrorKind = ErrorKind.OTHER, reason: str = "the connection was given up") -> None:
+        """Close at once; `lost` follows with this reason."""
+        if self._closed is None:
+            self._closed = SessionClosed(kind, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def discard(self) -> None:
+        """Close at once and say nothing more to the owner."""
+        self._lost = True
+        self.session.state = SessionState.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    # Inside
+
+    def _use(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=limits.NATS_WRITE_BUFFER_BYTES_MAX)
+
+    def _event(self, event: SessionEvent) -> None:
+        if isinstance(event, SessionClosed):
+            self._closed = event
+            if self._transport is not None:
+                self._transport.abort()
+        else:
+            self._owner.session_event(event)
+
+    def _keep_from(self, position: int) -> None:
+        rest = self._used - position
+        if len(self._buffer) > limits.READ_BUFFER_BYTES >= 2 * rest:
+            kept = bytes(memoryview(self._buffer)[position : self._used])
+            self._buffer = bytearray(limits.READ_BUFFER_BYTES)
+            self._buffer[:rest] = kept
+        elif position and rest:
+            self._buffer[:rest] = self._buffer[position : self._used]
+        self._used = rest
+
+    def _resize(self, size: int) -> None:
+        buffer = bytearray(size)
+        buffer[: self._used] = memoryview(self._buffer)[: self._used]
+        self._buffer = buffer
+
+    def _set_timer(self) -> None:
+        delay_ms = max(self.session.next_tick_ms - self._now_ms(), 1)
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            for event in self.session.tick(self._now_ms(), reading=self._reading):
+                self._event(event)
+        except Exception as error:  # noqa: BLE001 (handed to the owner, who ends with it)
+            self._owner.failed(error)
+        self.send_output()
+        if self._transport is not None:
+            self._set_timer()

@@ -1,0 +1,219 @@
+"""Where nats-server is and how we prove ourselves to it: URLs, credentials, certificates.
+
+Rules: secrets are in no `repr` and in no error text. All mistakes of a setting are reported together (ConfigError).
+Files are read anew for every connection, so that a renewed one is taken without a restart.
+
+| setting            | form                                                                          |
+|--------------------|-------------------------------------------------------------------------------|
+| URLs               | `nats://host:port`, `tls://host:port`, `host:port`; several parted by commas    |
+| user and password  | options, or `nats://user:password@host` (percent-encoded where needed)          |
+| token              | option, or `nats://token@host`                                                 |
+| nkey               | a file that holds the seed (`SU…`)                                             |
+| JWT                | a `.creds` file: JWT and seed                                                  |
+| TLS                | CA file, certificate file, key file (PEM)                                      |
+
+What a URL holds is used for that server; the options for those whose URL holds nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from penstock.base.errors import ConfigError, OperationalError
+from penstock.ingest.connect import ANONYMOUS, Authentication
+
+DEFAULT_PORT = 4222
+_FILE_BYTES_MAX = 64 * 1024
+_SCHEMES = {"nats": False, "tls": True}
+_JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*(\S+)\s*-{3,}END NATS USER JWT-{3,}")
+_SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s*(\S+)\s*-{3,}END USER NKEY SEED-{3,}")
+_BARE_SEED = re.compile(r"^\s*(S[A-Z2-7]{57})\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServer:
+    """One nats-server to connect to. `str()` shows no secrets."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+
+
+def parse_nats_urls(text: str) -> tuple[NatsServer, ...]:
+    """The servers of a comma-separated list of URLs, or ConfigError with every mistake."""
+    servers: list[NatsServer] = []
+    mistakes: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            servers.append(_parse_url(part))
+        except ValueError as error:
+            # The part after the last `@` holds no secrets.
+            mistakes.append(f"nats: {part.rpartition('@')[2]!r}: {error}")
+    if not servers and not mistakes:
+        mistakes.append("nats: no URL given; write for example nats://localhost:4222")
+    if mistakes:
+        raise ConfigError(mistakes)
+    return tuple(servers)
+
+
+def _parse_url(text: str) -> NatsServer:
+    if "://" not in text:
+        text = f"nats://{text}"
+    scheme, _, rest = text.partition("://")
+    if scheme.lower() not in _SCHEMES:
+        raise ValueError(f"the scheme {scheme!r} is not supported; use nats:// or tls://")
+    user_part, at, host_part = rest.rpartition("@")
+    # Only the part without secrets is parsed by a library whose errors quote what they were given.
+    split = urlsplit(f"{scheme}://{host_part}")
+    try:
+        port = split.port
+    except ValueError:
+        raise ValueError("the port is not a number between 1 and 65535") from None
+    if not split.hostname:
+        raise ValueError("the host is missing")
+    if port == 0:
+        raise ValueError("the port is not a number between 1 and 65535")
+    if split.path not in ("", "/") or split.query or split.fragment:
+        raise ValueError("nothing may follow the port")
+    user, colon, password = user_part.partition(":")
+    return NatsServer(
+        host=split.hostname,
+        port=DEFAULT_PORT if port is None else port,
+        tls=_SCHEMES[scheme.lower()],
+        user=unquote(user) if at and colon else None,
+        password=unquote(password) if at and colon else None,
+        token=unquote(user) if at and not colon else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How to prove ourselves where the URL does not say it. At most one way may be set."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    nkey_file: Path | None = None
+    creds_file: Path | None = None
+
+    def mistakes(self) -> list[str]:
+        """Everything that cannot work, files included; each names its setting."""
+        ways = {
+            "user": self.user,
+            "token": self.token,
+            "nkey file": self.nkey_file,
+            "credentials file": self.creds_file,
+        }
+        chosen = [name for name, value in ways.items() if value is not None]
+        mistakes = []
+        if len(chosen) > 1:
+            mistakes.append(f"nats: choose one way to authenticate; set are: {', '.join(chosen)}")
+        if self.password is not None and self.user is None:
+            mistakes.append("nats: a password needs a user")
+        if self.user is not None and self.password is None:
+            mistakes.append("nats: a user needs a password")
+        for read, file in ((_read_nkey, self.nkey_file), (_read_creds, self.creds_file)):
+            if file is not None:
+                try:
+                    read(file)
+                except OperationalError as error:
+                    mistakes.append(f"nats: {error}")
+        return mistakes
+
+    def authentication(self, server: NatsServer) -> Authentication:
+        """What to say to `server`. Reads the files; OperationalError if one cannot be used."""
+        if server.user is not None or server.token is not None:
+            return Authentication(user=server.user, password=server.password, token=server.token)
+        if self.nkey_file is not None:
+            return _read_nkey(self.nkey_file)
+        if self.creds_file is not None:
+            return _read_creds(self.creds_file)
+        if self.user is not None or self.token is not None:
+            return Authentication(user=self.user, password=self.password, token=self.token)
+        return ANONYMOUS
+
+
+def _read_nkey(file: Path) -> Authentication:
+    seed = _BARE_SEED.search(_read(file))
+    if seed is None:
+        raise OperationalError(f"{file} holds no nkey seed (a line of 58 characters that begins with SU)")
+    return _with_seed(file, seed.group(1), jwt=None)
+
+
+def _read_creds(file: Path) -> Authentication:
+    text = _read(file)
+    jwt, seed = _JWT.search(text), _SEED.search(text)
+    if jwt is None or seed is None:
+        missing = "JWT" if jwt is None else "nkey seed"
+        raise OperationalError(f"{file} is not a NATS credentials file: it holds no user {missing}")
+    return _with_seed(file, seed.group(1), jwt=jwt.group(1))
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_FILE_BYTES_MAX).decode("ascii", "replace")
+    except OSError as error:
+        raise OperationalError(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def _with_seed(file: Path, seed: str, *, jwt: str | None) -> Authentication:
+    import nkeys  # only where it is used: it loads a crypto library
+
+    try:
+        pair = nkeys.from_seed(seed.encode())
+        public_key = bytes(pair.public_key).decode()
+    except (nkeys.NkeysError, ValueError):
+        raise OperationalError(f"{file}: the nkey seed is damaged") from None
+
+    def sign(nonce: bytes) -> bytes:
+        return bytes(pair.sign(nonce))
+
+    return Authentication(nkey=public_key if jwt is None else None, jwt=jwt, sign=sign)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Certificates for TLS to nats-server; without a CA file the system's are trusted."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    def __bool__(self) -> bool:
+        return self.ca_file is not None or self.cert_file is not None
+
+    def mistakes(self) -> list[str]:
+        """Everything that cannot work, files included; each names its setting."""
+        if self.key_file is not None and self.cert_file is None:
+            return ["nats: a TLS key file needs a certificate file"]
+        try:
+            self.context()
+        except OperationalError as error:
+            return [f"nats: {error}"]
+        return []
+
+    def context(self) -> ssl.SSLContext:
+        """A client context that verifies the server. OperationalError if a file cannot be used."""
+        file: Path | None = self.ca_file
+        try:
+            context = ssl.create_default_context(cafile=None if file is None else str(file))
+            if self.cert_file is not None:
+                file = self.cert_file
+                # A key that asks for a passphrase would wait for somebody at the terminal.
+                context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            reason = getattr(error, "strerror", None) or error
+            raise OperationalError(f"cannot use {file} for TLS: {reason}") from None
+        return context

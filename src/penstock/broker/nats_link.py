@@ -1,0 +1,436 @@
+"""The link to NATS: one connection at a time, kept up for ever, with every subscription on it.
+
+Rules: what is subscribed here is subscribed again after every reconnect, and the link is *up* only once nats-server has
+confirmed that (the PONG behind the SUBs). From the moment a connection is lost until the link is up again, what is
+published is not seen: both ends of that gap are reported. Messages may arrive before LinkUp, and for a little while
+after `unsubscribe`; whoever gets them must be ready. One call of `on_groups` brings all that one socket read delivered.
+
+| event                | when                                                                          |
+|----------------------|-------------------------------------------------------------------------------|
+| LinkUp               | connected and every subscription confirmed; tells since when nothing was seen   |
+| LinkDown             | a connection that was up, or on the way, is lost                              |
+| ConnectFailed        | a server could not be reached or refused us; the next one is tried             |
+| BarrierReached       | a token of `barrier` is due; it survives a reconnect                          |
+| SubscriptionRefused, ServerComplaint, LameDuck, InfoChanged | as the session says them               |
+
+Several servers are tried in turn; when none of them answers, the next round waits from 250 ms up to 5 s, twice as long
+each time, less a random part so that not all brokers come back in the same moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError, OperationalError
+from penstock.broker.nats_attempt import AttemptCalls, LinkTiming, NatsAttempt
+from penstock.broker.nats_connection import NatsConnection
+from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles
+from penstock.hot.scan import Group
+from penstock.ingest.connect import ErrorKind, ServerInfo
+from penstock.ingest.nats import (
+    BarrierReached,
+    InfoChanged,
+    LameDuck,
+    NatsSession,
+    ServerComplaint,
+    SessionEvent,
+    SessionReady,
+    SubscriptionRefused,
+)
+
+_log = logging.getLogger("penstock.nats")
+
+# Who wants nothing to be read.
+_CALLER = "caller"
+_WRITING = "writing"  # nats-server does not take what we write
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """Every subscription is confirmed since `at_us`; nothing was seen since `gap_start_us` (None: the first time)."""
+
+    at_us: int
+    server: NatsServer
+    gap_start_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The connection is lost. `heard_us`: when nats-server was last heard of, the earliest that messages are missed."""
+
+    at_us: int
+    heard_us: int
+    server: NatsServer
+    kind: ErrorKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectFailed:
+    """A server could not be connected to; `reason` says what to do."""
+
+    at_us: int
+    server: NatsServer
+    kind: ErrorKind
+    reason: str
+
+
+LinkEvent = (
+    LinkUp | LinkDown | ConnectFailed | BarrierReached | SubscriptionRefused | ServerComplaint | LameDuck | InfoChanged
+)
+
+
+class NatsLink:
+    """See the module's rules. `run` is its one task; all else is called on the same event loop."""
+
+    def __init__(
+        self,
+        servers: Sequence[NatsServer],
+        *,
+        on_groups: Callable[[dict[int, Group]], None],
+        on_event: Callable[[LinkEvent], None],
+        clock_us: Callable[[], int],
+        random: Callable[[], float],
+        credentials: Credentials | None = None,
+        tls: TlsFiles | None = None,
+        name: str = "penstock",
+        version: str = "0",
+        timing: LinkTiming | None = None,
+    ) -> None:
+        """`random` gives numbers in [0, 1). ConfigError if credentials or certificates cannot work."""
+        self._credentials = credentials or Credentials()
+        self._tls = tls or TlsFiles()
+        if mistakes := [*self._credentials.mistakes(), *self._tls.mistakes()]:
+            raise ConfigError(mistakes)
+        assert servers
+        self._servers = tuple(servers)
+        self._on_groups = on_groups
+        self._on_event = on_event
+        self._clock_us = clock_us
+        self._random = random
+        self._name = name
+        self._version = version
+        self._timing = timing or LinkTiming()
+        self._attempt: NatsAttempt | None = None  # the connection that is up or on the way
+        self._attempt_up_ms: int | None = None  # since when it is up
+        self._tokens: dict[int, int | None] = {}  # of its barriers: session's to ours; None = behind the re-subscribing
+        self._subscriptions: dict[int, tuple[str, str | None]] = {}
+        self._last_token = 0
+        self._waiting: dict[int, asyncio.Future[None] | None] = {}  # link tokens that are not due yet
+        self._unsent = bytearray()  # written while no connection was there
+        self.dropped_write_bytes = 0
+        self._pauses: set[str] = set()
+        self._gap_start_us: int | None = None
+        self._tls_first: set[NatsServer] = set()
+        self._stopping = asyncio.Event()
+        self._up = asyncio.Event()
+        self._last_failure = "no connection has been tried yet"
+
+    # State
+
+    @property
+    def is_up(self) -> bool:
+        """Whether everything subscribed is confirmed on a live connection."""
+        return self._up.is_set()
+
+    @property
+    def server(self) -> NatsServer | None:
+        """The server of the present connection."""
+        return None if self._attempt is None else self._attempt.server
+
+    @property
+    def info(self) -> ServerInfo | None:
+        """What the server of the present connection says of itself."""
+        return None if self._attempt is None else self._attempt.session.info
+
+    @property
+    def last_failure(self) -> str:
+        """Why the link is, or last was, not up."""
+        return self._last_failure
+
+    @property
+    def gap_start_us(self) -> int | None:
+        """Since when nothing has been seen, while the link is down after having been up."""
+        return self._gap_start_us
+
+    @property
+    def write_buffer_bytes(self) -> int:
+        """Bytes written that nats-server has not taken yet."""
+        waiting = 0 if self._attempt is None else self._attempt.connection.write_buffer_bytes
+        return waiting + len(self._unsent)
+
+    async def wait_up(self, timeout_ms: int) -> None:
+        """Return once the link is up, or OperationalError with the last reason why it is not."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._up.wait()
+        except TimeoutError:
+            raise OperationalError(f"no connection to NATS within {timeout_ms} ms: {self._last_failure}") from None
+
+    # Commands
+
+    def subscribe(self, sid: int, subject: str, queue: str | None = None) -> None:
+        """Subscribe now and after every reconnect. `sid` must be new. A barrier tells when it holds."""
+        assert sid not in self._subscriptions
+        self._subscriptions[sid] = (subject, queue)
+        if (connection := self._ready_connection()) is not None:
+            connection.session.subscribe(sid, subject, queue)
+            connection.send_output()
+
+    def unsubscribe(self, sid: int) -> None:
+        """End a subscription; what nats-server has sent already still comes, until a barrier. Unknown ids are fine."""
+        self._subscriptions.pop(sid, None)
+        if (connection := self._ready_connection()) is not None:
+            connection.session.unsubscribe(sid)
+            connection.send_output()
+
+    def barrier(self) -> int:
+        """A token whose BarrierReached proves that nats-server has done all that was asked before."""
+        return self._barrier(None)
+
+    async def wait_barrier(self, timeout_ms: int) -> None:
+        """The same for a coroutine: return when it is due, or OperationalError."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        token = self._barrier(future)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await future
+        except TimeoutError:
+            reason = "it does not answer" if self.is_up else self._last_failure
+            raise OperationalError(f"no confirmation from NATS within {timeout_ms} ms: {reason}") from None
+        finally:
+            self._waiting.pop(token, None)
+
+    def write(self, data: bytes) -> None:
+        """Send ready-made `PUB` commands. While there is no connection they wait, up to a limit; then they are dropped.
+
+        A publisher that gets no ack publishes again: a dropped ack loses nothing.
+        """
+        if (connection := self._ready_connection()) is not None:
+            connection.write(data)
+        elif len(self._unsent) + len(data) <= limits.NATS_WRITE_BUFFER_BYTES_MAX:
+            self._unsent += data
+        else:
+            self.dropped_write_bytes += len(data)
+
+    def pause_reading(self) -> None:
+        """Leave messages in the socket until `resume_reading`. nats-server cuts off a client that does so for long."""
+        self._pause(_CALLER, True)
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._pause(_CALLER, False)
+
+    async def drain(self, timeout_ms: int) -> bool:
+        """End all subscriptions; True once every message that was on the way has been handed over."""
+        for sid in list(self._subscriptions):
+            self.unsubscribe(sid)
+        return await self._flush(timeout_ms)
+
+    async def stop(self, timeout_ms: int) -> bool:
+        """Drain, send what was written, close; then `run` returns. True if nats-server has confirmed all of it."""
+        drained = await self.drain(timeout_ms)
+        flushed = await self._flush(timeout_ms) if drained else False
+        self._stopping.set()
+        return flushed
+
+    async def run(self) -> None:
+        """Keep the link up until `stop`. Raises only what a callback raised."""
+        rounds = 0
+        try:
+            while not self._stopping.is_set():
+                steady = False
+                for server in self._servers:
+                    steady = await self._connect_and_serve(server) >= self._timing.steady_ms
+                    if steady or self._stopping.is_set():
+                        break
+                rounds = 0 if steady else rounds + 1
+                if rounds:
+                    await self._wait_before_round(rounds)
+        finally:
+            self._leave()
+            for future in self._waiting.values():
+                if future is not None:
+                    future.cancel()
+
+    # Inside: connecting
+
+    async def _wait_before_round(self, rounds: int) -> None:
+        longest_ms = min(self._timing.reconnect_ms_min * 2 ** min(rounds - 1, 16), self._timing.reconnect_ms_max)
+        await self._unless_stopped(asyncio.sleep(longest_ms * (0.5 + 0.5 * self._random()) / 1000))
+
+    async def _unless_stopped(self, work: Coroutine[None, None, None]) -> None:
+        """Do `work`; give it up when the link is stopped."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+            task.cancel()
+            await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    async def _connect_and_serve(self, server: NatsServer) -> int:
+        """Connect to `server` and stay until the connection ends; returns how many ms the link was up."""
+        was_ready = False
+        kind, reason = ErrorKind.OTHER, "stopped"
+        attempt: NatsAttempt | None = None
+        try:
+            attempt = self._attempt = self._new_attempt(server)
+            tls_first = server in self._tls_first
+            self._tls_first.discard(server)
+            await self._unless_stopped(attempt.connect(self._tls, self._timing, tls_first=tls_first))
+            if attempt.tls_came_first:
+                self._tls_first.add(server)
+            was_ready = attempt.is_ready
+            if was_ready:
+                await self._unless_stopped(attempt.ended())
+            if self._stopping.is_set():
+                await self._close(attempt)
+        except OperationalError as error:
+            reason = str(error)
+        if attempt is not None and attempt.end is not None and not self._stopping.is_set():
+            kind, reason = attempt.end
+        lived_ms = self._leave()
+        if attempt is not None and attempt.failure is not None:
+            raise attempt.failure
+        self._report_end(server, kind, reason, attempt if was_ready else None)
+        return lived_ms
+
+    def _new_attempt(self, server: NatsServer) -> NatsAttempt:
+        session = NatsSession(
+            name=self._name,
+            version=self._version,
+            authentication=self._credentials.authentication(server),
+            tls_wanted=server.tls or bool(self._tls),
+            ping_interval_ms=self._timing.ping_interval_ms,
+            now_ms=self._now_ms(),
+        )
+        calls = AttemptCalls(self._on_groups, self._session_event, self._writable_changed)
+        return NatsAttempt(server, session, calls, self._now_ms)
+
+    async def _close(self, attempt: NatsAttempt) -> None:
+        attempt.connection.close()  # after what waits to be written
+        try:
+            async with asyncio.timeout(self._timing.connect_timeout_ms / 1000):
+                if attempt.connection.transport is not None:
+                    await attempt.ended()
+        except TimeoutError:
+            _log.warning("%s takes nothing more; its connection is cut", attempt.server)
+
+    def _leave(self) -> int:
+        """Forget the present connection; returns how many ms the link was up."""
+        up_ms = self._attempt_up_ms
+        if self._attempt is not None:
+            if up_ms is not None and self._gap_start_us is None:
+                self._gap_start_us = self._heard_us(self._attempt)
+            self._attempt.connection.discard()
+        self._attempt = None
+        self._attempt_up_ms = None
+        self._tokens.clear()
+        self._up.clear()
+        self._pauses.discard(_WRITING)
+        return 0 if up_ms is None else self._now_ms() - up_ms
+
+    def _heard_us(self, attempt: NatsAttempt) -> int:
+        return self._clock_us() - 1000 * (self._now_ms() - attempt.connection.heard_ms)
+
+    def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, attempt: NatsAttempt | None) -> None:
+        self._last_failure = reason
+        if attempt is not None:
+            _log.log(logging.INFO if self._stopping.is_set() else logging.WARNING, "%s: %s", server, reason)
+            self._on_event(LinkDown(self._clock_us(), self._heard_us(attempt), server, kind, reason))
+        elif not self._stopping.is_set():
+            _log.warning("no connection to %s: %s", server, reason)
+            self._on_event(ConnectFailed(self._clock_us(), server, kind, reason))
+
+    # Inside: what a connection brings
+
+    def _session_event(self, event: SessionEvent) -> None:
+        if isinstance(event, SessionReady):
+            self._subscribe_again()
+        elif isinstance(event, BarrierReached):
+            token = self._tokens.pop(event.token)
+            if token is None:
+                self._confirmed()
+            else:
+                self._reached(token)
+        elif isinstance(event, (InfoChanged, LameDuck, SubscriptionRefused, ServerComplaint)):
+            self._on_event(event)
+
+    def _subscribe_again(self) -> None:
+        assert self._attempt is not None
+        session = self._attempt.session
+        for sid, (subject, queue) in self._subscriptions.items():
+            session.subscribe(sid, subject, queue)
+        self._tokens[session.barrier()] = None
+        self._attempt.connection.send_output()
+        if self._unsent:
+            self._attempt.connection.write(bytes(self._unsent))
+            self._unsent.clear()
+
+    def _confirmed(self) -> None:
+        assert self._attempt is not None
+        self._attempt_up_ms = self._now_ms()
+        gap_start_us, self._gap_start_us = self._gap_start_us, None
+        self._up.set()
+        self._attempt.connection.set_reading(not self._pauses)
+        _log.info("connected to %s", self._attempt.server)
+        self._on_event(LinkUp(self._clock_us(), self._attempt.server, gap_start_us))
+        # What waited for an earlier connection is proven by this one: all that was asked has been asked again.
+        on_the_way = set(self._tokens.values())
+        for waiting in [token for token in self._waiting if token not in on_the_way]:
+            self._reached(waiting)
+
+    def _reached(self, token: int) -> None:
+        if token not in self._waiting:
+            return  # nobody waits for it any more
+        future = self._waiting.pop(token)
+        if future is None:
+            self._on_event(BarrierReached(token))
+        elif not future.done():
+            future.set_result(None)
+
+    def _barrier(self, future: asyncio.Future[None] | None) -> int:
+        if len(self._waiting) >= limits.NATS_BARRIERS_MAX:
+            raise OperationalError(f"{limits.NATS_BARRIERS_MAX} confirmations from NATS are awaited already")
+        self._last_token += 1
+        if (connection := self._ready_connection()) is not None:
+            self._tokens[connection.session.barrier()] = self._last_token
+            connection.send_output()
+        self._waiting[self._last_token] = future
+        return self._last_token
+
+    async def _flush(self, timeout_ms: int) -> bool:
+        if self._ready_connection() is None:
+            return False
+        try:
+            await self.wait_barrier(timeout_ms)
+        except OperationalError:
+            return False
+        return True
+
+    def _ready_connection(self) -> NatsConnection | None:
+        attempt = self._attempt
+        return attempt.connection if attempt is not None and attempt.is_ready else None
+
+    def _writable_changed(self, writable: bool) -> None:
+        self._pause(_WRITING, not writable)
+
+    def _pause(self, reason: str, paused: bool) -> None:
+        if paused:
+            self._pauses.add(reason)
+        else:
+            self._pauses.discard(reason)
+        # Before the link is up it reads in any case: it waits for nats-server's answers.
+        if self._attempt is not None and self._attempt_up_ms is not None:
+            self._attempt.connection.set_reading(not self._pauses)

