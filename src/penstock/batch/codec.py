@@ -62,15 +62,21 @@ class Producer(NamedTuple):
 
 
 def encode(columns: Columns, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
-    """One whole encapsulated Arrow message; every row gets the same timestamp. At least one row."""
+    """One whole encapsulated Arrow message; every row gets the same timestamp.
+
+    One row at least, BATCH_ROWS_MAX at most, and no more than BATCH_BYTES_MAX in all: the caller splits before that.
+    """
     count = len(columns.values)
+    assert all(column is None or len(column) == count for column in columns), "columns of unequal length"
     packed = (
         var_column(columns.subjects),
         null_var_column(count) if columns.keys is None else nullable_var_column(columns.keys),
         nullable_var_column(columns.values),
         null_var_column(count) if columns.headers is None else nullable_var_column(columns.headers),
     )
-    return _assemble(packed, count, base_offset, timestamp_us, leader_epoch, Producer())
+    message = _assemble(packed, count, base_offset, timestamp_us, leader_epoch, Producer())
+    assert len(message) <= limits.BATCH_BYTES_MAX, len(message)
+    return message
 
 
 def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
@@ -83,8 +89,10 @@ def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch:
 def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> bytearray:
     """A message from the columns subject, key, value and headers of `batch`, for a leader to give offsets to.
 
-    The columns must have the types of `arrow_schema()`; at least one row.
+    The columns must have the types of `arrow_schema()`; at least one row. A broker takes no more than APPEND_BYTES_MAX.
     """
+    schema = arrow_schema()
+    assert all(batch.column(name).type == schema.field(name).type for name in _VAR_COLUMNS), batch.schema
     packed = tuple(_from_arrow(batch.column(name)) for name in _VAR_COLUMNS)
     return _assemble(packed, batch.num_rows, 0, 0, 0, producer or Producer())
 
@@ -156,6 +164,10 @@ def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHead
         header = BatchHeader._make(PACKING.unpack(unhexlify(digits)))
     except (ValueError, struct.error):
         raise CorruptionError(file, position + HEADER_POSITION, "192 hex digits", repr(digits[:24])) from None
+    if PACKING.pack(*header).hex().encode() != digits:
+        # One header, one spelling: no checksum covers the checksum's own digits, and what is reserved is not ignored.
+        expected = "lower-case hex digits and zeros where nothing is defined"
+        raise CorruptionError(file, position + HEADER_POSITION, expected, repr(digits))
     if mistake := _header_mistake(header):
         raise CorruptionError(file, position + HEADER_POSITION, *mistake)
     return header
@@ -180,7 +192,7 @@ def _header_mistake(header: BatchHeader) -> tuple[str, str] | None:
 def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
     """The header of the whole message `data`, once its layout and its CRC-32C are right; else CorruptionError."""
     header = read_header(data, file=file, position=position)
-    view = memoryview(data)
+    view = memoryview(data).cast("B")  # pyarrow exports signed bytes, which compare as unequal
     if len(view) != header.size_bytes:
         raise CorruptionError(file, position, f"{header.size_bytes} bytes", f"{len(view)} bytes")
     crc = crc32c_with_gap(view, CRC_POSITION)
@@ -251,10 +263,11 @@ def _var_columns(data: Buffer) -> list[VarColumn]:
     ]
 
 
-def check_rows(data: Buffer) -> pa.RecordBatch:
+def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
     """The rows of a verified message, each checked: value offsets in order and in bounds, subjects UTF-8.
 
-    CorruptionError names what is wrong. A batch that has passed is safe in any Arrow reader.
+    CorruptionError (with `file` and `position`, for the report) names what is wrong. A batch that has passed is safe in
+    any Arrow reader.
     """
     import pyarrow as pa
 
@@ -267,21 +280,29 @@ def check_rows(data: Buffer) -> pa.RecordBatch:
         begin, step = (2 * number, 2) if number < 2 else (3 * number - 2, 3)
         own = parts[begin : begin + step]
         own[1:] = [part if part is not None else pa.py_buffer(b"") for part in own[1:]]
-        column = pa.Array.from_buffers(field.type, header.count, own, null_count=nodes[2 * number + 1])
         try:
+            column = pa.Array.from_buffers(field.type, header.count, own, null_count=nodes[2 * number + 1])
             column.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise CorruptionError("", 0, f"a sound column {field.name!r}", str(error)) from None
+        except pa.ArrowException as error:
+            raise CorruptionError(file, position, f"a sound column {field.name!r}", str(error)) from None
+        if number >= 2 and (mistake := _unused_bytes(own[1], own[2])):
+            raise CorruptionError(file, position, f"values of {field.name!r} end to end", mistake)
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _unused_bytes(value_offsets: pa.Buffer, values: pa.Buffer) -> str | None:
+    # Bytes that no row shows would be stored all the same.
+    view = memoryview(value_offsets).cast("b").cast("i")
+    return None if (view[0], view[-1]) == (0, values.size) else f"{view[0]} to {view[-1]} of {values.size} bytes"
 
 
 def _from_arrow(column: pa.Array) -> VarColumn:
     import pyarrow as pa
 
     _, offsets_buffer, _ = column.buffers()
-    first = memoryview(offsets_buffer).cast("i")[column.offset] if offsets_buffer is not None and len(column) else 0
-    if column.offset or first:
+    begin = 4 * column.offset
+    if column.offset or memoryview(offsets_buffer)[begin : begin + 4].cast("i")[0]:
         # A slice of a larger array: two chunks joined are written anew, from offset 0.
         column = pa.concat_arrays([column, column.slice(0, 0)])
         if column.offset:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from penstock.base.errors import CorruptionError
 from penstock.batch.codec import PREFIX_BYTES, check_rows, read_header, verify
@@ -38,9 +39,10 @@ class SegmentReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: BinaryIO = path.open("rb")
+        # Unbuffered: bytes read before the writer had written them must not come back out of a buffer.
+        self._file: FileIO = path.open("rb", buffering=0)
         try:
-            self.stream_id, self.partition = check_schema_message(self._file.read(SCHEMA_BYTES), file=str(path))
+            self.stream_id, self.partition = check_schema_message(self._read(0, SCHEMA_BYTES), file=str(path))
         except BaseException:
             self._file.close()
             raise
@@ -53,8 +55,14 @@ class SegmentReader:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Each whole batch, as pyarrow."""
-        for _, data in self.messages():
-            yield check_rows(data)
+        for header, data in self.messages():
+            position = self._position - header.size_bytes
+            try:
+                rows = check_rows(data, file=str(self._path), position=position)
+            except CorruptionError:
+                self._position = position  # damage is not passed over: the next iteration finds it again
+                raise
+            yield rows
 
     def messages(self) -> Iterator[tuple[BatchHeader, bytes]]:
         """Each whole batch as its header and its verified bytes."""
@@ -62,8 +70,7 @@ class SegmentReader:
             size = os.fstat(self._file.fileno()).st_size
             if size - self._position < PREFIX_BYTES:
                 return
-            self._file.seek(self._position)
-            prefix = self._file.read(PREFIX_BYTES)
+            prefix = self._read(self._position, PREFIX_BYTES)
             try:
                 header = read_header(prefix, file=str(self._path), position=self._position)
             except CorruptionError:
@@ -72,10 +79,18 @@ class SegmentReader:
                 raise
             if size - self._position < header.size_bytes:
                 return
-            data = prefix + self._file.read(header.size_bytes - PREFIX_BYTES)
+            data = self._read(self._position, header.size_bytes)
             verify(data, file=str(self._path), position=self._position)
             self._position += header.size_bytes
             yield header, data
+
+    def _read(self, position: int, length: int) -> bytes:
+        self._file.seek(position)
+        parts = []
+        while length > 0 and (part := self._file.read(length)):
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
 
     def _unwritten(self, prefix: bytes) -> bool:
         # A file that grew before its bytes arrived (a crash, or another file system's idea of a write) reads as zeros.

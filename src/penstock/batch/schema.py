@@ -1,7 +1,8 @@
 """The schema message: the first 568 bytes of every segment file, the same but for the stream's id and partition.
 
 Rules: what the template says is compared byte by byte, so a damaged schema message is found without a checksum of its
-own. The template is what Arrow C++ writes for `arrow_schema`; a test holds the two together.
+own. The template is what Arrow C++ writes for `arrow_schema`; a test holds the two together. Every later format keeps the
+format number and its name where they are here, however the rest moves, so that an older reader can say which it met.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _STREAM_ID_DIGITS = 16
 _PARTITION_POSITION = 92
 _PARTITION_DIGITS = 8
 _VERSION_POSITION = 212
+_VERSION_NAME = b"penstock.format"
+_VERSION_NAME_POSITION = 220
 
 _TEMPLATE = bytes.fromhex(
     """
@@ -38,10 +41,13 @@ _TEMPLATE = bytes.fromhex(
     """
 )
 SCHEMA_BYTES = len(_TEMPLATE)
+_HEX_DIGITS = b"0123456789abcdef"
 
 
 def schema_message(stream_id: int, partition: int) -> bytes:
     """The encapsulated Arrow schema message of one partition: SCHEMA_BYTES long."""
+    assert 0 <= stream_id < 2**63, stream_id
+    assert 0 <= partition < 2**31, partition
     out = bytearray(_TEMPLATE)
     out[_STREAM_ID_POSITION : _STREAM_ID_POSITION + _STREAM_ID_DIGITS] = b"%016x" % stream_id
     out[_PARTITION_POSITION : _PARTITION_POSITION + _PARTITION_DIGITS] = b"%08x" % partition
@@ -56,23 +62,34 @@ def check_schema_message(data: bytes | bytearray | memoryview, *, file: str = ""
     head = bytes(data[:SCHEMA_BYTES])
     if len(head) < SCHEMA_BYTES:
         raise CorruptionError(file, 0, f"a schema message of {SCHEMA_BYTES} bytes", f"{len(head)} bytes")
-    version = head[_VERSION_POSITION : _VERSION_POSITION + 1]
-    try:
-        stream_id = int(head[_STREAM_ID_POSITION : _STREAM_ID_POSITION + _STREAM_ID_DIGITS], 16)
-        partition = int(head[_PARTITION_POSITION : _PARTITION_POSITION + _PARTITION_DIGITS], 16)
-    except ValueError:
-        raise CorruptionError(file, _PARTITION_POSITION, "hex digits", "other bytes") from None
-    if version.isdigit() and int(version) > FORMAT_VERSION:
-        raise RemoteError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"{file or 'the segment'} has format {int(version)}; this Penstock reads up to {FORMAT_VERSION}: upgrade it",
-            format_version=int(version),
-        )
+    _check_version(head, file)
+    stream_id = _hex_number(head, _STREAM_ID_POSITION, _STREAM_ID_DIGITS, file)
+    partition = _hex_number(head, _PARTITION_POSITION, _PARTITION_DIGITS, file)
     expected = schema_message(stream_id, partition)
     if head != expected:
         position = next(i for i, (a, b) in enumerate(zip(head, expected, strict=True)) if a != b)
         raise CorruptionError(file, position, hex(expected[position]), hex(head[position]))
     return stream_id, partition
+
+
+def _check_version(head: bytes, file: str) -> None:
+    name_end = _VERSION_NAME_POSITION + len(_VERSION_NAME)
+    if head[:4] != _TEMPLATE[:4] or head[_VERSION_NAME_POSITION:name_end] != _VERSION_NAME:
+        return  # not a segment of any format: what it lacks is reported by the comparison with the template
+    version = head[_VERSION_POSITION] - ord("0")
+    if FORMAT_VERSION < version <= 9:
+        raise RemoteError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{file or 'the segment'} has format {version}; this Penstock reads up to {FORMAT_VERSION}: upgrade it",
+            format_version=version,
+        )
+
+
+def _hex_number(head: bytes, position: int, digits: int, file: str) -> int:
+    text = head[position : position + digits]
+    if text.strip(_HEX_DIGITS) or text[:1] > b"7":
+        raise CorruptionError(file, position, f"{digits} lower-case hex digits from 0 to 7f…", repr(text))
+    return int(text, 16)
 
 
 @cache

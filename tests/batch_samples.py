@@ -1,0 +1,121 @@
+"""Batches for tests: rows, strategies that make them, and messages that are wrong in one chosen place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from penstock.batch import codec, layout, schema
+from penstock.batch.header import CRC_POSITION, HEADER_POSITION, PACKING
+from penstock.hot.crc import crc32c_with_gap
+
+
+class Row(NamedTuple):
+    subject: bytes
+    key: bytes | None
+    value: bytes | None
+    headers: bytes | None
+
+
+SMALL = [Row(b"a.b", None, b"hello", None)]
+MIXED = [
+    Row(b"orders.eu", b"\x00\xff", b"payload", b"NATS/1.0\r\nA: 1\r\n\r\n"),
+    Row("größe.→".encode(), None, b"", None),
+    Row(b"orders.us", b"", None, b""),
+    Row(b"x", b"key", bytes(range(256)), None),
+]
+
+
+def columns_of(rows: Sequence[Row]) -> codec.Columns:
+    """`rows` as the encoder takes them."""
+    subjects, keys, values, headers = zip(*rows, strict=True)
+    return codec.Columns(list(subjects), list(keys), list(values), list(headers))
+
+
+def message_of(
+    rows: Sequence[Row], *, base_offset: int = 0, timestamp_us: int = 1_700_000_000_000_000, leader_epoch: int = 1
+) -> bytearray:
+    """One batch message that holds `rows`."""
+    return codec.encode(
+        columns_of(rows), base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
+    )
+
+
+def segment_of(*messages: bytes | bytearray, stream_id: int = 7, partition: int = 0) -> bytes:
+    """The bytes of a segment file."""
+    return b"".join([schema.schema_message(stream_id, partition), *messages])
+
+
+def opened(segment: bytes) -> pa.Table:
+    """A segment as any Arrow program reads it."""
+    with pa.ipc.open_stream(pa.BufferReader(segment)) as reader:
+        return reader.read_all()
+
+
+def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
+    """The rows of a table, without offset and timestamp."""
+    columns = [table.column(name).to_pylist() for name in ("subject", "key", "value", "headers")]
+    return [Row(subject.encode(), *rest) for subject, *rest in zip(*columns, strict=True)]
+
+
+def numbers_of(table: pa.Table | pa.RecordBatch, name: str) -> list[int]:
+    """An integer column, or a timestamp column as microseconds."""
+    numbers: list[int] = table.column(name).cast(pa.int64()).to_pylist()
+    return numbers
+
+
+def sealed(message: bytearray) -> bytearray:
+    """`message` with the CRC that it needs to be believed."""
+    message[CRC_POSITION : CRC_POSITION + 8] = b"%08x" % crc32c_with_gap(message, CRC_POSITION)
+    return message
+
+
+def with_header(message: bytes | bytearray, **fields: Any) -> bytearray:
+    """`message` with other values in its batch header, and a CRC that fits."""
+    out = bytearray(message)
+    header = codec.read_header(message)._replace(**fields)
+    out[HEADER_POSITION : codec.PREFIX_BYTES] = PACKING.pack(*header).hex().encode()
+    return sealed(out)
+
+
+def with_node(message: bytes | bytearray, number: int, value: int) -> bytearray:
+    """`message` with another number among rows and null counts of its columns, and a CRC that fits."""
+    out = bytearray(message)
+    layout.INT64.pack_into(out, layout.NODES_POSITION + 8 * number, value)
+    return sealed(out)
+
+
+def with_place(message: bytes | bytearray, number: int, value: int) -> bytearray:
+    """`message` with another number among positions and sizes of its buffers, and a CRC that fits."""
+    out = bytearray(message)
+    layout.INT64.pack_into(out, layout.BUFFERS_POSITION + 8 * number, value)
+    return sealed(out)
+
+
+def with_buffer(message: bytes | bytearray, number: int, position: int, content: bytes) -> bytearray:
+    """`message` with other bytes within one buffer, and a CRC that fits."""
+    out = bytearray(message)
+    (begin,) = layout.INT64.unpack_from(out, layout.BUFFERS_POSITION + 16 * number)
+    start = layout.BODY_POSITION + begin + position
+    out[start : start + len(content)] = content
+    return sealed(out)
+
+
+SUBJECTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).map(str.encode)
+ROWS = st.lists(
+    st.builds(
+        Row,
+        SUBJECTS,
+        st.none() | st.binary(max_size=12),
+        st.none() | st.binary(max_size=40),
+        st.none() | st.binary(max_size=20),
+    ),
+    min_size=1,
+    max_size=40,
+)
+OFFSETS = st.integers(0, 2**63 - 100)
+TIMESTAMPS_US = st.integers(-(2**63), 2**63 - 1)
+LEADER_EPOCHS = st.integers(0, 2**32 - 1)
