@@ -1,0 +1,119 @@
+"""Sizes and durations as people write them: `512MiB`, `7d`, `1h30m`.
+
+Rules: a bare number is bytes, or seconds. Powers of 1024 are `KiB`, `MiB`, `GiB`, `TiB`; powers of 1000 are `kB`, `MB`,
+`GB`, `TB`; case does not matter. Durations are `us`, `ms`, `s`, `m`, `h`, `d`, `w`, and may be joined.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "k": 2**10,
+    "m": 2**20,
+    "g": 2**30,
+    "t": 2**40,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_MICROSECONDS = {
+    "us": 1,
+    "ms": 10**3,
+    "": 10**6,
+    "s": 10**6,
+    "m": 60 * 10**6,
+    "h": 3_600 * 10**6,
+    "d": 86_400 * 10**6,
+    "w": 7 * 86_400 * 10**6,
+}
+_NUMBER = r"\d{1,18}(?:\.\d{1,9})?"
+_SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
+_DURATION = re.compile(rf"(?:{_NUMBER}\s*[a-z]*\s*)+", re.IGNORECASE)
+_DURATION_PART = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int:
+    """`512MiB` as a number of bytes; ValueError that says what is expected."""
+    found = _SIZE.fullmatch(text.strip())
+    scale = None if found is None else _BYTES.get(found[2].lower())
+    if found is None or scale is None:
+        raise ValueError(f"{text!r} is not a size; write for example 1048576, 64MiB or 1.5GB")
+    return _scaled(found[1], scale)
+
+
+def parse_duration_us(text: str) -> int:
+    """`1h30m` as microseconds; ValueError that says what is expected."""
+    mistake = f"{text!r} is not a duration; write for example 500ms, 30s, 15m, 12h, 7d or 1h30m"
+    if _DURATION.fullmatch(text.strip()) is None:
+        raise ValueError(mistake)
+    parts = _DURATION_PART.findall(text)
+    total = 0
+    for number, unit in parts:
+        scale = _MICROSECONDS.get(unit.lower())
+        if scale is None or (not unit and len(parts) > 1):
+            raise ValueError(mistake)
+        total += _scaled(number, scale)
+    return total
+
+
+def parse_duration_ms(text: str) -> int:
+    """`1h30m` as milliseconds; ValueError as `parse_duration_us`."""
+    return parse_duration_us(text) // 1_000
+
+
+def _scaled(number: str, scale: int) -> int:
+    # Not through floats: 2**53 bytes and more stay exact.
+    whole, _, fraction = number.partition(".")
+    return int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Short, for people: `1.5 MiB`."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_exact_bytes(size_bytes: int) -> str:
+    """In the largest unit that loses nothing, as `parse_bytes` reads it: `64MiB`, `1000`."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes and size_bytes % scale == 0:
+            return f"{size_bytes // scale}{unit}"
+    return str(size_bytes)
+
+
+def format_duration_us(duration_us: int) -> str:
+    """Short, for people, at most two units: `2d 3h`, `1m 5s`, `12.3ms`."""
+    if duration_us < 0:
+        return f"-{format_duration_us(-duration_us)}"
+    if duration_us < 1_000:
+        return f"{duration_us}us"
+    if duration_us < 10**6:
+        return f"{duration_us / 1_000:g}ms"
+    if duration_us < 60 * 10**6:
+        return f"{round(duration_us / 10**6, 1):g}s"
+    seconds = duration_us // 10**6
+    parts: list[str] = []
+    for unit, scale in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, scale)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(filter(None, parts))
+
+
+def format_duration_ms(duration_ms: int) -> str:
+    """As `format_duration_us`."""
+    return format_duration_us(duration_ms * 1_000)

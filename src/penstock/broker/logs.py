@@ -1,0 +1,143 @@
+"""Logging to stderr, for people or as JSON lines. Standard library only.
+
+Rules: a record is an event: a short text, and fields as `extra`. Bytes that came from outside cannot forge a line
+(control characters are escaped), and no URL shows its user part. Logging never raises into the code that logs.
+
+    logger = logging.getLogger(__name__)
+    logger.info("connected to NATS", extra={"url": url, "server": name})
+
+| format | a line                                                                                          |
+|--------|-------------------------------------------------------------------------------------------------|
+| human  | `2026-11-20 23:41:07.113 INFO    connected to NATS  url=nats://127.0.0.1:4222 server=N1`           |
+| json   | `{"time":"2026-11-20T23:41:07.113Z","level":"info","event":"connected to NATS","logger":…,"url":…}` |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+from typing import Any, TextIO
+
+import msgspec
+
+_ROOT = "penstock"
+# What every record has; all else came in through `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_USER_PART = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]+@", re.IGNORECASE)
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NEEDS_QUOTES = re.compile(r"[\s\"=]|^$")
+_COLOURS = {"INFO": "\x1b[32m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
+_DIM = "\x1b[2m"
+_RESET = "\x1b[0m"
+
+
+def configure(*, level: str, log_format: str, stream: TextIO | None = None, colour: bool | None = None) -> None:
+    """Log Penstock's and asyncio's records to `stream` (stderr); replaces what an earlier call set up.
+
+    `colour` None: where the stream is a terminal and NO_COLOR is not set.
+    """
+    target = sys.stderr if stream is None else stream
+    if colour is None:
+        colour = target.isatty() and not os.environ.get("NO_COLOR")
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else HumanFormatter(colour=colour))
+    for name in (_ROOT, "asyncio"):
+        logger = logging.getLogger(name)
+        for old in list(logger.handlers):
+            logger.removeHandler(old)
+        logger.addHandler(handler)
+        logger.propagate = False
+    logging.getLogger(_ROOT).setLevel(level.upper())
+    logging.getLogger("asyncio").setLevel("WARNING")
+    logging.captureWarnings(True)
+    warnings = logging.getLogger("py.warnings")
+    warnings.handlers[:] = [handler]
+    warnings.propagate = False
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What a record was given as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def without_secrets(text: str) -> str:
+    """`text` with the user part of every URL hidden."""
+    return _USER_PART.sub(r"\1***@", text)
+
+
+def _escape(text: str) -> str:
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _plain(value: object) -> object:
+    """A field's value as JSON knows it."""
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    return without_secrets(text.encode("utf-8", "backslashreplace").decode())
+
+
+class HumanFormatter(logging.Formatter):
+    """One line for a person; a traceback follows on lines of its own."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the module."""
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        moment = f"{moment}.{int(record.msecs):03d}"
+        level = f"{record.levelname:<7}"
+        fields = " ".join(f"{name}={self._shown(value)}" for name, value in fields_of(record).items())
+        if self._colour:
+            moment = f"{_DIM}{moment}{_RESET}"
+            level = f"{_COLOURS.get(record.levelname, '')}{level}{_RESET}"
+            fields = f"{_DIM}{fields}{_RESET}" if fields else ""
+        line = f"{moment} {level} {_escape(without_secrets(record.getMessage()))}"
+        if fields:
+            line += f"  {fields}"
+        for part in self._traces(record):
+            line += f"\n{part}"
+        return line
+
+    def _shown(self, value: object) -> str:
+        text = _escape(str(_plain(value)))
+        return '"' + text.replace('"', '\\"') + '"' if _NEEDS_QUOTES.search(text) else text
+
+    def _traces(self, record: logging.LogRecord) -> list[str]:
+        parts = []
+        if record.exc_info:
+            parts.append(self.formatException(record.exc_info))
+        if record.stack_info:
+            parts.append(self.formatStack(record.stack_info))
+        return [without_secrets(part) for part in parts]
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: `time` (UTC), `level`, `event`, `logger`, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the module."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": _plain(record.getMessage()),
+            "logger": record.name,
+        }
+        for name, value in fields_of(record).items():
+            # A field never hides what every line has.
+            line[f"{name}_" if name in line else name] = _plain(value)
+        if record.exc_info:
+            line["exception"] = _plain(self.formatException(record.exc_info))
+        if record.stack_info:
+            line["stack"] = _plain(record.stack_info)
+        return msgspec.json.encode(line).decode()

@@ -1,0 +1,247 @@
+"""The settings of a broker, as one table: name, how it is read, default, what it means.
+
+Rules: the same name everywhere: `nats_port` in a TOML file, `PENSTOCK_NATS_PORT` in the environment, `--nats-port` as a
+flag. A parser takes what any of the three gave, and raises ValueError with what it expects. Secrets are marked, and
+shown nowhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.base import limits
+from penstock.base.units import format_exact_bytes, parse_bytes
+
+ENVIRONMENT_PREFIX = "PENSTOCK_"
+EMBEDDED = "embedded"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("human", "json")
+DISK_THREADS_MAX = 64
+
+
+class Address(NamedTuple):
+    """Where a socket listens or is reached; `str()` gives HOST:PORT, with brackets around IPv6."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it. A name other than localhost could be anything."""
+        try:
+            return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
+
+
+def parse_address(text: str, *, any_port: bool = False) -> Address:
+    """`HOST:PORT` or `[IPv6]:PORT`; port 0 only with `any_port`. ValueError that says what is expected."""
+    host, colon, port_text = text.strip().rpartition(":")
+    expected = "expected HOST:PORT, such as 127.0.0.1:7422 or [::1]:7422"
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError(f"{text!r}: {host!r} is not an IPv6 address; {expected}") from None
+    elif ":" in host:
+        raise ValueError(f"{text!r}: an IPv6 address stands in brackets; {expected}")
+    if not colon or not host or any(char.isspace() for char in host):
+        raise ValueError(f"{text!r} is not an address; {expected}")
+    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
+        raise ValueError(f"{text!r}: {port_text!r} is not a port (0 to 65535); {expected}")
+    if int(port_text) == 0 and not any_port:
+        raise ValueError(f"{text!r}: port 0 means any free port, which cannot be told to anybody else")
+    return Address(host, int(port_text))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected text (in quotes, and not empty)")  # it may be a secret: not repeated
+    return value
+
+
+def _path(value: object) -> Path:
+    return Path(_text(value)).expanduser()
+
+
+def _listen(value: object) -> Address:
+    return parse_address(_text(value), any_port=True)
+
+
+def _advertise(value: object) -> Address:
+    return parse_address(_text(value))
+
+
+def _integer(value: object, low: int, high: int) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{value!r} is not a whole number between {low} and {high}")
+    return value
+
+
+def _port(value: object) -> int:
+    return _integer(value, 0, 65_535)
+
+
+def _disk_threads(value: object) -> int:
+    return _integer(value, 1, DISK_THREADS_MAX)
+
+
+def _in_flight_bytes(value: object) -> int:
+    size = parse_bytes(value) if isinstance(value, str) else value
+    if not isinstance(size, int) or isinstance(size, bool) or not limits.MIB <= size <= 64 * limits.GIB:
+        raise ValueError(f"{value!r} is not a size between 1MiB and 64GiB")
+    return size
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "yes": True, "1": True, "on": True, "false": False, "no": False, "0": False, "off": False}
+    found = known.get(value.strip().lower()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return found
+
+
+def _urls(value: object) -> tuple[str, ...]:
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts):
+        raise ValueError("expected a URL such as nats://localhost:4222, or a list of them")
+    urls = tuple(url.strip() for text in texts for url in text.split(",") if url.strip())
+    if not urls:
+        raise ValueError(f"no URL given; write for example nats://localhost:4222, or {EMBEDDED}")
+    return () if urls == (EMBEDDED,) else urls
+
+
+def _one_of(*choices: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table. `default` is what stands there when nobody sets it; None: not set."""
+
+    name: str
+    parse: Callable[[object], Any]
+    default: Any
+    metavar: str
+    meaning: str
+    secret: bool = False
+    names_file: bool = False  # a relative path in a config file counts from that file's directory
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Its command line flag."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def default_text(self) -> str:
+        """The default as a person would write it; empty: not set."""
+        if self.default is None:
+            return ""
+        if self.default == ():
+            return EMBEDDED
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        return format_exact_bytes(self.default) if self.metavar == "SIZE" else str(self.default)
+
+
+_TABLE = (
+    Setting(
+        "data_dir",
+        _path,
+        Path("penstock-data"),
+        "DIR",
+        "Where streams are stored; made if it is not there. One broker at a time uses it.",
+        names_file=True,
+    ),
+    Setting(
+        "listen",
+        _listen,
+        Address("127.0.0.1", 7422),
+        "HOST:PORT",
+        "Where clients connect; port 0 takes any free one. Beyond this machine only with `insecure`.",
+    ),
+    Setting("advertise", _advertise, None, "HOST:PORT", "The address that clients are told, where it is not `listen`."),
+    Setting(
+        "insecure",
+        _boolean,
+        False,
+        "",
+        "Listen beyond this machine although there is no authentication: whoever reaches the port may read, write "
+        "and delete everything.",
+    ),
+    Setting(
+        "nats",
+        _urls,
+        (),
+        "URL",
+        f"The nats-server(s) to use: nats://host:4222 or tls://host:4222, several parted by commas. `{EMBEDDED}` "
+        "starts one of its own, for this machine only.",
+    ),
+    Setting(
+        "nats_port",
+        _port,
+        4222,
+        "PORT",
+        "Port of the embedded nats-server; a free one is taken when it is in use, or with 0.",
+    ),
+    Setting("nats_user", _text, None, "NAME", "User name for NATS."),
+    Setting("nats_password", _text, None, "TEXT", "Password for NATS.", secret=True),
+    Setting("nats_password_file", _path, None, "FILE", "File that holds the password for NATS.", names_file=True),
+    Setting("nats_token", _text, None, "TEXT", "Token for NATS.", secret=True),
+    Setting("nats_token_file", _path, None, "FILE", "File that holds the token for NATS.", names_file=True),
+    Setting("nats_nkey_seed", _path, None, "FILE", "File that holds an nkey seed (SU...) for NATS.", names_file=True),
+    Setting("nats_creds", _path, None, "FILE", "NATS credentials file (.creds).", names_file=True),
+    Setting(
+        "nats_tls_ca",
+        _path,
+        None,
+        "FILE",
+        "Certificates (PEM) that NATS is checked against, where the system's do not do.",
+        names_file=True,
+    ),
+    Setting("nats_tls_cert", _path, None, "FILE", "Our certificate (PEM) for NATS.", names_file=True),
+    Setting("nats_tls_key", _path, None, "FILE", "The key (PEM) of our certificate.", names_file=True),
+    Setting("log_level", _one_of(*LOG_LEVELS), "info", "LEVEL", f"What is logged: {', '.join(LOG_LEVELS)}."),
+    Setting("log_format", _one_of(*LOG_FORMATS), "human", "FORMAT", f"How it is logged: {' or '.join(LOG_FORMATS)}."),
+    Setting(
+        "partition_in_flight_bytes",
+        _in_flight_bytes,
+        limits.PARTITION_IN_FLIGHT_BYTES_MAX,
+        "SIZE",
+        "Memory for messages of one stream that are not acked yet; over it messages are refused.",
+    ),
+    Setting(
+        "broker_in_flight_bytes",
+        _in_flight_bytes,
+        limits.BROKER_IN_FLIGHT_BYTES_MAX,
+        "SIZE",
+        "The same for all streams; at it the broker stops reading from NATS.",
+    ),
+    Setting("disk_threads", _disk_threads, 4, "N", "Threads that wait for the disk."),
+)
+
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
+"""By name, in the order in which they are shown."""

@@ -1,0 +1,193 @@
+"""A broker's config: where it comes from, what overrides what, and how all mistakes are told at once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import ConfigError
+from penstock.broker.config import load, to_toml
+from penstock.broker.settings import SETTINGS, Address, parse_address
+
+
+def mistakes_of(**places) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(**{"environment": {}, **places})
+    return caught.value.mistakes
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content)
+    return path
+
+
+def test_defaults_need_nothing() -> None:
+    config = load(environment={"PATH": "/bin", "PENSTOCK_LISTEN": ""})
+    assert (config.listen, config.nats, config.nats_port) == (Address("127.0.0.1", 7422), None, 4222)
+    assert config.data_dir == Path("penstock-data")
+
+
+def test_a_later_place_overrides_an_earlier_one(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.toml", 'nats_port = 1\ndisk_threads = 2\nlog_level = "debug"\n')
+    environment = {"PENSTOCK_CONFIG": str(file), "PENSTOCK_DISK_THREADS": "3", "PENSTOCK_LOG_LEVEL": "warning"}
+    config = load(environment=environment, flags={"log_level": "error", "log_format": None})
+    assert (config.nats_port, config.disk_threads, config.log_level, config.log_format) == (1, 3, "error", "human")
+    assert dict(config.origins) == {
+        "nats_port": f"{file}: nats_port",
+        "disk_threads": "PENSTOCK_DISK_THREADS",
+        "log_level": "--log-level",
+    }
+
+
+def test_a_file_given_by_flag_replaces_the_one_in_the_environment(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.toml", "disk_threads = 2")
+    assert load(file=file, environment={"PENSTOCK_CONFIG": "/nowhere.toml"}).disk_threads == 2
+
+
+def test_every_mistake_of_every_place_is_told_with_its_place(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.toml", 'nats_prt = 3\ndisk_threads = true\nlisten = "nowhere"\n[nats]\nuser = "x"\n')
+    environment = {"PENSTOCK_LISTN": "x", "PENSTOCK_NATS_PORT": "70000", "PENSTOCK_SERVER": "127.0.0.1:1"}
+    mistakes = mistakes_of(file=file, environment=environment, flags={"log_level": "loud"})
+    expected = [
+        f"{file}: nats_prt: no such setting; did you mean nats_port?",
+        f"{file}: disk_threads: True is not a whole number between 1 and 64",
+        f"{file}: listen: 'nowhere' is not an address; expected HOST:PORT, such as 127.0.0.1:7422 or [::1]:7422",
+        f"{file}: nats.user: no such setting; did you mean nats_user?",
+        "PENSTOCK_LISTN: no such setting; did you mean PENSTOCK_LISTEN?",
+        "PENSTOCK_NATS_PORT: 70000 is not a whole number between 0 and 65535",
+        "--log-level: 'loud' is none of debug, info, warning, error",
+    ]
+    assert sorted(mistakes) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("listen = ", "is not valid TOML"),
+        ("[tuning]\ndisk_thread = 1", "tuning.disk_thread: no such setting; did you mean disk_threads?"),
+        ("[tuning]", "there are no tables"),
+    ],
+)
+def test_a_config_file_that_cannot_be_used(tmp_path: Path, content: str, said: str) -> None:
+    (mistake,) = mistakes_of(file=write(tmp_path / "p.toml", content))
+    assert said in mistake
+
+
+def test_a_config_file_that_is_not_there_is_named() -> None:
+    assert mistakes_of(file=Path("/nowhere.toml")) == ["/nowhere.toml: cannot be read: No such file or directory"]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7422", "[::]:7422", "192.168.1.5:7422", "broker.example:7422"])
+def test_listening_beyond_this_machine_must_be_wanted(address: str) -> None:
+    (mistake,) = mistakes_of(flags={"listen": address})
+    assert mistake.startswith("--listen: ")
+    assert "insecure" in mistake
+    assert load(environment={}, flags={"listen": address, "insecure": True}).listen == parse_address(address)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "127.8.9.1:1", "[::1]:7422", "localhost:7422"])
+def test_listening_on_this_machine_needs_no_leave(address: str) -> None:
+    assert str(load(environment={}, flags={"listen": address}).listen) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["7422", "host", ":7422", "::1:7422", "[::1]", "[nonsense]:1", "h:-1", "h:٣", "h:65536", "h h:1", ""]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse_address(text)
+
+
+def test_kubernetes_variables_are_no_settings() -> None:
+    environment = {
+        "PENSTOCK_SERVICE_HOST": "10.0.0.1",
+        "PENSTOCK_SERVICE_PORT_CLIENT": "7422",
+        "PENSTOCK_PORT": "tcp://10.0.0.1:7422",
+        "PENSTOCK_PORT_7422_TCP_ADDR": "10.0.0.1",
+    }
+    assert load(environment=environment).origins == {}
+
+
+def test_relative_paths_in_a_file_count_from_the_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2\n")
+    file = write(
+        tmp_path / "p.toml",
+        'data_dir = "data"\nnats = "nats://h"\nnats_user = "me"\nnats_password_file = "secret"\n',
+    )
+    config = load(file=file, environment={})
+    assert config.data_dir == tmp_path / "data"
+    assert config.nats_credentials.password == "hunter2"
+    assert load(environment={}, flags={"data_dir": "data"}).data_dir == Path("data")
+
+
+def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t0ken-in-a-file")
+    environment = {"PENSTOCK_NATS": "nats://me:pass-in-url@h:1,h2", "PENSTOCK_NATS_TOKEN_FILE": str(tmp_path / "token")}
+    config = load(environment=environment)
+    other = load(environment={}, flags={"nats": "h", "nats_user": "me", "nats_password": "pass-in-flag"})
+    shown = repr(config) + str(config) + to_toml(config) + repr(other) + to_toml(other)
+    for secret in ("t0ken-in-a-file", "pass-in-url", "pass-in-flag"):
+        assert secret not in shown
+    assert "nats_password is set, and not shown" in to_toml(other)
+    environment = {"PENSTOCK_NATS": "nats://me:pass-in-url@h:0", "PENSTOCK_NATS_PASSWORD": "hidden"}
+    mistakes = mistakes_of(environment=environment)
+    assert not any("pass-in-url" in text or "hidden" in text for text in mistakes)
+
+
+def test_combinations_that_cannot_work(tmp_path: Path) -> None:
+    assert mistakes_of(flags={"nats_user": "me", "nats_password": "x"}) == [
+        "--nats-user: the embedded nats-server asks for none; set nats to the server that it is for",
+        "--nats-password: the embedded nats-server asks for none; set nats to the server that it is for",
+    ]
+    (mistake,) = mistakes_of(flags={"nats": "h", "nats_port": 4223})
+    assert mistake == "--nats-port: is the port of the embedded nats-server, which --nats replaces"
+    (mistake,) = mistakes_of(flags={"nats": "h", "nats_password": "x"}, environment={"PENSTOCK_DISK_THREADS": "1"})
+    assert mistake == "nats: a password needs a user (see --nats-password)"
+    missing = tmp_path / "none"
+    (mistake,) = mistakes_of(flags={"nats": "h", "nats_user": "me", "nats_password_file": str(missing)})
+    assert mistake == f"--nats-password-file: cannot read {missing}: No such file or directory"
+    (mistake,) = mistakes_of(flags={"nats": "h", "nats_token": "x", "nats_token_file": str(missing)})
+    assert mistake == "--nats-token-file: nats_token is set too (by --nats-token); set one of them"
+    (mistake,) = mistakes_of(flags={"nats": "h", "nats_tls_ca": str(missing)})
+    assert str(missing) in mistake
+    assert "see --nats-tls-ca" in mistake
+    (mistake,) = mistakes_of(flags={"partition_in_flight_bytes": "1GiB"})
+    assert mistake.startswith("--partition-in-flight-bytes: ")
+    (mistake,) = mistakes_of(flags={"nats": " , "})
+    assert mistake == "--nats: no URL given; write for example nats://localhost:4222, or embedded"
+
+
+def test_the_embedded_server_can_be_asked_for_against_a_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.toml", 'nats = ["nats://a", "nats://b"]\n')
+    assert [server.host for server in load(file=file, environment={}).nats or ()] == ["a", "b"]
+    assert load(file=file, environment={}, flags={"nats": "embedded"}).nats is None
+
+
+@pytest.mark.parametrize("value", ["1MiB", "1048576", 1_048_576])
+def test_sizes(value: object) -> None:
+    assert load(environment={}, flags={"partition_in_flight_bytes": value}).partition_in_flight_bytes == 2**20
+
+
+@pytest.mark.parametrize(("value", "expected"), [("yes", True), ("0", False), (True, True), ("FALSE", False)])
+def test_booleans(value: object, expected: bool) -> None:
+    assert load(environment={}, flags={"insecure": value}).insecure is expected
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"data_dir": 'we"ird\\d\tir', "insecure": True, "listen": "[::]:1", "disk_threads": 7}, {"nats": "tls://a,b:1"}],
+)
+def test_the_shown_config_is_a_config_file_that_means_the_same(tmp_path: Path, flags: dict[str, object]) -> None:
+    config = load(environment={}, flags=flags)
+    shown = to_toml(config)
+    again = load(file=write(tmp_path / "shown.toml", shown), environment={})
+    assert again.data_dir == tmp_path / config.data_dir
+    assert (again.listen, again.nats, again.insecure, again.disk_threads) == (
+        config.listen,
+        config.nats,
+        config.insecure,
+        config.disk_threads,
+    )
+    assert set(tomllib.loads(shown)) <= set(SETTINGS)
