@@ -43,7 +43,6 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     def __init__(self, session: NatsSession, owner: ConnectionOwner, now_ms: Callable[[], int]) -> None:
         self.session = session
-        self.heard_ms = now_ms()
         self._owner = owner
         self._now_ms = now_ms
         self._transport: asyncio.Transport | None = None
@@ -74,11 +73,11 @@ class NatsConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` more have come."""
         self._used += nbytes
-        self.heard_ms = self._now_ms()
+        now_ms = self._now_ms()
         if self._used < self._needed:
-            self.session.heard(self.heard_ms)
+            self.session.heard(now_ms)
             return
-        received = self.session.receive(self._buffer, 0, self._used, self.heard_ms)
+        received = self.session.receive(self._buffer, 0, self._used, now_ms)
         self._keep_from(received.position)
         self._needed = received.needed_bytes
         try:

@@ -2,7 +2,8 @@
 
 Rules: what is subscribed here is subscribed again after every reconnect, and the link is *up* only once nats-server has
 confirmed that (the PONG behind the SUBs). From the moment a connection is lost until the link is up again, what is
-published is not seen: both ends of that gap are reported. Messages may arrive before LinkUp, and for a little while
+published is not seen: both ends of that gap are reported, its start at the last moment of which it is proven that
+nothing is missing (nats-server throws away what waits for a connection that it cuts). Messages may arrive before LinkUp, and for a little while
 after `unsubscribe`; whoever gets them must be ready. One call of `on_groups` brings all that one socket read delivered.
 
 | event                | when                                                                          |
@@ -60,10 +61,10 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The connection is lost. `heard_us`: when nats-server was last heard of, the earliest that messages are missed."""
+    """The connection is lost, noticed at `at_us`. What was published before `gap_start_us` has been received."""
 
     at_us: int
-    heard_us: int
+    gap_start_us: int
     server: NatsServer
     kind: ErrorKind
     reason: str
@@ -332,7 +333,7 @@ class NatsLink:
         up_ms = self._attempt_up_ms
         if self._attempt is not None:
             if up_ms is not None and self._gap_start_us is None:
-                self._gap_start_us = self._heard_us(self._attempt)
+                self._gap_start_us = self._proven_us(self._attempt)
             self._attempt.connection.discard()
         self._attempt = None
         self._attempt_up_ms = None
@@ -341,14 +342,14 @@ class NatsLink:
         self._pauses.discard(_WRITING)
         return 0 if up_ms is None else self._now_ms() - up_ms
 
-    def _heard_us(self, attempt: NatsAttempt) -> int:
-        return self._clock_us() - 1000 * (self._now_ms() - attempt.connection.heard_ms)
+    def _proven_us(self, attempt: NatsAttempt) -> int:
+        return self._clock_us() - 1000 * (self._now_ms() - attempt.session.proven_ms)
 
     def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, attempt: NatsAttempt | None) -> None:
         self._last_failure = reason
         if attempt is not None:
             _log.log(logging.INFO if self._stopping.is_set() else logging.WARNING, "%s: %s", server, reason)
-            self._on_event(LinkDown(self._clock_us(), self._heard_us(attempt), server, kind, reason))
+            self._on_event(LinkDown(self._clock_us(), self._proven_us(attempt), server, kind, reason))
         elif not self._stopping.is_set():
             _log.warning("no connection to %s: %s", server, reason)
             self._on_event(ConnectFailed(self._clock_us(), server, kind, reason))

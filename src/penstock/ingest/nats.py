@@ -5,6 +5,8 @@ NATS protocol, a refusal or a silence ends it with SessionClosed, and whoever dr
 
 PONGs come back in the order of the PINGs, and nats-server handles a connection's lines in order. So the PONG of a PING
 written behind SUB or UNSUB proves that nats-server has done it, and that what it had sent before has been received.
+By the same rule everything that reached nats-server before an answered PING was sent has been received: `proven_ms`.
+What is published later may be lost with the connection, also if bytes came after it: they may have waited for long.
 
 | state           | INFO                        | TLS is up    | PONG           | messages | refusal, nonsense |
 |-----------------|-----------------------------|--------------|----------------|----------|-------------------|
@@ -166,7 +168,9 @@ class NatsSession:
         self._tls = False
         self._output = bytearray()
         self._subscriptions: dict[int, Subscription] = {}
-        self._pings: deque[int | None] = deque()  # a barrier's token, or None for our own PING, in the order sent
+        self._pings: deque[tuple[int | None, int]] = deque()  # (barrier's token or None, when sent), in order
+        self._now_ms = now_ms
+        self.proven_ms = now_ms
         self._last_token = 0
         self._ping_interval_ms = ping_interval_ms
         self._next_ping_ms = now_ms + ping_interval_ms
@@ -202,8 +206,8 @@ class NatsSession:
 
     def heard(self, now_ms: int) -> None:
         """Bytes have come, of which nothing can be made yet: the server is alive."""
+        self._now_ms = now_ms
         self._silent_pings = 0
-        self._next_ping_ms = now_ms + self._ping_interval_ms
 
     def tls_established(self) -> None:
         """TLS is up on the connection: as TlsWanted asked, or before INFO where the server is set up so."""
@@ -239,7 +243,7 @@ class NatsSession:
 
     @property
     def next_tick_ms(self) -> int:
-        """When `tick` has something to do, unless bytes come before."""
+        """When `tick` has something to do."""
         return self._next_ping_ms
 
     def tick(self, now_ms: int, *, reading: bool = True) -> list[SessionEvent]:
@@ -247,6 +251,7 @@ class NatsSession:
         events: list[SessionEvent] = []
         if now_ms < self._next_ping_ms:
             return events
+        self._now_ms = now_ms
         self._next_ping_ms = now_ms + self._ping_interval_ms
         if self.state is not SessionState.READY:
             return events  # how long connecting may take is the driver's business
@@ -311,13 +316,13 @@ class NatsSession:
         self._ping(None)
 
     def _ping(self, token: int | None) -> None:
-        self._pings.append(token)
+        self._pings.append((token, self._now_ms))
         self._output += _PING
 
     def _pong(self, events: list[SessionEvent]) -> None:
         if not self._pings:
             raise ProtocolError("PONG without PING", 0, b"PONG")
-        token = self._pings.popleft()
+        token, self.proven_ms = self._pings.popleft()
         if self.state is SessionState.CONNECT_SENT:
             self.state = SessionState.READY
             events.append(SessionReady(self.info))

@@ -1,0 +1,129 @@
+"""The scan of NATS frames: columns, bounds, nonsense."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base import limits
+from penstock.hot.scan import Frames, ProtocolError, scan
+
+
+def _scan(data: bytes) -> tuple[int, Frames]:
+    frames = Frames()
+    return scan(bytearray(data), 0, len(data), frames), frames
+
+
+def test_messages_become_columns_by_subscription() -> None:
+    headers = b"NATS/1.0\r\nPenstock-Key: k\r\n\r\n"
+    data = b"MSG a.b 1 5\r\nhello\r\nMSG a.c 22 _INBOX.x 0\r\n\r\n" + b"HMSG a.d 1 reply %d %d\r\n%bxy\r\n" % (
+        len(headers),
+        len(headers) + 2,
+        headers,
+    )
+    position, frames = _scan(data)
+    assert position == len(data)
+    assert frames.lines == []
+    assert sorted(frames.groups) == [1, 22]
+    one = frames.groups[1]
+    assert one.subjects == [b"a.b", b"a.d"]
+    assert one.replies == [None, b"reply"]
+    assert one.headers == [None, headers]
+    assert one.values == [b"hello", b"xy"]
+    assert one.payload_bytes == 5 + len(headers) + 2
+    assert len(one) == 2
+    other = frames.groups[22]
+    assert (other.subjects, other.replies, other.values) == ([b"a.c"], [b"_INBOX.x"], [b""])
+
+
+def test_payload_that_looks_like_protocol_is_payload() -> None:
+    payload = b"\r\nMSG evil 1 3\r\nxyz\r\nPING\r\n"
+    data = b"MSG a 1 %d\r\n%b\r\nPONG\r\n" % (len(payload), payload)
+    position, frames = _scan(data)
+    assert position == len(data)
+    assert frames.groups[1].values == [payload]
+    assert frames.lines == [b"PONG"]
+
+
+def test_other_lines_come_in_order() -> None:
+    _, frames = _scan(b"INFO {\"a\":1}\r\nPING\r\n+OK\r\n-ERR 'x'\r\nPONG\r\n")
+    assert frames.lines == [b'INFO {"a":1}', b"PING", b"+OK", b"-ERR 'x'", b"PONG"]
+
+
+def test_only_the_given_range_is_looked_at() -> None:
+    data = bytearray(b"garbagePING\r\nMSG a 1 1\r\nx\r\ngarbage")
+    frames = Frames()
+    start, end = 7, len(data) - 7
+    assert scan(data, start, end, frames) == end
+    assert frames.lines == [b"PING"]
+    assert frames.groups[1].values == [b"x"]
+
+
+@pytest.mark.parametrize("end", range(1, 21))
+def test_an_unfinished_frame_stays(end: int) -> None:
+    data = b"MSG a.b 1 5\r\nhello\r\n"
+    position, frames = _scan(data[:end])
+    assert position == (len(data) if end == len(data) else 0)
+    if 13 <= end < len(data):
+        assert frames.needed_bytes == len(data)
+    else:
+        assert frames.needed_bytes == 0
+
+
+def test_what_a_publisher_may_choose_never_raises() -> None:
+    # nats-server lets through any byte but space, tab and line feed.
+    subject = bytes(byte for byte in range(256) if byte not in b" \t\n")
+    data = b"MSG %b 1 %b 1\r\nx\r\n" % (subject, subject)
+    position, frames = _scan(data)
+    assert position == len(data)
+    assert frames.groups[1].subjects == [subject]
+    assert frames.groups[1].replies == [subject]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"MSG a 1\r\n",
+        b"MSG\r\n",
+        b"MSG a 1 r 5 6\r\n",
+        b"MSG  1 5\r\nhello\r\n",
+        b"MSG a 1  5\r\nhello\r\n",
+        b"MSG a 1 +5\r\nhello\r\n",
+        b"MSG a 1 -5\r\nhello\r\n",
+        b"MSG a 1 5_0\r\nhello\r\n",
+        b"MSG a 1 \r\nhello\r\n",
+        b"MSG a 1 \xd9\xa5\r\nhello\r\n",
+        b"MSG a 1 99999999999999999999\r\n",
+        b"MSG a 1 %d\r\n" % (limits.NATS_FRAME_BYTES_MAX + 1),
+        b"MSG a 1 5\nhello\r\n",
+        b"MSG a 1 5\r\nhelloX\r\n",
+        b"MSG a 1 5\r\nhello\rX",
+        b"MSG a x 5\r\nhello\r\n",
+        b"MSG a 0 5\r\nhello\r\n",
+        b"MSG a 01 5\r\nhello\r\n",
+        b"MSG a -1 5\r\nhello\r\n",
+        b"MSG a 1234567890123456789 5\r\nhello\r\n",
+        b"HMSG a 1 5\r\nhello\r\n",
+        b"HMSG a 1 6 5\r\nhello\r\n",
+        b"HMSG a 1 r x 5\r\nhello\r\n",
+        b"HMSG a 1 r 99999999999 5\r\nhello\r\n",
+        b"\n",
+        b"PING\n",
+        b"x" * limits.NATS_CONTROL_LINE_BYTES_MAX,
+    ],
+)
+def test_nonsense_raises_and_keeps_what_came_before(data: bytes) -> None:
+    frames = Frames()
+    before = b"MSG ok 7 2\r\nok\r\n"
+    with pytest.raises(ProtocolError) as raised:
+        scan(before + data, 0, len(before) + len(data), frames)
+    assert raised.value.position == len(before)
+    assert len(str(raised.value)) < 300
+    assert frames.groups[7].values == [b"ok"]
+    assert frames.groups[7].payload_bytes == 2
+
+
+def test_the_largest_frame_is_waited_for() -> None:
+    line = b"MSG a 1 %d\r\n" % limits.NATS_FRAME_BYTES_MAX
+    position, frames = _scan(line + b"xyz")
+    assert position == 0
+    assert frames.needed_bytes == len(line) + limits.NATS_FRAME_BYTES_MAX + 2
