@@ -35,7 +35,7 @@ class BatchHeader(NamedTuple):
     flags: int
     size_bytes: int  # of the whole encapsulated message, length prefix and padding included
     crc: int  # CRC-32C of those bytes with the 8 CRC digits taken as ASCII zeros
-    count: int
+    count: int  # type: ignore[assignment]  # of rows; nobody asks a header for tuple.count
     leader_epoch: int
     base_offset: int
     end_offset: int

@@ -101,7 +101,7 @@ class Admission:
 def admit(group: MessageGroup, rules: Rules, *, log_end: int) -> Admission:
     """The rows of `group` for a log that ends at `log_end`. Pure."""
     if _is_plain(group, rules):
-        replies = group.replies if rules.acks_replies else [None] * len(group.values)
+        replies: list[bytes | None] = group.replies if rules.acks_replies else [None] * len(group.values)
         return Admission(Columns(group.subjects, None, group.values, None), replies)
     return _Sorter(rules, log_end).sort(group)
 

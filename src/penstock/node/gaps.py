@@ -12,6 +12,7 @@ from collections import deque
 
 import msgspec
 
+from penstock.base.ids import TimestampUs
 from penstock.messages import GapInfo
 from penstock.vfs import Vfs
 
@@ -50,7 +51,7 @@ class Gaps:
                 self._closed.append(gap)
         if self._open is None and (last_sign_of_life_us or self._closed):
             start_us = max(last_sign_of_life_us, self._closed[-1].end_us or 0 if self._closed else 0)
-            self._open = GapInfo(start_us=min(start_us, now_us), reason="the broker stopped without saying so")  # type: ignore[arg-type]
+            self._open = GapInfo(start_us=TimestampUs(min(start_us, now_us)), reason="the broker stopped without saying so")
 
     @property
     def is_open(self) -> bool:
@@ -60,13 +61,14 @@ class Gaps:
     def begin(self, now_us: int, reason: str) -> None:
         """Nobody listens from now on. A gap that is open already keeps its start."""
         if self._open is None:
-            self._open = GapInfo(start_us=now_us, reason=reason)  # type: ignore[arg-type]
+            self._open = GapInfo(start_us=TimestampUs(now_us), reason=reason)
 
     def end(self, now_us: int) -> GapInfo | None:
         """The subscriptions are confirmed: the gap that this ends, or None."""
         if self._open is None:
             return None
-        gap = GapInfo(start_us=self._open.start_us, end_us=max(now_us, self._open.start_us), reason=self._open.reason)  # type: ignore[type-var]
+        end_us = TimestampUs(max(now_us, self._open.start_us))
+        gap = GapInfo(start_us=self._open.start_us, end_us=end_us, reason=self._open.reason)
         self._open = None
         self._closed.append(gap)
         return gap

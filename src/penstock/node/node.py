@@ -25,6 +25,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, TimestampUs
 from penstock.commitlog import Flush, LogState
 from penstock.fetch.waiters import Waiter, Waiters
 from penstock.ingest.admission import MessageGroup
@@ -384,10 +385,10 @@ class Node:
             self._outbox.reply(caller, error)
             return True
         response = FetchResponse(
-            log_start=log.log_start,
-            committed_end=committed_end,
-            base_offset=base_offset,
-            end_offset=end_offset,
+            log_start=Offset(log.log_start),
+            committed_end=Offset(committed_end),
+            base_offset=Offset(base_offset),
+            end_offset=Offset(end_offset),
             format_version=self._settings.format_version,
             leader_epoch=partition.stream.leader_epoch,
         )
@@ -415,9 +416,9 @@ class Node:
                 self._outbox.reply(caller, _as_remote(error))
                 return
             response = GetResponse(
-                offset=query.found_offset,  # type: ignore[arg-type]
-                log_start=partition.log.log_start,
-                committed_end=partition.committed_end,
+                offset=Offset(query.found_offset),
+                log_start=Offset(partition.log.log_start),
+                committed_end=Offset(partition.committed_end),
                 format_version=self._settings.format_version,
                 leader_epoch=partition.stream.leader_epoch,
             )
@@ -436,10 +437,10 @@ class Node:
                 self._outbox.reply(caller, _as_remote(error))
                 return
             response = ListOffsetsResponse(
-                offset=query.offset,  # type: ignore[arg-type]
-                timestamp_us=query.timestamp_us,  # type: ignore[arg-type]
-                log_start=partition.log.log_start,
-                committed_end=partition.committed_end,
+                offset=Offset(query.offset),
+                timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
+                log_start=Offset(partition.log.log_start),
+                committed_end=Offset(partition.committed_end),
                 leader_epoch=partition.stream.leader_epoch,
             )
             self._outbox.reply(caller, response)

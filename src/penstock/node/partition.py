@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from penstock.base import limits
 from penstock.base.config import Durability
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import Offset, TimestampUs
 from penstock.batch import codec
 from penstock.batch.codec import Columns
 from penstock.commitlog import Log, LogState, StorageFull
@@ -178,9 +179,9 @@ class Partition:
             self.counters["acks"] += len(pending.replies) - pending.replies.count(None)
         if pending.caller is not None:
             response = AppendResponse(
-                base_offset=pending.base_offset,
-                end_offset=pending.end_offset,
-                timestamp_us=pending.timestamp_us,
+                base_offset=Offset(pending.base_offset),
+                end_offset=Offset(pending.end_offset),
+                timestamp_us=TimestampUs(pending.timestamp_us),
                 leader_epoch=self.stream.leader_epoch,
                 fsynced=fsynced,
             )

@@ -1,0 +1,291 @@
+"""The driver: does what the node decides. Holds the event loop's side of one broker together.
+
+Rules: everything happens on one event loop; only disk work runs elsewhere, and comes back through `call_soon_threadsafe`.
+Events of one turn of the loop are decided one by one and carried out together, so that one sync and one write serve
+all of them. Messages from NATS are carried out at once: a lone message waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from penstock.base.clock import Now
+from penstock.base.ids import TimestampUs
+from penstock.broker.connection import Caller
+from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
+from penstock.broker.server import Server
+from penstock.hot.scan import Group
+from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
+from penstock.messages import NatsStatus, Request, StatusResponse
+from penstock.node.node import Node
+from penstock.node.step import DiskWork, Lane, Reply, Step
+
+_log = logging.getLogger("penstock.broker")
+
+_SWEEP_US = 1_000_000
+_TIMER_US_MIN = 1_000
+
+
+def wall_clock() -> Now:
+    """The time of this machine."""
+    return Now(time.time_ns() // 1_000, time.monotonic_ns() // 1_000)
+
+
+class Driver:
+    """Node, disk threads, link and server of one broker. `link` and `server` are set before `start`."""
+
+    link: NatsLink
+    server: Server
+
+    def __init__(
+        self,
+        node: Node,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Callable[[], Now] = wall_clock,
+        disk_threads: int,
+        in_flight_bytes_max: int,
+        embedded_nats: bool,
+    ) -> None:
+        self._node = node
+        self._loop = loop
+        self._clock = clock
+        self._lanes = {
+            Lane.WRITE: ThreadPoolExecutor(disk_threads, thread_name_prefix="penstock-write"),
+            Lane.READ: ThreadPoolExecutor(disk_threads, thread_name_prefix="penstock-read"),
+        }
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._embedded_nats = embedded_nats
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_sweep_us = 0
+        self._subscribed: set[int] = set()
+        self._unconfirmed: list[int] = []  # subscribed since the barrier that is on its way
+        self._confirming: tuple[int, list[int]] | None = None  # that barrier, and what it will confirm
+        self._work_open = 0
+        self._work_idle = asyncio.Event()
+        self._reading_paused = False
+        self._reconnects = 0
+        self._link_since_us: int | None = None
+        self._stopped = False
+
+    def now(self) -> Now:
+        """The time, from the clock that was given."""
+        return self._clock()
+
+    def elapsed_us(self) -> int:
+        """For waits."""
+        return self._clock().elapsed_us
+
+    # Events
+
+    def groups_received(self, groups: dict[int, Group]) -> None:
+        """Messages from NATS."""
+        self._node.messages(groups, self._clock())
+        self.carry_out()
+        self._watch_budget()
+
+    def link_event(self, event: LinkEvent) -> None:
+        """News of the connection to NATS."""
+        now = self._clock()
+        if isinstance(event, LinkUp):
+            _log.info("connected to NATS at %s", event.server)
+            self._link_since_us = event.at_us
+            # Some may have been subscribed behind the link's own barrier: so all are confirmed by one of ours.
+            self._confirming = None
+            self._unconfirmed = list(self._subscribed)
+            self._confirm_more()
+            if not self._subscribed:
+                self._node.confirmed((), now)
+        elif isinstance(event, LinkDown):
+            self._link_since_us = None
+            self._reconnects += 1
+            self._node.nats_lost(now._replace(wall_us=event.heard_us), f"{event.kind.name.lower()}: {event.reason}")
+        elif isinstance(event, BarrierReached):
+            if self._confirming is not None and self._confirming[0] == event.token:
+                confirmed = self._confirming[1]
+                self._confirming = None
+                self._node.confirmed([sid for sid in confirmed if sid in self._subscribed], now)
+                self._confirm_more()
+        elif isinstance(event, SubscriptionRefused):
+            suspects = [event.sid] if event.sid is not None else [*self._unconfirmed, *(self._confirming or (0, []))[1]]
+            for stream_id in suspects:
+                self._node.refused(stream_id, event.reason)
+        elif isinstance(event, ServerComplaint):
+            _log.warning("nats-server complains: %s", event.text)
+        self.schedule()
+
+    def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+        """A client asks for something."""
+        self._node.request(caller, request, raw, self._clock())
+        self.schedule()
+
+    def callers_gone(self, callers: list[Caller]) -> None:
+        """Nobody waits for these answers any more."""
+        self._node.gone(callers)
+
+    # Carrying out
+
+    def schedule(self) -> None:
+        """Carry out what is decided, once this turn of the loop has decided all it can."""
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._scheduled_turn)
+
+    def _scheduled_turn(self) -> None:
+        self._scheduled = False
+        self.carry_out()
+
+    def carry_out(self) -> None:
+        """Do all that the node has decided."""
+        while step := self._node.take():
+            self.do(step)
+        self._set_timer()
+
+    def do(self, step: Step) -> None:
+        """One step, top to bottom."""
+        if step.publish:
+            self.link.write(b"".join(step.publish))
+        for reply in step.replies:
+            self._reply(reply)
+        for stream_id in step.unsubscribe:
+            self._subscribed.discard(stream_id)
+            self.link.unsubscribe(stream_id)
+        for stream_id, subject in step.subscribe:
+            self._subscribed.add(stream_id)
+            self._unconfirmed.append(stream_id)
+            self.link.subscribe(stream_id, subject)
+        if step.subscribe:
+            self._confirm_more()
+        for work in step.disk:
+            self._submit(work)
+        for notice in step.notices:
+            _log.warning("%s", notice)
+
+    def _reply(self, reply: Reply) -> None:
+        caller = reply.caller
+        assert isinstance(caller, Caller)
+        response = reply.response
+        if isinstance(response, StatusResponse):
+            response = self._complete_status(response)
+        caller.connection.reply(caller, response, reply.payload)
+
+    def _complete_status(self, status: StatusResponse) -> StatusResponse:
+        link = self.link
+        nats = NatsStatus(
+            state="connected" if link.is_up else "connecting",
+            url=str(link.server or ""),
+            server_name=link.info.server_name if link.info is not None else "",
+            server_version=link.info.version if link.info is not None else "",
+            embedded=self._embedded_nats,
+            reading_paused=self._reading_paused,
+            since_us=None if self._link_since_us is None else TimestampUs(self._link_since_us),
+            last_error="" if link.is_up else link.last_failure,
+            reconnects=self._reconnects,
+            gaps=status.nats.gaps,
+        )
+        return msgspec.structs.replace(
+            status,
+            nats=nats,
+            connections=len(self.server.connections),
+            requests_in_flight=self.server.open_request_count,
+        )
+
+    def _confirm_more(self) -> None:
+        """One barrier at a time serves all subscriptions made before it; without a link, LinkUp confirms them."""
+        if self._confirming is None and self._unconfirmed and self.link.is_up:
+            self._confirming = (self.link.barrier(), self._unconfirmed)
+            self._unconfirmed = []
+
+    # Disk threads
+
+    def _submit(self, work: DiskWork) -> None:
+        def done(error: Exception | None) -> None:
+            self._node.complete(work, error, self._clock())
+            self.schedule()
+            self._watch_budget()
+
+        self._run_in(work.lane, work.run, done)
+
+    def read_ahead(self, run: Callable[[], None], done: Callable[[], None]) -> None:
+        """Have a disk thread read; `done` in any case: whoever sends the bytes sees what is wrong with them."""
+        self._run_in(Lane.READ, run, lambda _: done())
+
+    def _run_in(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        self._work_open += 1
+        self._work_idle.clear()
+
+        def back(future: Future[None]) -> None:
+            self._work_open -= 1
+            if not self._work_open:
+                self._work_idle.set()
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            done(error)
+
+        future = self._lanes[lane].submit(run)
+        future.add_done_callback(lambda finished: self._loop.call_soon_threadsafe(back, finished))
+
+    async def disk_idle(self) -> None:
+        """Return once no disk work is open and all that came of it is carried out."""
+        self.carry_out()
+        while self._work_open:
+            await self._work_idle.wait()
+            self.carry_out()
+
+    # Limits and time
+
+    def _watch_budget(self) -> None:
+        """Stop reading NATS at the global limit; read on when half of it is free again."""
+        in_flight_bytes = self._node.in_flight_bytes
+        if not self._reading_paused and in_flight_bytes > self._in_flight_bytes_max:
+            self._reading_paused = True
+            _log.warning("%d bytes in flight: reading from NATS is paused", in_flight_bytes)
+            self.link.pause_reading()
+        elif self._reading_paused and in_flight_bytes <= self._in_flight_bytes_max // 2:
+            self._reading_paused = False
+            _log.info("reading from NATS again")
+            self.link.resume_reading()
+
+    def _set_timer(self) -> None:
+        if self._stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_us = max(_TIMER_US_MIN, min(self._node.next_wake_us, self._next_sweep_us) - self.elapsed_us())
+        self._timer = self._loop.call_later(wait_us / 1e6, self._tick)
+
+    def _tick(self) -> None:
+        now = self._clock()
+        self._node.tick(now)
+        if now.elapsed_us >= self._next_sweep_us:
+            self._next_sweep_us = now.elapsed_us + _SWEEP_US
+            self.server.sweep()
+        self.carry_out()
+
+    # The end
+
+    async def stop(self, timeout_s: float) -> None:
+        """Drain NATS, make everything durable, answer who waits, close. What is acked stays; nothing else is promised."""
+        self.server.stop_listening()
+        drained = await self.link.drain(int(timeout_s * 1000))
+        if not drained:
+            _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
+        await self.disk_idle()
+        self.do(self._node.stop(self._clock()))
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.server.finish(timeout_s)
+        await self.link.stop(int(timeout_s * 1000))
+        for lane in self._lanes.values():
+            lane.shutdown()
+
+

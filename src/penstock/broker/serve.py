@@ -1,0 +1,155 @@
+"""One broker from start to stop: data directory, NATS, recovery, sockets, signals.
+
+Order of a start: hold the data directory; recover every log; start or reach NATS; listen; say `ready`. Whatever fails
+undoes what was done before it. Order of a stop: no new connections; drain NATS; sync; last answers; close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.version import VERSION
+from penstock.broker.config import Addresses, BrokerConfig
+from penstock.broker.data_dir import DataDir, take_data_dir
+from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
+from penstock.broker.nats_link import NatsLink
+from penstock.broker.nats_server import EmbeddedNats
+from penstock.broker.server import Server, bind
+from penstock.broker.settings import Address
+from penstock.broker.systemd import Notifier
+from penstock.node.node import Node
+from penstock.node.report import Settings
+from penstock.vfs.real import RealVfs
+
+_log = logging.getLogger("penstock.broker")
+
+FIRST_LINK_TIMEOUT_MS = 5_000
+"""How long a start waits for NATS before it serves reads without it."""
+STOP_TIMEOUT_S = 10.0
+THREAD_SWITCH_S = 0.0005  # a disk thread that decodes must not keep the loop waiting for the default 5 ms
+
+
+@dataclass(slots=True)
+class _Running:
+    """What a stop has to undo, in reverse."""
+
+    data_dir: DataDir
+    driver: Driver | None = None
+    embedded: EmbeddedNats | None = None
+    link_task: asyncio.Task[None] | None = None
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def run(config: BrokerConfig, *, ready: Callable[[Addresses], None]) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit code. Blocks; one call per process."""
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    try:
+        return asyncio.run(_serve(config, ready))
+    except (PenstockError, OSError) as error:
+        _log.error("%s", error)
+        return 1
+
+
+async def _serve(config: BrokerConfig, ready: Callable[[Addresses], None]) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    notifier = Notifier(os.environ)
+    running = _Running(take_data_dir(config.data_dir))
+    try:
+        addresses = await _start(config, running)
+        ready(addresses)
+        notifier.ready(f"serving clients on {addresses.client}, NATS at {addresses.nats}")
+        await _first_of(stopping, running.failed)
+        notifier.stopping()
+        _log.info("stopping")
+    finally:
+        await _stop(running)
+    _log.info("stopped")
+    return 1 if running.failed.is_set() else 0
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+async def _start(config: BrokerConfig, running: _Running) -> Addresses:
+    loop = asyncio.get_running_loop()
+    servers = config.nats
+    if servers is None:
+        running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
+        servers = parse_nats_urls(running.embedded.url)
+    listeners, client_address = bind(config.listen)
+    node = Node(RealVfs(config.data_dir), _settings(config, running, servers, config.advertise or client_address))
+    driver = Driver(
+        node,
+        loop,
+        disk_threads=config.disk_threads,
+        in_flight_bytes_max=config.broker_in_flight_bytes,
+        embedded_nats=running.embedded is not None,
+    )
+    driver.server = Server(driver, listeners, loop, driver.elapsed_us)
+    driver.link = NatsLink(
+        servers,
+        on_groups=driver.groups_received,
+        on_event=driver.link_event,
+        clock_us=lambda: wall_clock().wall_us,
+        random=random.random,
+        credentials=config.nats_credentials,
+        tls=config.nats_tls,
+        version=VERSION,
+    )
+    driver.do(node.start(driver.now()))
+    running.driver = driver
+    driver.carry_out()
+    driver.server.start()
+    running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
+    running.link_task.add_done_callback(lambda task: _link_ended(task, running))
+    try:
+        await driver.link.wait_up(FIRST_LINK_TIMEOUT_MS)
+    except OperationalError as error:
+        _log.warning("%s; serving reads meanwhile, and trying on", error)
+    return Addresses(client_address, ",".join(str(server) for server in servers), config.data_dir)
+
+
+def _settings(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address) -> Settings:
+    return Settings(
+        broker_version=VERSION,
+        cluster_id=running.data_dir.id,
+        address=str(address),
+        data_dir=str(config.data_dir.resolve()),
+        nats_urls=tuple(str(server) for server in servers),
+        partition_in_flight_bytes_max=config.partition_in_flight_bytes,
+        broker_in_flight_bytes_max=config.broker_in_flight_bytes,
+    )
+
+
+def _link_ended(task: asyncio.Task[None], running: _Running) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.critical("a mistake in the program: the broker stops so that nothing worse follows", exc_info=error)
+        running.failed.set()
+
+
+async def _stop(running: _Running) -> None:
+    if running.driver is not None:
+        await running.driver.stop(STOP_TIMEOUT_S)
+    if running.link_task is not None:
+        running.link_task.cancel()
+        await asyncio.wait((running.link_task,))
+    if running.embedded is not None:
+        await running.embedded.stop()
+    running.data_dir.release()
+

@@ -1,0 +1,181 @@
+"""The listening side of the socket API: accepts connections, sweeps the dead ones, lets the last answers out.
+
+Rules: it listens on every address that the host name stands for, or does not start. Over CONNECTIONS_MAX a client is
+told so and closed. One sweep a second finds who is silent or takes nothing; no connection has a timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.broker.connection import Caller, Connection
+from penstock.broker.settings import Address
+from penstock.messages import Api, Request
+from penstock.wire import encode_error
+
+_log = logging.getLogger("penstock.server")
+
+_BACKLOG = 1024
+_ACCEPTS_PER_TURN = 64
+_ACCEPT_PAUSE_S = 1.0
+
+
+def bind(address: Address) -> tuple[list[socket.socket], Address]:
+    """Listening sockets on every address that `address` stands for, and the port that it came to.
+
+    OperationalError if one of them cannot be had. Clients wait in the backlog until a Server starts.
+    """
+    listeners: list[socket.socket] = []
+    port = address.port
+    try:
+        found = socket.getaddrinfo(address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((where[0], port, *where[2:]))
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+            port = listener.getsockname()[1]  # with port 0, the second address takes the port of the first
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        text = f"cannot listen on {address}: {error.strerror or error}"
+        raise OperationalError(f"{text}; choose another address with --listen (port 0: any free one)") from error
+    return listeners, Address(address.host, port)
+
+
+class ServerOwner(Protocol):
+    """Who answers the requests."""
+
+    def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+        """A sound request; exactly one reply must follow."""
+
+    def callers_gone(self, callers: list[Caller]) -> None:
+        """These requests need no answer any more."""
+
+    def read_ahead(self, run: Callable[[], None], done: Callable[[], None]) -> None:
+        """Have a disk thread `run`, then call `done` on the loop."""
+
+
+class Server:
+    """See the module's rules."""
+
+    def __init__(
+        self,
+        owner: ServerOwner,
+        listeners: list[socket.socket],
+        loop: asyncio.AbstractEventLoop,
+        elapsed_us: Callable[[], int],
+    ) -> None:
+        self.connections: set[Connection] = set()
+        self._owner = owner
+        self._loop = loop
+        self._elapsed_us = elapsed_us
+        self._listeners = listeners
+        self._all_closed = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to accept."""
+        for listener in self._listeners:
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, peer = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of file descriptors, most likely: what is open goes on, and new clients wait in the backlog.
+                _log.warning("cannot accept a connection: %s", error)
+                self._loop.remove_reader(listener.fileno())
+                self._loop.call_later(_ACCEPT_PAUSE_S, self._accept_again, listener)
+                return
+            self._welcome(sock, f"{peer[0]}:{peer[1]}")
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _welcome(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        if len(self.connections) >= limits.CONNECTIONS_MAX:
+            error = RemoteError(ErrorCode.OVERLOADED, f"this broker has {limits.CONNECTIONS_MAX} connections already")
+            try:
+                sock.send(encode_error(Api.HELLO, 1, 0, error))
+            except OSError:
+                pass  # it is closed in any case
+            sock.close()
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.connections.add(Connection(sock, peer, self, self._loop, self._elapsed_us))
+
+    # What connections call
+
+    def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+        """Pass it on."""
+        self._owner.request_received(caller, request, raw)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget it, and what it asked for."""
+        self.connections.discard(connection)
+        if connection.open_requests:
+            self._owner.callers_gone(list(connection.open_requests.values()))
+            connection.open_requests.clear()
+        if not self.connections:
+            self._all_closed.set()
+
+    def read_ahead(self, run: Callable[[], None], done: Callable[[], None]) -> None:
+        """Pass it on."""
+        self._owner.read_ahead(run, done)
+
+    # Time and the end
+
+    def sweep(self) -> None:
+        """Close connections that are silent in the middle of something, or do not take their answers."""
+        now_us = self._elapsed_us()
+        for connection in list(self.connections):
+            silent_since_us, stalled_since_us = connection.progress
+            patience_ms = limits.WRITE_STALL_MS_MAX if connection.said_hello else limits.HELLO_TIMEOUT_MS
+            if silent_since_us is not None and now_us - silent_since_us > patience_ms * 1_000:
+                _log.info("closing %s: it sent half a request and then nothing for %d ms", connection.peer, patience_ms)
+                connection.close()
+            elif stalled_since_us is not None and now_us - stalled_since_us > limits.WRITE_STALL_MS_MAX * 1_000:
+                _log.info("closing %s: it took no answer for %d ms", connection.peer, limits.WRITE_STALL_MS_MAX)
+                connection.close()
+
+    @property
+    def open_request_count(self) -> int:
+        """Requests that are not answered yet."""
+        return sum(len(connection.open_requests) for connection in self.connections)
+
+    def stop_listening(self) -> None:
+        """Accept nobody any more."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Let the queued answers out, then close everything; at most `timeout_s`."""
+        self._all_closed.clear()
+        for connection in list(self.connections):
+            connection.finish()
+        if self.connections:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                pass  # those that do not take their answers are cut off below
+        for connection in list(self.connections):
+            connection.close()
