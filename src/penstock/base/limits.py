@@ -21,6 +21,14 @@ SEGMENT_BYTES_DEFAULT = 128 * MIB
 SEGMENT_BYTES_MIN = 4 * KIB
 SEGMENT_BYTES_MAX = 16 * GIB
 
+# Log
+SCAN_READ_BYTES = 1 * MIB  # one read while a segment is scanned
+RESYNC_BYTES_MAX = 1 * GIB  # verified in vain in search of the next batch behind damage; false marks end there
+CHECKPOINT_SYNC_INTERVAL_MS = 1_000  # an older checkpoint costs a longer scan at the next start, nothing else
+RETENTION_INTERVAL_MS = 1_000
+LINEAGE_ENTRIES_MAX = 10_000  # leaderships that began below log_start are forgotten beyond it
+CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
+
 # Socket API
 HELLO_BYTES_MAX = 4 * KIB  # before a client has said who it is, it gets no more memory than this
 REQUEST_BODY_BYTES_MAX = 1 * MIB
