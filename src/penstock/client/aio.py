@@ -345,8 +345,8 @@ class Client:
         """Publish one message through NATS and wait for its ack (None for `ack="none"`); value None is a tombstone.
 
         Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
-        then do not store the message). Raises StreamNotFound (nobody stores the subject), TimedOut (the outcome is unknown),
-        Overloaded, StorageFailed, RemoteError (too_large, read_only).
+        then do not store the message). Raises StreamNotFound (nobody stores the subject), TimedOut (the outcome is
+        unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
         """
         future = await self._publish(subject, value, key, headers, stream, ack, timeout)
         return await future if future is not None else None
@@ -404,8 +404,8 @@ class Client:
         """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
         Columns: value (null: tombstone), subject, key, headers; see `client.columns`. Large data goes in several
-        batches, each whole or not at all; an error in a later one has the results so far in `appended` (OutcomeUnknown) or
-        `details["appended"]` (RemoteError). `timeout` is for each batch.
+        batches, each whole or not at all; an error in a later one has the results so far in `appended`
+        (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again.
         """
         info = await self._info(stream, timeout)

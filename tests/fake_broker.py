@@ -1,0 +1,331 @@
+"""A broker without a disk or a NATS, on a real socket: enough of one to show what a client makes of its answers.
+
+It speaks through the same `messages` and `wire` as the real one. A test steers it: `intercept` sees every request first
+and may answer it, refuse it (raise RemoteError), cut the connection (raise Cut) or wait for the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.base import limits
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.subjects import matches
+from penstock.batch import codec
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    AppendRequest,
+    AppendResponse,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    DeleteStreamResponse,
+    FetchRequest,
+    FetchResponse,
+    FindStreamsRequest,
+    FindStreamsResponse,
+    GetRequest,
+    GetResponse,
+    HelloRequest,
+    HelloResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    NatsStatus,
+    PartitionInfo,
+    Request,
+    Response,
+    StatusRequest,
+    StatusResponse,
+    StreamInfo,
+    api_versions,
+)
+from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
+
+Answer = tuple[Response, bytes]
+
+
+class Cut(Exception):  # noqa: N818
+    """Cut the connection instead of answering."""
+
+
+@dataclass
+class FakeStream:
+    stream_id: int
+    config: StreamConfig
+    batches: list[bytes] = field(default_factory=list)
+    log_start: int = 0
+    end: int = 0
+    clock_us: int = 1_000_000
+
+    def append(self, columns: codec.Columns) -> AppendResponse:
+        base = self.end
+        self.clock_us += 1_000_000
+        self.batches.append(bytes(codec.encode(columns, base_offset=base, timestamp_us=self.clock_us, leader_epoch=1)))
+        self.end = base + len(columns.values)
+        return AppendResponse(
+            base_offset=base, end_offset=self.end, timestamp_us=self.clock_us, leader_epoch=1, fsynced=True
+        )
+
+    def info(self) -> StreamInfo:
+        partition = PartitionInfo(leader_epoch=1, log_start=self.log_start, committed_end=self.end, log_end=self.end)
+        return StreamInfo(stream_id=self.stream_id, config=self.config, partitions=(partition,))
+
+
+class FakeBroker:
+    """See the module; `async with FakeBroker() as broker` listens on `broker.address`."""
+
+    def __init__(self, **hello: Any) -> None:
+        self.hello = {"broker_id": 1, "broker_version": "fake", "cluster_id": "c", "format_version": 1} | hello
+        self.streams: dict[str, FakeStream] = {}
+        self.requests: list[Request] = []
+        self.raws: list[bytes] = []
+        self.intercept: Callable[[Request], Awaitable[Answer | None]] | None = None
+        self.fetch_bytes = limits.FETCH_BYTES_DEFAULT
+        self.address = ""
+        self.connections = 0
+        self.appended = asyncio.Condition()
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next_id = 1
+
+    async def __aenter__(self) -> FakeBroker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        host, port = self._server.sockets[0].getsockname()
+        self.address = f"{host}:{port}"
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.cut_connections()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def cut_connections(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def create(self, name: str, subject: str = "s", **config: Any) -> FakeStream:
+        stream = FakeStream(self._next_id, StreamConfig(name=name, subject=subject, **config))
+        self._next_id += 1
+        self.streams[name] = stream
+        return stream
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
+        try:
+            while data := await reader.read(2**18):
+                decoder.receive(data)
+                while (frame := decoder.next_frame()) is not None:
+                    decoder.frame_bytes_max = decoder.body_bytes_max = 2**30
+                    task = asyncio.get_running_loop().create_task(self._answer(frame, writer))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        except ConnectionError:
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, frame: Frame, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = decode_request(frame)
+            self.requests.append(request)
+            self.raws.append(bytes(frame.raw))
+            answer = await self.intercept(request) if self.intercept is not None else None
+            response, raw = answer or await self.handle(request, bytes(frame.raw))
+        except Cut:
+            writer.transport.abort()
+        except RemoteError as error:
+            writer.write(encode_error(frame.api, frame.version, frame.correlation_id, error))
+        else:
+            writer.write(encode_response_head(frame.api, frame.version, frame.correlation_id, response, len(raw)) + raw)
+
+    async def handle(self, request: Request, raw: bytes = b"") -> Answer:
+        match request:
+            case HelloRequest():
+                return HelloResponse(**({"api_versions": api_versions()} | self.hello)), b""
+            case FetchRequest():
+                return await self._fetch(request)
+            case AppendRequest():
+                return await self._append(request, raw)
+            case GetRequest():
+                return self._get(request)
+            case ListOffsetsRequest():
+                return self._list_offsets(request), b""
+            case _:
+                return self._manage(request), b""
+
+    def _manage(self, request: Request) -> Response:
+        match request:
+            case MetadataRequest(names=names, after=after, streams_max=count):
+                found = [self.streams[name] for name in sorted(self.streams) if names is None or name in names]
+                found = [stream for stream in found if after is None or stream.config.name > after]
+                page, more = found[:count], found[count:]
+                return MetadataResponse(
+                    streams=tuple(stream.info() for stream in page),
+                    next_after=page[-1].config.name if more else None,
+                )
+            case FindStreamsRequest(subject=subject):
+                found = [stream for stream in self.streams.values() if matches(stream.config.subject, subject)]
+                return FindStreamsResponse(streams=tuple(stream.info() for stream in found))
+            case CreateStreamRequest(config=config):
+                there = self.streams.get(config.name)
+                if there is None:
+                    there = FakeStream(self._next_id, config)
+                    self._next_id += 1
+                    self.streams[config.name] = there
+                    return CreateStreamResponse(stream=there.info(), created=True)
+                if there.config != config:
+                    raise RemoteError(ErrorCode.STREAM_EXISTS, f"{config.name} is there with another config")
+                return CreateStreamResponse(stream=there.info(), created=False)
+            case AlterStreamRequest(name=name, changes=changes):
+                stream = self._named(name)
+                values = {key: getattr(stream.config, key) for key in stream.config.__struct_fields__}
+                stream.config = StreamConfig(**(values | changes))
+                return AlterStreamResponse(stream=stream.info())
+            case DeleteStreamRequest(name=name, stream_id=stream_id):
+                stream = self._named(name)
+                if stream_id not in (None, stream.stream_id):
+                    raise RemoteError(ErrorCode.STREAM_CHANGED, "another stream by now")
+                del self.streams[name]
+                return DeleteStreamResponse(stream_id=stream.stream_id)
+            case StatusRequest():
+                return StatusResponse(
+                    broker_id=1,
+                    broker_version="fake",
+                    cluster_id="c",
+                    address=self.address,
+                    started_us=0,
+                    uptime_ms=1,
+                    nats=NatsStatus(state="connected"),
+                )
+        raise AssertionError(request)
+
+    def _named(self, name: str) -> FakeStream:
+        if name not in self.streams:
+            raise RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}")
+        return self.streams[name]
+
+    def _with_id(self, stream_id: int) -> FakeStream:
+        for stream in self.streams.values():
+            if stream.stream_id == stream_id:
+                return stream
+        raise RemoteError(ErrorCode.STREAM_CHANGED, f"there is no stream with id {stream_id}")
+
+    async def _fetch(self, request: FetchRequest) -> Answer:
+        stream = self._with_id(request.stream_id)
+        if request.offset < stream.log_start:
+            raise RemoteError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                "gone",
+                offset=request.offset,
+                log_start=stream.log_start,
+                committed_end=stream.end,
+            )
+        if request.offset >= stream.end and request.wait_ms_max:
+            async with self.appended:
+                try:
+                    async with asyncio.timeout(request.wait_ms_max / 1000):
+                        await self.appended.wait_for(lambda: request.offset < stream.end)
+                except TimeoutError:
+                    pass
+        raw, base, end = b"", request.offset, request.offset
+        for batch in stream.batches:
+            header = codec.read_header(batch)
+            if header.end_offset <= request.offset:
+                continue
+            if raw and len(raw) + len(batch) > min(self.fetch_bytes, request.bytes_max):
+                break
+            base = base if raw else header.base_offset
+            raw, end = raw + batch, header.end_offset
+        response = FetchResponse(
+            log_start=stream.log_start,
+            committed_end=stream.end,
+            base_offset=base,
+            end_offset=end,
+            format_version=1,
+            leader_epoch=1,
+        )
+        return response, raw
+
+    async def _append(self, request: AppendRequest, raw: bytes) -> Answer:
+        stream = self._with_id(request.stream_id)
+        codec.verify(raw)
+        batch = codec.check_rows(raw)
+        columns = codec.Columns(
+            [subject.encode() for subject in batch.column("subject").to_pylist()],
+            batch.column("key").to_pylist(),
+            batch.column("value").to_pylist(),
+            batch.column("headers").to_pylist(),
+        )
+        return await self.append(stream, columns), b""
+
+    async def append(self, stream: FakeStream, columns: codec.Columns) -> AppendResponse:
+        response = stream.append(columns)
+        async with self.appended:
+            self.appended.notify_all()
+        return response
+
+    def _get(self, request: GetRequest) -> Answer:
+        stream = self._with_id(request.stream_id)
+        for batch in reversed(stream.batches):
+            rows = codec.check_rows(batch).to_pylist()
+            for row in reversed(rows):
+                wanted = (
+                    row["offset"] == request.offset
+                    or (request.key is not None and row["key"] == request.key)
+                    or (request.subject is not None and row["subject"] == request.subject)
+                )
+                if wanted:
+                    response = GetResponse(
+                        offset=row["offset"],
+                        log_start=stream.log_start,
+                        committed_end=stream.end,
+                        format_version=1,
+                        leader_epoch=1,
+                    )
+                    return response, batch
+        raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "no such message")
+
+    def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        stream = self._with_id(request.stream_id)
+        offset, timestamp_us = stream.end, None
+        if request.at == "earliest":
+            offset = stream.log_start
+        elif request.at != "latest":
+            for batch in stream.batches:
+                header = codec.read_header(batch)
+                if header.min_timestamp_us >= request.at:
+                    offset, timestamp_us = header.base_offset, header.min_timestamp_us
+                    break
+        return ListOffsetsResponse(
+            offset=offset,
+            timestamp_us=timestamp_us,
+            log_start=stream.log_start,
+            committed_end=stream.end,
+            leader_epoch=1,
+        )
+
+
+def columns(*values: bytes | None, subject: bytes = b"s", keys: list[bytes | None] | None = None) -> codec.Columns:
+    """One batch's rows, all on one subject."""
+    return codec.Columns([subject] * len(values), keys, list(values), None)

@@ -1,0 +1,71 @@
+"""The table of requests, and what older and newer versions make of each other's messages."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.base import limits
+from penstock.base.config import StreamConfig
+from penstock.messages import (
+    API_OF_REQUEST,
+    APIS,
+    Api,
+    CreateStreamRequest,
+    HelloRequest,
+    StreamInfo,
+    api_versions,
+)
+from penstock.wire import HEAD_BYTES, encode_request
+
+
+def test_each_request_has_one_number_and_both_directions_of_the_table_agree() -> None:
+    assert set(APIS) == {int(api) for api in Api}
+    assert all(API_OF_REQUEST[spec.request] is spec for spec in APIS.values())
+    assert len({spec.response for spec in APIS.values()}) == len(APIS)
+    assert all(1 <= spec.version_min <= spec.version_max for spec in APIS.values())
+
+
+def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
+    assert {api.name: int(api) for api in Api} == {
+        "HELLO": 1,
+        "METADATA": 2,
+        "CREATE_STREAM": 3,
+        "ALTER_STREAM": 4,
+        "DELETE_STREAM": 5,
+        "FIND_STREAMS": 6,
+        "FETCH": 7,
+        "GET": 8,
+        "LIST_OFFSETS": 9,
+        "APPEND": 10,
+        "STATUS": 11,
+    }
+
+
+def test_only_an_append_may_not_be_repeated() -> None:
+    assert [spec.api for spec in APIS.values() if not spec.repeatable] == [Api.APPEND]
+
+
+def test_a_hello_fits_what_a_broker_reads_before_it_knows_its_client() -> None:
+    hello = HelloRequest(client_name="n" * 256, client_version="v" * 32, api_versions=api_versions())
+    assert len(encode_request(hello, 1)) - HEAD_BYTES < limits.HELLO_BYTES_MAX // 2
+
+
+@pytest.mark.parametrize("spec", APIS.values(), ids=lambda spec: spec.api.name)
+def test_every_field_behind_the_first_version_can_be_left_out_or_is_named_when_missing(spec) -> None:
+    for message_type in (spec.request, spec.response):
+        required = [field.name for field in msgspec.structs.fields(message_type) if field.required]
+        if required:
+            with pytest.raises(msgspec.ValidationError, match="missing required field"):
+                msgspec.msgpack.decode(b"\x80", type=message_type)
+        else:
+            assert msgspec.msgpack.decode(b"\x80", type=message_type) == message_type()
+
+
+def test_a_config_field_of_a_newer_broker_is_ignored_but_one_of_a_newer_client_is_refused() -> None:
+    config = {"name": "a", "subject": "b", "compact": True}
+    info = msgspec.convert({"stream_id": 1, "config": config}, StreamInfo)
+    assert (info.name, info.subject) == ("a", "b")
+    assert isinstance(info.config, StreamConfig)
+    with pytest.raises(msgspec.ValidationError, match="compact"):
+        msgspec.convert({"config": config}, CreateStreamRequest)

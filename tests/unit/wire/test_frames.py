@@ -1,0 +1,127 @@
+"""Frames: their bytes, their limits, their memory."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pyarrow as pa
+import pytest
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.wire import HEAD_BYTES, FrameDecoder, encode_head
+
+
+def test_the_bytes_of_a_frame() -> None:
+    assert encode_head(7, 1, 258, b"ab", 3) + b"xyz" == bytes.fromhex(
+        "11000000 0700 0100 02010000 02000000 6162 78797a"
+    )
+
+
+def test_a_length_beyond_the_limit_is_refused_after_four_bytes() -> None:
+    decoder = FrameDecoder(100)
+    decoder.receive(struct.pack("<I", 101))
+    with pytest.raises(RemoteError, match="101 bytes is over the limit of 100") as caught:
+        decoder.next_frame()
+    assert caught.value.code == ErrorCode.TOO_LARGE
+    assert caught.value.details == {"frame_bytes": 101, "frame_bytes_max": 100}
+
+
+def test_a_length_shorter_than_the_head_is_refused() -> None:
+    decoder = FrameDecoder(100)
+    decoder.receive(struct.pack("<I", 11))
+    with pytest.raises(RemoteError, match="shorter than its head") as caught:
+        decoder.next_frame()
+    assert caught.value.code == ErrorCode.BAD_FRAME
+
+
+@pytest.mark.parametrize(("body_bytes", "code"), [(39, ErrorCode.BAD_FRAME), (21, ErrorCode.TOO_LARGE)])
+def test_a_body_that_cannot_be_is_refused_before_it_comes(body_bytes: int, code: ErrorCode) -> None:
+    decoder = FrameDecoder(100, body_bytes_max=20)
+    decoder.receive(struct.pack("<IHHII", 50, 7, 1, 1, body_bytes))
+    with pytest.raises(RemoteError) as caught:
+        decoder.next_frame()
+    assert caught.value.code == code
+
+
+def test_after_a_refusal_nothing_more_is_kept_or_read() -> None:
+    decoder = FrameDecoder(100)
+    decoder.receive(struct.pack("<I", 1000))
+    with pytest.raises(RemoteError):
+        decoder.next_frame()
+    decoder.receive(encode_head(1, 1, 1, b"", 0))
+    assert decoder.buffered_bytes == 0
+    with pytest.raises(RemoteError):
+        decoder.next_frame()
+
+
+def test_the_limit_can_be_raised_after_the_hello() -> None:
+    decoder = FrameDecoder(50)
+    decoder.receive(encode_head(1, 1, 1, b"hello", 0))
+    assert decoder.next_frame() is not None
+    decoder.frame_bytes_max = decoder.body_bytes_max = 1000
+    decoder.receive(encode_head(2, 1, 2, bytes(500), 0))
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert len(frame.body) == 500
+
+
+def test_a_large_raw_part_is_handed_over_without_copying_and_arrow_can_lie_on_it() -> None:
+    raw = bytes(range(256)) * 4096
+    decoder = FrameDecoder(2**21)
+    data = encode_head(7, 1, 1, b"x", len(raw)) + raw
+    for position in range(0, len(data), 65_536):
+        decoder.receive(data[position : position + 65_536])
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert isinstance(frame.raw, memoryview)
+    assert frame.raw.readonly
+    buffer = pa.py_buffer(frame.raw)
+    assert buffer.size == len(raw)
+    assert buffer.address % 8 == 0
+    # What comes next does not disturb it.
+    decoder.receive(encode_head(7, 1, 2, b"", 0) * 100)
+    assert decoder.next_frame() is not None
+    assert bytes(frame.raw) == raw
+
+
+def test_time_to_receive_grows_with_the_bytes_and_not_with_their_square() -> None:
+    def seconds(megabytes: int) -> float:
+        raw_bytes = megabytes * 2**20
+        decoder = FrameDecoder(raw_bytes + 100)
+        piece = bytes(4096)
+        begin = time.perf_counter()
+        decoder.receive(encode_head(7, 1, 1, b"", raw_bytes))
+        for _ in range(raw_bytes // len(piece)):
+            decoder.receive(piece)
+            frame = decoder.next_frame()
+        assert frame is not None
+        return time.perf_counter() - begin
+
+    small = min(seconds(2) for _ in range(3))
+    large = min(seconds(32) for _ in range(3))
+    assert large / small < 16 * 5  # 16 times the bytes; quadratic would be 256 times the time
+
+
+def test_many_small_frames_in_one_read() -> None:
+    decoder = FrameDecoder(1000)
+    decoder.receive(b"".join(encode_head(1, 1, number, b"body", 3) + b"raw" for number in range(10_000)))
+    numbers = []
+    while (frame := decoder.next_frame()) is not None:
+        assert (frame.body, frame.raw) == (b"body", b"raw")
+        numbers.append(frame.correlation_id)
+    assert numbers == list(range(10_000))
+    assert not decoder.in_frame
+
+
+def test_an_end_in_the_middle_of_a_frame_can_be_told() -> None:
+    decoder = FrameDecoder(10**6)
+    whole = encode_head(1, 1, 1, b"body", 100_000) + bytes(100_000)
+    for cut in (1, 3, HEAD_BYTES, HEAD_BYTES + 2, HEAD_BYTES + 4, len(whole) - 1):
+        decoder = FrameDecoder(10**6)
+        decoder.receive(whole[:cut])
+        assert decoder.next_frame() is None
+        assert decoder.in_frame
+    decoder.receive(whole[-1:])
+    assert decoder.next_frame() is not None
+    assert not decoder.in_frame
