@@ -195,7 +195,9 @@ class Connection:
 
     # Writing
 
-    def reply(self, caller: Caller, response: Response | RemoteError, payload: bytes | bytearray | Extent | None) -> None:
+    def reply(
+        self, caller: Caller, response: Response | RemoteError, payload: bytes | bytearray | Extent | None
+    ) -> None:
         """Answer one open request."""
         if self._closed or self.open_requests.pop(caller.correlation_id, None) is not caller:
             return

@@ -56,7 +56,7 @@ def _lock(lock: int, path: Path) -> None:
         holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
         by = f" (process {holder})" if holder else ""
         raise OperationalError(
-            f"the data directory {path} is in use by another broker{by}; stop that one, or choose another with --data-dir"
+            f"the data directory {path} is in use by another broker{by}; stop that one, or choose another (--data-dir)"
         ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
@@ -75,7 +75,8 @@ def _identity(path: Path) -> str:
         data_format, data_id = int(identity["format"]), str(identity["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise OperationalError(
-            f"{file} is not readable as Penstock's ({error!r}); nothing was touched. Restore it, or choose another --data-dir"
+            f"{file} is not readable as Penstock's ({error!r}); nothing was touched. Restore it, or choose another "
+            "directory with --data-dir"
         ) from None
     if data_format > DATA_FORMAT:
         raise OperationalError(
@@ -88,7 +89,9 @@ def _new_identity(path: Path) -> str:
     strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in (_LOCK, _IDENTITY + ".new"))
     if strangers:
         shown = ", ".join(strangers[:5])
-        raise OperationalError(f"{path} has no {_IDENTITY} but holds {shown}: not a data directory of Penstock's; choose an empty one")
+        raise OperationalError(
+            f"{path} has no {_IDENTITY} but holds {shown}: not a data directory of Penstock's; choose an empty one"
+        )
     data_id = uuid.uuid4().hex
     new = path / f"{_IDENTITY}.new"
     with new.open("wb") as file:

@@ -1,6 +1,6 @@
 """The driver: does what the node decides. Holds the event loop's side of one broker together.
 
-Rules: everything happens on one event loop; only disk work runs elsewhere, and comes back through `call_soon_threadsafe`.
+Rules: everything happens on one event loop; only disk work runs elsewhere, and comes back to the loop when it is done.
 Events of one turn of the loop are decided one by one and carried out together, so that one sync and one write serve
 all of them. Messages from NATS are carried out at once: a lone message waits for nothing.
 """
@@ -106,7 +106,7 @@ class Driver:
         elif isinstance(event, LinkDown):
             self._link_since_us = None
             self._reconnects += 1
-            self._node.nats_lost(now._replace(wall_us=event.heard_us), f"{event.kind.name.lower()}: {event.reason}")
+            self._node.nats_lost(now._replace(wall_us=event.gap_start_us), f"{event.kind.name.lower()}: {event.reason}")
         elif isinstance(event, BarrierReached):
             if self._confirming is not None and self._confirming[0] == event.token:
                 confirmed = self._confirming[1]
@@ -273,7 +273,7 @@ class Driver:
     # The end
 
     async def stop(self, timeout_s: float) -> None:
-        """Drain NATS, make everything durable, answer who waits, close. What is acked stays; nothing else is promised."""
+        """Drain NATS, make everything durable, answer who waits, close; each within `timeout_s`."""
         self.server.stop_listening()
         drained = await self.link.drain(int(timeout_s * 1000))
         if not drained:

@@ -2,9 +2,10 @@
 
 Rules: what is subscribed here is subscribed again after every reconnect, and the link is *up* only once nats-server has
 confirmed that (the PONG behind the SUBs). From the moment a connection is lost until the link is up again, what is
-published is not seen: both ends of that gap are reported, its start at the last moment of which it is proven that
-nothing is missing (nats-server throws away what waits for a connection that it cuts). Messages may arrive before LinkUp, and for a little while
-after `unsubscribe`; whoever gets them must be ready. One call of `on_groups` brings all that one socket read delivered.
+published is not seen. Both ends of that gap are reported, its start at the last moment of which it is proven that
+nothing is missing: nats-server throws away what waits for a connection that it cuts. Messages may arrive before LinkUp,
+and for a little while after `unsubscribe`; whoever gets them must be ready for that. One call of `on_groups` brings all
+that one socket read delivered.
 
 | event                | when                                                                          |
 |----------------------|-------------------------------------------------------------------------------|
@@ -61,10 +62,13 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """The connection is lost, noticed at `at_us`. What was published before `gap_start_us` has been received."""
+    """The connection is lost, noticed at `at_us`.
+
+    What was published before `gap_start_us` has been received (None: the link has never been up).
+    """
 
     at_us: int
-    gap_start_us: int
+    gap_start_us: int | None
     server: NatsServer
     kind: ErrorKind
     reason: str
@@ -137,6 +141,11 @@ class NatsLink:
     def is_up(self) -> bool:
         """Whether everything subscribed is confirmed on a live connection."""
         return self._up.is_set()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether messages are taken from the socket: not paused by the caller, and nats-server takes what we write."""
+        return not self._pauses
 
     @property
     def server(self) -> NatsServer | None:
@@ -304,7 +313,7 @@ class NatsLink:
         lived_ms = self._leave()
         if attempt is not None and attempt.failure is not None:
             raise attempt.failure
-        self._report_end(server, kind, reason, attempt if was_ready else None)
+        self._report_end(server, kind, reason, was_ready=was_ready)
         return lived_ms
 
     def _new_attempt(self, server: NatsServer) -> NatsAttempt:
@@ -345,11 +354,11 @@ class NatsLink:
     def _proven_us(self, attempt: NatsAttempt) -> int:
         return self._clock_us() - 1000 * (self._now_ms() - attempt.session.proven_ms)
 
-    def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, attempt: NatsAttempt | None) -> None:
+    def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, *, was_ready: bool) -> None:
         self._last_failure = reason
-        if attempt is not None:
+        if was_ready:
             _log.log(logging.INFO if self._stopping.is_set() else logging.WARNING, "%s: %s", server, reason)
-            self._on_event(LinkDown(self._clock_us(), self._proven_us(attempt), server, kind, reason))
+            self._on_event(LinkDown(self._clock_us(), self._gap_start_us, server, kind, reason))
         elif not self._stopping.is_set():
             _log.warning("no connection to %s: %s", server, reason)
             self._on_event(ConnectFailed(self._clock_us(), server, kind, reason))

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock import __version__
 from penstock.base.errors import OperationalError, PenstockError
-from penstock.base.version import VERSION
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
@@ -110,7 +110,7 @@ async def _start(config: BrokerConfig, running: _Running) -> Addresses:
         random=random.random,
         credentials=config.nats_credentials,
         tls=config.nats_tls,
-        version=VERSION,
+        version=__version__,
     )
     driver.do(node.start(driver.now()))
     running.driver = driver
@@ -127,7 +127,7 @@ async def _start(config: BrokerConfig, running: _Running) -> Addresses:
 
 def _settings(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address) -> Settings:
     return Settings(
-        broker_version=VERSION,
+        broker_version=__version__,
         cluster_id=running.data_dir.id,
         address=str(address),
         data_dir=str(config.data_dir.resolve()),

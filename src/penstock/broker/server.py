@@ -7,6 +7,7 @@ told so and closed. One sweep a second finds who is silent or takes nothing; no 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -110,10 +111,8 @@ class Server:
         sock.setblocking(False)
         if len(self.connections) >= limits.CONNECTIONS_MAX:
             error = RemoteError(ErrorCode.OVERLOADED, f"this broker has {limits.CONNECTIONS_MAX} connections already")
-            try:
+            with contextlib.suppress(OSError):  # it is closed in any case
                 sock.send(encode_error(Api.HELLO, 1, 0, error))
-            except OSError:
-                pass  # it is closed in any case
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -172,10 +171,8 @@ class Server:
         for connection in list(self.connections):
             connection.finish()
         if self.connections:
-            try:
+            with contextlib.suppress(TimeoutError):  # those that do not take their answers are cut off below
                 async with asyncio.timeout(timeout_s):
                     await self._all_closed.wait()
-            except TimeoutError:
-                pass  # those that do not take their answers are cut off below
         for connection in list(self.connections):
             connection.close()
