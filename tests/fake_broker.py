@@ -128,6 +128,9 @@ class FakeBroker:
         return stream
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         self.connections += 1
         self._writers.add(writer)
         decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
@@ -136,13 +139,14 @@ class FakeBroker:
                 decoder.receive(data)
                 while (frame := decoder.next_frame()) is not None:
                     decoder.frame_bytes_max = decoder.body_bytes_max = 2**30
-                    task = asyncio.get_running_loop().create_task(self._answer(frame, writer))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
-        except ConnectionError:
+                    answering = asyncio.get_running_loop().create_task(self._answer(frame, writer))
+                    self._tasks.add(answering)
+                    answering.add_done_callback(self._tasks.discard)
+        except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._writers.discard(writer)
+            self._tasks.discard(task)
             writer.close()
 
     async def _answer(self, frame: Frame, writer: asyncio.StreamWriter) -> None:

@@ -229,6 +229,11 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
             return connection, await connection.say_hello(deadline_s + 1)
     except TimeoutError:
         raise TimedOut(f"the broker at {server} did not answer in time") from None
+    except RemoteError as error:
+        if error.code in (ErrorCode.BAD_FRAME, ErrorCode.TOO_LARGE):
+            text = f"what listens at {server} does not speak Penstock's protocol: {error.message}"
+            raise RemoteError(error.code, text) from None
+        raise
     except OSError as error:
         if isinstance(error, OperationalError):
             raise

@@ -71,8 +71,9 @@ class Link:
             except RemoteError as error:
                 if error.code != ErrorCode.STOPPING:
                     raise
+            if attempt:  # the first repetition goes out at once: most connections break for a reason that has passed
+                await self._back_off(attempt, deadline_s)
             attempt += 1
-            await self._back_off(attempt, deadline_s)
 
     async def close(self) -> None:
         """End the connection; calls in flight fail."""
