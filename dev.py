@@ -238,20 +238,30 @@ def set_up(wanted: FrozenSet[str]) -> None:
     if "js" in wanted and not node_is_there():
         wanted |= {"node"}
     with _OneAtATime():
-        plan = Plan(Stamp.read(), wanted)
+        before = Stamp.read()
+        plan = Plan(before, wanted)
         if plan.is_empty:
             return
         _announce(plan)
         if os.path.exists(STAMP):
             os.remove(STAMP)
-        if plan.new_venv:
-            _make_venv()
-        if plan.install:
-            _install(plan.extras)
-        if plan.install_js:
-            _install_js()
+        try:
+            _carry_out(plan)
+        except SetUpError:
+            if not plan.new_venv:
+                before.write()  # pip has put back what it replaced: what worked before still does, without a network
+            raise
         plan.stamp.write()
         say("Penstock is set up in .venv.\n")
+
+
+def _carry_out(plan: Plan) -> None:
+    if plan.new_venv:
+        _make_venv()
+    if plan.install:
+        _install(plan.extras)
+    if plan.install_js:
+        _install_js()
 
 
 class _OneAtATime:

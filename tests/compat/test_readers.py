@@ -1,0 +1,81 @@
+"""A segment file as it lies on disk, opened by readers that know nothing of Penstock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import pandas
+import polars
+import pyarrow as pa
+import pytest
+
+from tests.segments import Row, Segment, write_segment
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+COLUMNS = ["offset", "timestamp", "subject", "key", "value", "headers"]
+
+
+@pytest.fixture(params=[(), (1,), (5, 1000, 1)], ids=["one row", "two batches", "many rows"])
+def segment(request: pytest.FixtureRequest, tmp_path: Path) -> Segment:
+    return write_segment(tmp_path / "00000000000000000000.arrows", *request.param)
+
+
+def with_datetimes(rows: list[Row]) -> list[tuple]:
+    return [(row[0], EPOCH + timedelta(microseconds=row[1]), *row[2:]) for row in rows]
+
+
+def test_pyarrow_reads_it_batch_by_batch(segment: Segment) -> None:
+    with pa.OSFile(str(segment.path)) as file, pa.ipc.open_stream(file) as reader:
+        batches = list(reader)
+    for batch in batches:
+        batch.validate(full=True)
+    found = [list(zip(*batch.to_pydict().values(), strict=True)) for batch in batches]
+    assert found == [with_datetimes(rows) for rows in segment.batches]
+    assert reader.schema.names == COLUMNS
+    assert reader.schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
+
+
+def test_pyarrow_reads_it_from_mapped_memory(segment: Segment) -> None:
+    with pa.memory_map(str(segment.path)) as file, pa.ipc.open_stream(file) as reader:
+        table = reader.read_all()
+        assert table.to_pylist() == [dict(zip(COLUMNS, row, strict=True)) for row in with_datetimes(segment.rows)]
+
+
+def test_polars_reads_it(segment: Segment) -> None:
+    frame = polars.read_ipc_stream(segment.path)
+    assert frame.columns == COLUMNS
+    assert frame.schema["timestamp"] == polars.Datetime("us", "UTC")
+    assert frame.rows() == with_datetimes(segment.rows)
+
+
+def test_duckdb_reads_it_through_a_pyarrow_reader(segment: Segment) -> None:
+    with pa.OSFile(str(segment.path)) as file, duckdb.connect() as connection:
+        connection.register("segment", pa.ipc.open_stream(file))
+        query = 'SELECT "offset", epoch_us(timestamp), subject, key, value, headers FROM segment'
+        found = connection.execute(query).fetchall()
+    assert found == segment.rows
+
+
+def test_pandas_reads_it_through_pyarrow(segment: Segment) -> None:
+    with pa.OSFile(str(segment.path)) as file:
+        frame = pa.ipc.open_stream(file).read_pandas()
+    assert list(frame.columns) == COLUMNS
+    assert frame["offset"].tolist() == [row[0] for row in segment.rows]
+    assert frame["timestamp"].tolist() == [pandas.Timestamp(row[1], unit="us", tz="UTC") for row in segment.rows]
+    assert frame["subject"].tolist() == [row[2] for row in segment.rows]
+    for number, name in enumerate(["key", "value", "headers"], start=3):
+        assert [None if cell is None else bytes(cell) for cell in frame[name]] == [row[number] for row in segment.rows]
+
+
+def test_a_batch_that_is_still_being_written_hides_none_of_the_whole_ones(segment: Segment) -> None:
+    whole = segment.path.read_bytes()
+    segment.path.write_bytes(whole[:-1])
+    found = []
+    with pa.OSFile(str(segment.path)) as file, pa.ipc.open_stream(file) as reader:
+        with pytest.raises((pa.ArrowInvalid, OSError)):
+            found.extend(iter(reader))
+        while len(found) < len(segment.batches) - 1:
+            found.append(reader.read_next_batch())
+    assert [batch.num_rows for batch in found] == [len(rows) for rows in segment.batches[:-1]]

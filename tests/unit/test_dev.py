@@ -1,0 +1,226 @@
+"""dev.py: what it decides, and what it says when it cannot go on."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> ModuleType:
+    """dev.py as it runs from a project folder of its own."""
+    (tmp_path / "tests" / "compat" / "js").mkdir(parents=True)
+    for name in ("dev.py", "pyproject.toml", "constraints.txt", "tests/compat/js/package.json"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    spec = importlib.util.spec_from_file_location("dev_under_test", tmp_path / "dev.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def ready(dev: ModuleType) -> ModuleType:
+    """dev.py beside a `.venv` in which the demo is set up."""
+    Path(dev.PYTHON).parent.mkdir(parents=True)
+    Path(dev.PYTHON).touch()
+    Path(dev.OURS).touch()
+    dev.Plan(dev.Stamp(), dev.EXTRAS["demo"]).stamp.write()
+    return dev
+
+
+def run(dev: ModuleType, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(dev.__file__), *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_an_old_python_can_read_it() -> None:
+    source = (ROOT / "dev.py").read_text()
+    tree = ast.parse(source, feature_version=(3, 6))
+    assert not any(isinstance(node, ast.AnnAssign) for node in ast.walk(tree))
+    imported = {name.name for node in tree.body if isinstance(node, ast.Import) for name in node.names}
+    imported |= {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module}
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("version", [(3, 6, 15), (3, 10, 13)])
+def test_an_old_python_is_told_what_to_install(dev: ModuleType, version: tuple[int, ...]) -> None:
+    mistake = dev.python_mistake(version, "Linux")
+    assert "Penstock needs Python 3.11 or newer" in mistake
+    assert "apt install python3.12 python3.12-venv" in mistake
+
+
+@pytest.mark.parametrize("version", [(3, 11, 0), (3, 13, 1), (3, 14, 0)])
+def test_a_new_python_will_do(dev: ModuleType, version: tuple[int, ...]) -> None:
+    assert dev.python_mistake(version, "Darwin") is None
+
+
+def test_windows_is_told_of_wsl(dev: ModuleType) -> None:
+    assert "WSL" in dev.python_mistake((3, 12, 1), "Windows")
+
+
+def test_a_fresh_clone_needs_everything(dev: ModuleType) -> None:
+    plan = dev.Plan(dev.Stamp.read(), dev.EXTRAS["demo"])
+    assert (plan.new_venv, plan.install, plan.install_js) == (True, True, False)
+    assert plan.download_mb == dev.SIZES_MB["core"][0] + dev.SIZES_MB["demo"][0]
+
+
+def test_nothing_is_done_the_second_time(ready: ModuleType) -> None:
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).is_empty
+
+
+def test_tests_after_the_demo_add_only_what_they_need(ready: ModuleType) -> None:
+    plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["test"])
+    assert (plan.new_venv, plan.install, plan.install_js) == (False, True, True)
+    assert plan.fetched == {"test", "js"}
+
+
+def test_the_demo_after_the_tests_needs_nothing_and_keeps_them(ready: ModuleType) -> None:
+    ready.Plan(ready.Stamp.read(), ready.EXTRAS["test"]).stamp.write()
+    plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"])
+    assert plan.is_empty
+    assert plan.extras == ready.EXTRAS["test"]
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_other_pins_bring_the_packages_up_to_date(ready: ModuleType, name: str) -> None:
+    with (Path(ready.ROOT) / name).open("a") as file:
+        file.write("# changed\n")
+    plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"])
+    assert (plan.new_venv, plan.install) == (False, True)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"venv": 1}', b"\xff"])
+def test_an_interrupted_set_up_starts_over(ready: ModuleType, content: bytes | None) -> None:
+    if content is None:
+        Path(ready.STAMP).unlink()
+    else:
+        Path(ready.STAMP).write_bytes(content)
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).new_venv
+
+
+def test_a_moved_folder_is_set_up_anew(ready: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready, "ROOT", ready.ROOT + "-moved")
+    assert ready.Stamp.read().venv != ready.venv_identity()
+
+
+def test_somebody_elses_venv_is_left_alone(ready: ModuleType) -> None:
+    Path(ready.OURS).unlink()
+    Path(ready.STAMP).unlink()
+    for command in ("demo", "clean"):
+        finished = run(ready, command)
+        assert finished.returncode == 1
+        assert "was not made by this script" in finished.stderr
+    assert Path(ready.PYTHON).exists()
+
+
+def test_clean_removes_the_venv_and_keeps_data(ready: ModuleType) -> None:
+    data = Path(ready.ROOT) / "penstock-data"
+    data.mkdir()
+    assert run(ready, "clean").returncode == 0
+    assert not Path(ready.VENV).exists()
+    assert data.is_dir()
+
+
+def test_arguments_reach_the_command(ready: ModuleType) -> None:
+    command = Path(ready.VENV) / "bin" / "penstock"
+    command.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
+    command.chmod(0o755)
+    finished = run(ready, "demo", "--rows", "10", "-h")
+    assert (finished.returncode, finished.stdout) == (7, "demo --rows 10 -h\n")
+
+
+def test_a_missing_command_shows_the_help(dev: ModuleType) -> None:
+    finished = run(dev)
+    assert finished.returncode == 2
+    assert "demo" in finished.stdout
+
+
+def test_an_unreachable_index_leaves_what_worked(ready: ModuleType) -> None:
+    # A pip that fails as it does without a network, in the place of the one in .venv.
+    Path(ready.PYTHON).write_text("#!/bin/sh\necho 'Max retries exceeded: Connection refused'\nexit 1\n")
+    Path(ready.PYTHON).chmod(0o755)
+    finished = run(ready, "test")
+    assert finished.returncode == 1
+    assert "Max retries exceeded" in finished.stdout
+    assert "could not be reached" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).is_empty
+
+
+def test_what_points_outside_is_not_passed_on(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX"):
+        monkeypatch.setenv(name, "/elsewhere")
+    kept = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "https_proxy": "http://127.0.0.1:9", "PIP_CERT": "ca.pem"}
+    for name, value in kept.items():
+        monkeypatch.setenv(name, value)
+    environment = dev.clean_environment()
+    assert "/elsewhere" not in environment.values()
+    assert kept.items() <= environment.items()
+    assert environment["PIP_USER"] == "0"
+
+
+def test_a_missing_venv_module_is_explained(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(dev.shutil, "which", lambda name: None)
+    with pytest.raises(dev.SetUpError, match=r"no module venv and no ensurepip(?s:.*)apt install python3\.\d+-venv"):
+        dev._venv_command()
+
+
+def test_virtualenv_stands_in_for_a_missing_venv_module(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else object())
+    assert dev._venv_command()[1:3] == ["-m", "virtualenv"]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("  Downloading pyarrow-26.0.1-cp311.whl (55.0 MB)", "fetching     pyarrow-26.0.1                     55.0 MB"),
+        ("Using cached numpy-2.4.6-cp311-x.whl (16.9 MB)", "from cache   numpy-2.4.6                        16.9 MB"),
+        ("  Downloading rich-15.0.0-py3-none-any.whl (310 kB)", None),
+        ("Installing collected packages: a, b, c", "unpacking 3 packages…"),
+        ("Collecting pyarrow", None),
+    ],
+)
+def test_progress_shows_what_takes_time(dev: ModuleType, line: str, shown: str | None) -> None:
+    assert dev.progress(line) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("OSError: [Errno 28] No space left on device", "disk is full"),
+        ("ERROR: No matching distribution found for pyarrow", "no version that fits"),
+        ("Cannot connect to proxy: 407 Proxy Authentication Required", "proxy refused"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", "CA to trust"),
+        ("npm error code ENOTFOUND", "could not be reached"),
+    ],
+)
+def test_a_failure_comes_with_a_hint(dev: ModuleType, text: str, part: str) -> None:
+    assert part in dev.hint(text)
+
+
+def test_constraints_pin_versions_and_name_no_address() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert len(pins) > 40
+    for pin in pins:
+        name, _, version = pin.partition("==")
+        assert name, pin
+        assert version.replace(".post", ".").replace(".", "").isdigit(), pin

@@ -1,0 +1,50 @@
+"""The layers of the source: who may import whom, and what a core may not reach."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "penstock"
+
+OUTER = {"cli", "aio", "broker", "client", "vfs"}
+"""What talks to the world; all else is a core, or below the cores."""
+
+
+def contracts() -> dict[str, dict]:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return {contract["id"]: contract for contract in config["tool"]["importlinter"]["contracts"]}
+
+
+def packages() -> set[str]:
+    """Every package and module right below `penstock`."""
+    folders = {path.parent.name for path in SOURCE.glob("*/*.py")}
+    return folders | {path.stem for path in SOURCE.glob("*.py") if not path.stem.startswith("__")}
+
+
+def test_import_contracts_are_kept() -> None:
+    finished = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-logo", "--no-cache"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_every_core_is_bound_by_the_contract_for_cores() -> None:
+    bound = {module.removeprefix("penstock.") for module in contracts()["cores"]["source_modules"]}
+    assert bound == packages() - OUTER
+
+
+def test_every_layer_exists() -> None:
+    lines = contracts()["layers"]["layers"]
+    named = {name.strip(" ()") for line in lines for name in line.split("|")}
+    assert named == packages()
