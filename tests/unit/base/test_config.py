@@ -1,0 +1,94 @@
+"""A stream's config: every mistake is reported, each with the name of its field."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+
+from penstock.base import limits
+from penstock.base.config import (
+    ALTERABLE,
+    Acks,
+    Durability,
+    Storage,
+    StreamConfig,
+    check_stream_config,
+    stream_config_mistakes,
+)
+from penstock.base.errors import ConfigError
+
+
+def test_defaults_can_work() -> None:
+    config = StreamConfig(name="orders", subject="orders.>")
+    assert check_stream_config(config) is config
+    assert (config.acks, config.durability, config.storage) == (Acks.REPLY, Durability.AUTO, Storage.FILE)
+
+
+def test_all_mistakes_are_reported_together() -> None:
+    config = StreamConfig(
+        name="or ders",
+        subject="orders..",
+        max_age_ms=0,
+        max_messages=-1,
+        max_bytes=0,
+        max_message_bytes=limits.MESSAGE_BYTES_MAX + 1,
+        segment_bytes=1,
+        segment_age_ms=2**53 + 1,
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_stream_config(config)
+    fields = [mistake.split(":")[0] for mistake in caught.value.mistakes]
+    assert fields == [
+        "name",
+        "subject",
+        "max_age_ms",
+        "max_messages",
+        "max_bytes",
+        "max_message_bytes",
+        "segment_bytes",
+        "segment_age_ms",
+    ]
+    assert str(caught.value).splitlines() == caught.value.mistakes
+
+
+@pytest.mark.parametrize(
+    ("field", "low", "high"),
+    [
+        ("max_age_ms", 1, 2**53),
+        ("max_messages", 1, 2**53),
+        ("max_bytes", 1, 2**53),
+        ("max_message_bytes", 1, limits.MESSAGE_BYTES_MAX),
+        ("segment_bytes", limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
+        ("segment_age_ms", 1, 2**53),
+    ],
+)
+def test_bounds_are_within(field: str, low: int, high: int) -> None:
+    for value in (low, high):
+        assert stream_config_mistakes(StreamConfig(name="a", subject="a", **{field: value})) == []
+    for value in (low - 1, high + 1):
+        (mistake,) = stream_config_mistakes(StreamConfig(name="a", subject="a", **{field: value}))
+        assert mistake == f"{field}: {value} is not between {low} and {high}"
+
+
+@pytest.mark.parametrize("subject", [">", "*", "*.a", "*.>"])
+def test_replies_are_not_answered_for_everybody(subject: str) -> None:
+    (mistake,) = stream_config_mistakes(StreamConfig(name="all", subject=subject))
+    assert re.match("acks: .*'envelope' or 'never'", mistake)
+    for acks in (Acks.ENVELOPE, Acks.NEVER):
+        assert stream_config_mistakes(StreamConfig(name="all", subject=subject, acks=acks)) == []
+
+
+def test_unknown_and_ill_typed_fields_are_refused_when_parsed() -> None:
+    good = {"name": "a", "subject": "a"}
+    assert msgspec.convert(good, StreamConfig) == StreamConfig(name="a", subject="a")
+    for wrong in ({"colour": "red"}, {"max_bytes": "1"}, {"acks": "maybe"}, {"segment_bytes": None}, {"max_age_ms": 1.5}):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({**good, **wrong}, StreamConfig)
+
+
+def test_alterable_fields_are_fields_and_identity_is_not_among_them() -> None:
+    fields = set(StreamConfig.__struct_fields__)
+    assert fields > ALTERABLE
+    assert fields - ALTERABLE == {"name", "subject", "storage"}
