@@ -379,6 +379,8 @@ class NatsLink:
 
     def _subscribe_again(self) -> None:
         assert self._attempt is not None
+        if not self._attempt.is_ready:
+            return  # what came with the PONG has ended the session already
         session = self._attempt.session
         for sid, (subject, queue) in self._subscriptions.items():
             session.subscribe(sid, subject, queue)

@@ -1,0 +1,395 @@
+"""The link against a real nats-server: messages, barriers, reconnects, gaps, back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import pytest
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.broker.nats_attempt import LinkTiming
+from penstock.broker.nats_credentials import parse_nats_urls
+from penstock.broker.nats_link import BarrierReached, ConnectFailed, LinkDown, LinkUp, NatsLink, SubscriptionRefused
+from penstock.hot.scan import Group
+from penstock.ingest.connect import ErrorKind
+from penstock.ingest.nats import InfoChanged, LameDuck
+from tests.nats_servers import TIMEOUT_S, listening, running_nats
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+async def test_messages_headers_and_wildcards(tmp_path: Path) -> None:
+    async with running_nats(tmp_path) as server, listening(server.url) as listener:
+        link = listener.link
+        link.subscribe(1, "flights.*.AA")
+        link.subscribe(2, "flights.>")
+        await link.wait_barrier(5000)
+        client = await nats.connect(server.url)
+        await client.publish("flights.JFK.AA", b"one", reply="answer.me")
+        await client.publish("flights.LGA.AA", b"", headers={"Penstock-Key": "N1"})
+        await client.publish("flights.LGA.DL", b"three")
+        await client.publish("other", b"four")
+        await client.flush()
+        await link.wait_barrier(5000)
+        assert listener.rows[1] == [
+            (b"flights.JFK.AA", b"answer.me", None, b"one"),
+            (b"flights.LGA.AA", None, b"NATS/1.0\r\nPenstock-Key: N1\r\n\r\n", b""),
+        ]
+        assert listener.values(2) == [b"one", b"", b"three"]
+        link.unsubscribe(2)
+        await link.wait_barrier(5000)
+        await client.publish("flights.LGA.DL", b"five")
+        await client.flush()
+        await link.wait_barrier(5000)
+        assert listener.values(2) == [b"one", b"", b"three"]
+        await client.close()
+
+
+async def test_queue_groups_share(tmp_path: Path) -> None:
+    async with running_nats(tmp_path) as server, listening(server.url) as one, listening(server.url) as other:
+        for listener in (one, other):
+            listener.link.subscribe(1, "work", "group")
+            await listener.link.wait_barrier(5000)
+        client = await nats.connect(server.url)
+        for number in range(100):
+            await client.publish("work", b"%d" % number)
+        await client.flush()
+        for listener in (one, other):
+            await listener.link.wait_barrier(5000)
+        assert sorted(map(int, one.values(1) + other.values(1))) == list(range(100))
+        assert one.values(1)
+        assert other.values(1)
+        await client.close()
+
+
+async def test_after_the_barrier_every_message_is_seen(tmp_path: Path) -> None:
+    async with running_nats(tmp_path) as server, listening(server.url) as listener:
+        client = await nats.connect(server.url)
+        for sid in range(1, 201):
+            listener.link.subscribe(sid, f"s.{sid}")
+            token = listener.link.barrier()
+            await listener.until(lambda token=token: BarrierReached(token) in listener.events)  # type: ignore[misc]
+            await client.publish(f"s.{sid}", b"%d" % sid)
+        await client.flush()
+        await listener.link.wait_barrier(5000)
+        assert [listener.values(sid) for sid in range(1, 201)] == [[b"%d" % sid] for sid in range(1, 201)]
+        await client.close()
+
+
+async def test_a_burst_keeps_order_and_a_large_message_gets_through(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, "max_payload: 8MB\nmax_pending: 256MB\n") as server:
+        async with listening(server.url) as listener:
+            listener.link.subscribe(1, "a.>")
+            await listener.link.wait_barrier(5000)
+            client = await nats.connect(server.url)
+            large = random.Random(7).randbytes(7 * limits.MIB)
+            await client.publish("a.before", b"x")
+            for number in range(20_000):
+                await client.publish("a.b", b"%d" % number)
+                if number % 10_000 == 5000:
+                    await client.publish("a.large", large)
+            await client.flush()
+            await listener.link.wait_barrier(15_000)
+            assert listener.values(1).count(large) == 2
+            small = [row[3] for row in listener.rows[1] if row[0] == b"a.b"]
+            assert small == [b"%d" % number for number in range(20_000)]
+            await client.close()
+
+
+async def test_what_publishers_choose_does_not_cut_the_link(tmp_path: Path) -> None:
+    async with running_nats(tmp_path) as server, listening(server.url) as listener:
+        listener.link.subscribe(1, "evil.>")
+        await listener.link.wait_barrier(5000)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await reader.readline()
+        writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        subjects = [b"evil." + bytes([byte]) + b"x" for byte in range(256) if byte not in b" \t\r\n.*>"]
+        for subject in subjects:
+            writer.write(b"PUB %b %b 1\r\nx\r\n" % (subject, subject))
+        writer.write(b"PUB evil.a\rb re\rply 1\r\nx\r\n")
+        writer.write(b"HPUB evil.h 2 3\r\nabc\r\n")
+        writer.write(b"HPUB evil.h 0 1\r\nx\r\n")
+        writer.write(b"PUB evil.last 0\r\n\r\nPING\r\n")
+        await writer.drain()
+        await listener.until(lambda: bool(listener.rows) and listener.rows[1][-1][0] == b"evil.last")
+        seen = {row[0] for row in listener.rows[1]}
+        assert set(subjects) <= seen
+        assert not [event for event in listener.events if isinstance(event, LinkDown)]
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_comes_back_with_its_subscriptions_and_reports_the_gap(tmp_path: Path) -> None:
+    async with running_nats(tmp_path) as server, listening(server.url) as listener:
+        link = listener.link
+        link.subscribe(1, "a")
+        await link.wait_barrier(5000)
+        before_us = _now_us()
+        await server.kill()
+        down = await listener.event(LinkDown)
+        assert down.gap_start_us is not None
+        assert down.gap_start_us <= before_us
+        assert not link.is_up
+        assert link.gap_start_us == down.gap_start_us
+        link.subscribe(2, "b")  # while there is no connection
+        token = link.barrier()
+        link.write(b"PUB b 5\r\nwhile\r\n")
+        failed = await listener.event(ConnectFailed)
+        assert "refused" in failed.reason.lower()
+        assert BarrierReached(token) not in listener.events
+        await server.start()
+        up = await listener.event(LinkUp, after=listener.events.index(down))
+        assert up.gap_start_us == down.gap_start_us
+        assert link.gap_start_us is None
+        await listener.until(lambda: BarrierReached(token) in listener.events)
+        client = await nats.connect(server.url)
+        await client.publish("a", b"1")
+        await client.publish("b", b"2")
+        await client.flush()
+        await link.wait_barrier(5000)
+        assert listener.values(1) == [b"1"]
+        assert listener.values(2) == [b"while", b"2"]
+        await client.close()
+
+
+async def test_tries_several_servers_in_turn(tmp_path: Path) -> None:
+    async with running_nats(tmp_path) as server, listening(f"nats://127.0.0.1:1,{server.url}") as listener:
+        assert listener.link.server is not None
+        assert listener.link.server.port == server.port
+        assert isinstance(listener.events[0], ConnectFailed)
+
+
+async def test_a_refused_subscription_is_reported_before_its_barrier(tmp_path: Path) -> None:
+    config = 'authorization { users: [ { user: u, password: p, permissions: { subscribe: { deny: "secret.>" } } } ] }'
+    async with running_nats(tmp_path, config) as server:
+        async with listening(f"nats://u:p@127.0.0.1:{server.port}") as listener:
+            listener.link.subscribe(1, "secret.x")
+            listener.link.subscribe(2, "open.x")
+            token = listener.link.barrier()
+            await listener.until(lambda: BarrierReached(token) in listener.events)
+            [refused] = [event for event in listener.events if isinstance(event, SubscriptionRefused)]
+            assert (refused.sid, refused.subject) == (1, "secret.x")
+            assert listener.events.index(refused) < listener.events.index(BarrierReached(token))
+            assert listener.link.is_up
+
+
+async def test_a_slow_reader_is_cut_off_and_the_gap_begins_before_it_paused(tmp_path: Path) -> None:
+    config = 'max_pending: 1MB\nwrite_deadline: "200ms"\nmax_payload: 512KB\n'
+    async with running_nats(tmp_path, config) as server, listening(server.url) as listener:
+        link = listener.link
+        link.subscribe(1, "a")
+        await link.wait_barrier(5000)
+        link.pause_reading()
+        paused_us = _now_us()
+        client = await nats.connect(server.url)
+        for _ in range(200):
+            await client.publish("a", bytes(256 * 1024))
+            await client.flush()
+        link.resume_reading()
+        down = await listener.event(LinkDown)
+        assert down.gap_start_us is not None
+        assert down.gap_start_us <= paused_us
+        up = await listener.event(LinkUp, after=listener.events.index(down))
+        assert up.gap_start_us == down.gap_start_us
+        assert len(listener.values(1)) < 200
+        await client.close()
+
+
+async def test_a_paused_link_leaves_messages_where_they_are(tmp_path: Path) -> None:
+    async with running_nats(tmp_path) as server, listening(server.url) as listener:
+        listener.link.subscribe(1, "a")
+        await listener.link.wait_barrier(5000)
+        listener.link.pause_reading()
+        client = await nats.connect(server.url)
+        for number in range(100):
+            await client.publish("a", b"%d" % number)
+        await client.flush()
+        await client.flush()  # another round trip: nats-server has written what it had
+        assert listener.values(1) == []
+        listener.link.resume_reading()
+        await listener.until(lambda: len(listener.values(1)) == 100)
+        await client.close()
+
+
+async def test_stop_delivers_what_was_published_before(tmp_path: Path) -> None:
+    async with running_nats(tmp_path) as server:
+        async with listening(server.url) as listener:
+            listener.link.subscribe(1, "a")
+            await listener.link.wait_barrier(5000)
+            client = await nats.connect(server.url)
+            answers = await client.subscribe("ack")
+            await client.flush()
+            for number in range(5000):
+                await client.publish("a", b"%d" % number)
+            await client.flush()
+            assert await listener.link.drain(5000)
+            assert len(listener.values(1)) == 5000
+            listener.link.write(b"PUB ack 2\r\nok\r\n")
+            assert await listener.link.stop(5000)
+            answer = await answers.next_msg(timeout=TIMEOUT_S)
+            assert answer.data == b"ok"
+            await client.close()
+        assert isinstance(listener.events[-1], LinkDown)
+        assert listener.events[-1].reason == "stopped"
+
+
+async def test_lame_duck_and_reconfiguration_are_passed_on(tmp_path: Path) -> None:
+    config = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"\n'
+    async with running_nats(tmp_path, config) as server, listening(server.url) as listener:
+        assert server.process is not None
+        server.process.send_signal(signal.SIGUSR2)
+        await listener.event(LameDuck)
+        await listener.event(InfoChanged)
+
+
+async def test_a_callback_that_raises_ends_the_link(tmp_path: Path) -> None:
+    def on_groups(groups: dict[int, Group]) -> None:
+        raise ValueError("a mistake in the program")
+
+    async with running_nats(tmp_path) as server:
+        link = NatsLink(
+            parse_nats_urls(server.url),
+            on_groups=on_groups,
+            on_event=lambda event: None,
+            clock_us=_now_us,
+            random=random.Random(1).random,
+        )
+        link.subscribe(1, "a")
+        task = asyncio.create_task(link.run())
+        await link.wait_up(5000)
+        link.write(b"PUB a 0\r\n\r\n")
+        async with asyncio.timeout(TIMEOUT_S):
+            with pytest.raises(ValueError, match="a mistake in the program"):
+                await task
+
+
+async def test_stop_while_connecting_is_quick(tmp_path: Path) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        timing = LinkTiming(connect_timeout_ms=3_600_000)
+        async with fake_server(b"") as port:
+            async with listening(f"nats://127.0.0.1:{port}", wait_up=False, timing=timing) as listener:
+                with pytest.raises(OperationalError, match="within 10 ms"):
+                    await listener.link.wait_up(10)
+            assert listener.events == []
+
+
+# Servers that are none
+
+
+_INFO = b'INFO {"headers":true,"max_payload":1048576}\r\n'
+
+
+@asynccontextmanager
+async def fake_server(*parts: bytes) -> AsyncIterator[int]:
+    """A server (its port) that says the first part, one more after each PING that it hears, and then keeps silent."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(parts[0])
+            for part in parts[1:]:
+                await reader.readuntil(b"PING\r\n")
+                writer.write(part)
+            while await reader.read(65536):
+                pass
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n",),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n",),
+        (b"\x16\x03\x01\x02\x00\x01\n",),
+        (b"x" * (limits.NATS_CONTROL_LINE_BYTES_MAX + 1),),
+        (b"INFO {\r\n",),
+        (_INFO + b"MSG a 1 99999999999\r\n",),
+        (_INFO, b"PONG\r\nPONG\r\n"),
+        (_INFO, b"PONG\r\n", b"PONG\r\nPONG\r\n"),
+        (_INFO, b"PONG\r\n", b"PONG\r\nMSG a 1 1\r\nxx\r\n"),
+    ],
+)
+async def test_garbage_ends_the_connection_and_the_next_server_is_tried(
+    tmp_path: Path, parts: tuple[bytes, ...]
+) -> None:
+    async with running_nats(tmp_path) as server, fake_server(*parts) as port:
+        async with listening(f"nats://127.0.0.1:{port},{server.url}", wait_up=False) as listener:
+            await listener.until(lambda: any(isinstance(e, LinkUp) and e.server.port != port for e in listener.events))
+            ends = [event for event in listener.events if isinstance(event, ConnectFailed | LinkDown)]
+            assert ends[0].kind is ErrorKind.PROTOCOL
+            assert "not NATS protocol" in ends[0].reason or "INFO" in ends[0].reason
+
+
+async def test_a_server_that_falls_silent_is_left(tmp_path: Path) -> None:
+    timing = LinkTiming(ping_interval_ms=20, reconnect_ms_min=10, reconnect_ms_max=20)
+    async with fake_server(_INFO, b"PONG\r\n", b"PONG\r\n") as port:
+        async with listening(f"nats://127.0.0.1:{port}", wait_up=False, timing=timing) as listener:
+            down = await listener.event(LinkDown)
+            assert down.kind is ErrorKind.STALE_CONNECTION
+
+
+async def test_a_server_that_takes_nothing_stops_the_reading(tmp_path: Path) -> None:
+    read_on = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(_INFO)
+        await reader.readline()
+        await reader.readline()
+        writer.write(b"PONG\r\n")
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n")
+        await read_on.wait()
+        total = 0
+        while total < 2 * limits.NATS_WRITE_BUFFER_BYTES_MAX:
+            total += len(await reader.read(1 << 20))
+        writer.write(b"MSG a 1 4\r\nlate\r\n")
+        while await reader.read(1 << 20):
+            pass
+        writer.close()
+
+    fake = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = fake.sockets[0].getsockname()[1]
+    async with listening(f"nats://127.0.0.1:{port}") as listener:
+        listener.link.subscribe(1, "a")
+        command = b"PUB x %d\r\n%b\r\n" % (limits.MIB, bytes(limits.MIB))
+        for _ in range(2 * limits.NATS_WRITE_BUFFER_BYTES_MAX // limits.MIB):
+            listener.link.write(command)
+        assert listener.link.write_buffer_bytes > limits.NATS_WRITE_BUFFER_BYTES_MAX
+        assert not listener.link.is_reading
+        read_on.set()
+        await listener.until(lambda: listener.values(1) == [b"late"])
+        assert listener.link.is_reading
+    fake.close()
+
+
+async def test_writes_without_a_connection_are_bounded() -> None:
+    link = NatsLink(
+        parse_nats_urls("nats://127.0.0.1:1"),
+        on_groups=lambda groups: None,
+        on_event=lambda event: None,
+        clock_us=_now_us,
+        random=random.Random(1).random,
+    )
+    for _ in range(17):
+        link.write(bytes(limits.MIB))
+    assert link.write_buffer_bytes == limits.NATS_WRITE_BUFFER_BYTES_MAX
+    assert link.dropped_write_bytes == limits.MIB

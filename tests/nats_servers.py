@@ -1,0 +1,142 @@
+"""Real nats-servers and a listening link, for integration tests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.broker.nats_attempt import LinkTiming
+from penstock.broker.nats_credentials import parse_nats_urls
+from penstock.broker.nats_link import LinkEvent, LinkUp, NatsLink
+from penstock.broker.nats_server import find_nats_server
+from penstock.hot.scan import Group
+
+TIMEOUT_S = 20
+QUICK = LinkTiming(reconnect_ms_min=10, reconnect_ms_max=50, tls_first_ms=200)
+Event = TypeVar("Event")
+Row = tuple[bytes, bytes | None, bytes | None, bytes]
+
+
+class RunningNats:
+    """A nats-server of a test's own, which can be killed and started again on its port."""
+
+    def __init__(self, folder: Path, config: str) -> None:
+        self.port = 0
+        self.process: asyncio.subprocess.Process | None = None
+        self._config_file = folder / "server.conf"
+        self._config_file.write_text(config)
+        self._log: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            *(str(find_nats_server()), "-c", str(self._config_file), "-a", "127.0.0.1", "-p", str(self.port or -1)),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert self.process.stderr is not None
+        said = b""
+        async with asyncio.timeout(TIMEOUT_S):
+            while b"Server is ready" not in said:
+                line = await self.process.stderr.readline()
+                assert line, f"nats-server stopped: {said.decode()}"
+                said += line
+        found = re.search(rb"Listening for client connections on 127.0.0.1:(\d+)", said)
+        assert found is not None
+        self.port = int(found.group(1))
+        self._log = asyncio.create_task(self._drop_log())
+
+    async def _drop_log(self) -> None:
+        assert self.process is not None
+        assert self.process.stderr is not None
+        while await self.process.stderr.read(65536):
+            pass
+
+    async def kill(self) -> None:
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        if self._log is not None:
+            await self._log
+
+
+@asynccontextmanager
+async def running_nats(folder: Path, config: str = "") -> AsyncIterator[RunningNats]:
+    """A nats-server with this config on a free port."""
+    server = RunningNats(folder, config)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.kill()
+
+
+class Listener:
+    """A NatsLink with everything that it brought."""
+
+    def __init__(self, urls: str, **options: Any) -> None:
+        self.rows: dict[int, list[Row]] = {}
+        self.events: list[LinkEvent] = []
+        self._changed = asyncio.Event()
+        options.setdefault("timing", QUICK)
+        self.link = NatsLink(
+            parse_nats_urls(urls),
+            on_groups=self._on_groups,
+            on_event=self._on_event,
+            clock_us=lambda: time.time_ns() // 1000,
+            random=random.Random(1).random,
+            **options,
+        )
+
+    def _on_groups(self, groups: dict[int, Group]) -> None:
+        for sid, group in groups.items():
+            columns = (group.subjects, group.replies, group.headers, group.values)
+            self.rows.setdefault(sid, []).extend(zip(*columns, strict=True))
+        self._changed.set()
+
+    def _on_event(self, event: LinkEvent) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    def values(self, sid: int) -> list[bytes]:
+        return [row[3] for row in self.rows.get(sid, [])]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once `condition` holds; looks whenever something came."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def event(self, kind: type[Event], after: int = 0) -> Event:
+        """The first event of this kind from number `after` on."""
+
+        def found() -> list[Event]:
+            return [event for event in self.events[after:] if isinstance(event, kind)]
+
+        await self.until(lambda: bool(found()))
+        return found()[0]
+
+
+@asynccontextmanager
+async def listening(urls: str, *, wait_up: bool = True, **options: Any) -> AsyncIterator[Listener]:
+    """A link that runs; in the end it is stopped and must have ended well."""
+    listener = Listener(urls, **options)
+    task = asyncio.create_task(listener.link.run())
+    try:
+        if wait_up:
+            await listener.event(LinkUp)
+        yield listener
+    finally:
+        await listener.link.stop(2000)
+        async with asyncio.timeout(TIMEOUT_S):
+            await task
