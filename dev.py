@@ -30,7 +30,7 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import Dict, FrozenSet, Iterable, Iterator, List, NoReturn, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NoReturn, Optional, Tuple
 
 OLDEST = (3, 11)
 NEWEST_TESTED = (3, 13)
@@ -142,13 +142,9 @@ def clean_environment() -> Dict[str, str]:
 # The stamp
 
 
-def _digest(paths: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            data = file.read()
-        digest.update(b"%d\n" % len(data) + data)
-    return digest.hexdigest()
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 def venv_identity() -> str:
@@ -158,7 +154,15 @@ def venv_identity() -> str:
 
 def packages_identity() -> str:
     """What decides which packages lie in `.venv`."""
-    return _digest([os.path.join(ROOT, "pyproject.toml"), os.path.join(ROOT, "constraints.txt")])
+    deciding = json.dumps([_pyproject()["build-system"], _pyproject()["project"]], sort_keys=True)
+    return "%s %s" % (hashlib.sha256(deciding.encode()).hexdigest(), _digest(os.path.join(ROOT, "constraints.txt")))
+
+
+def _pyproject() -> Dict[str, Any]:
+    import tomllib  # not at the top: old Pythons have none
+
+    with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
+        return tomllib.load(file)
 
 
 class Stamp:
@@ -197,7 +201,7 @@ class Plan:
         self.extras = wanted | had.extras
         packages = packages_identity()
         self.install = had.packages != packages or not (self.extras - {"js"}) <= had.extras
-        js = _digest([JS_SOURCE]) if "js" in self.extras else ""
+        js = _digest(JS_SOURCE) if "js" in self.extras else ""
         self.install_js = had.js != js
         self.stamp = Stamp(venv_identity(), packages, self.extras, js)
         # Changed pins may touch any package: then the whole amount is the honest upper bound.
@@ -287,7 +291,8 @@ def _announce(plan: Plan) -> None:
             "%s was not made by this script, so it is left alone.\nMove it away and run this again." % VENV
         )
     minutes = math.ceil(plan.download_mb / SLOW_LINE_MB_PER_SECOND / 60)
-    say("Setting up Penstock in .venv (%s). This is needed once." % ", ".join(sorted(plan.fetched)))
+    what = "Setting up" if plan.new_venv else "Bringing up to date"
+    say("%s Penstock in .venv: %s. This is needed once." % (what, ", ".join(sorted(plan.fetched))))
     say(
         "It fetches at most %d MB, less what pip's cache has: %d min on a 20 Mbit/s line, and one more to unpack."
         % (plan.download_mb, minutes)
@@ -339,7 +344,7 @@ def _install(extras: FrozenSet[str]) -> None:
         # A test installs the core into a place of its own. It finds the wheels here, so it needs no network.
         shutil.rmtree(WHEELS, ignore_errors=True)
         _run(
-            pip + ["wheel"] + options + ["--wheel-dir", WHEELS, "setuptools"] + _core_dependencies(),
+            pip + ["wheel"] + options + ["--wheel-dir", WHEELS, "setuptools"] + _pyproject()["project"]["dependencies"],
             "the core's wheels",
         )
         here = ["--no-index", "--find-links", WHEELS]  # or pip would fetch them again
@@ -347,13 +352,6 @@ def _install(extras: FrozenSet[str]) -> None:
     names = ",".join(sorted(extras - {"core", "js"}))
     target = ROOT + ("[%s]" % names if names else "")
     _run(pip + ["install"] + options + ["--editable", target], "the packages")
-
-
-def _core_dependencies() -> List[str]:
-    import tomllib  # not at the top: old Pythons have none
-
-    with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
-        return list(tomllib.load(file)["project"]["dependencies"])
 
 
 def _install_js() -> None:

