@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -76,13 +77,15 @@ def server(core: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     ):
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()
+            readable, _, _ = select.select([process.stdout], [], [], COMMAND_SECONDS_MAX)
+            line = process.stdout.readline() if readable else "nothing in time"
             found = re.match(r"ready client=(127\.0\.0\.1:\d+) nats=nats://127\.0\.0\.1:\d+ data=", line)
             assert found is not None, f"{line!r}\n{log.read_text()}"
             yield found[1]
-        finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(COMMAND_SECONDS_MAX) == 0, log.read_text()
+        finally:
+            process.kill()  # it has ended, unless something above went wrong
 
 
 def test_the_core_is_small_to_fetch(wheels: Path) -> None:
