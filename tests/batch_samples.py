@@ -39,9 +39,7 @@ def message_of(
     rows: Sequence[Row], *, base_offset: int = 0, timestamp_us: int = 1_700_000_000_000_000, leader_epoch: int = 1
 ) -> bytearray:
     """One batch message that holds `rows`."""
-    return codec.encode(
-        columns_of(rows), base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
-    )
+    return codec.encode(columns_of(rows), base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
 
 
 def segment_of(*messages: bytes | bytearray, stream_id: int = 7, partition: int = 0) -> bytes:

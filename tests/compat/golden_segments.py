@@ -1,8 +1,8 @@
 """The golden segments of format 1: what is in them, and the script that wrote them.
 
-Rules: the files in `golden/` were written once, by the first encoder of their format, and never change. This module says
-what went into them, so that a test can compare today's encoder with them; the rows beside each file (`.json`) are what
-every later decoder must find. `python -m tests.compat.golden_segments` writes what is missing and leaves the rest alone.
+Rules: the files in `golden/` were written once, by the first encoder of their format, and never change. This module
+says what went into them, so that a test can compare today's encoder with them; the rows beside each file (`.json`) are
+what every later decoder must find. `python -m tests.compat.golden_segments` writes what is missing, and nothing else.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Batch(NamedTuple):
         count = len(self.columns.values)
         zeros, nulls = [0] * count, [None] * count
         subjects = [subject.decode() for subject in self.columns.subjects]
-        columns = [zeros, zeros, subjects, self.columns.keys or nulls, self.columns.values, self.columns.headers or nulls]
+        _, keys, values, headers = self.columns
+        columns = [zeros, zeros, subjects, keys or nulls, values, headers or nulls]
         fields = schema.arrow_schema()
         arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=fields)
@@ -125,7 +126,8 @@ def rows_as_json(table: pa.Table) -> list[dict[str, Any]]:
         "subject": table.column("subject").to_pylist(),
     }
     for name in ("key", "value", "headers"):
-        columns[name] = [None if value is None else base64.b64encode(value).decode() for value in table[name].to_pylist()]
+        values = table.column(name).to_pylist()
+        columns[name] = [None if value is None else base64.b64encode(value).decode() for value in values]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

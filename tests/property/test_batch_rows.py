@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pyarrow as pa
 import pytest
@@ -81,9 +82,7 @@ def test_slices_and_joined_chunks_keep_their_rows(rows: list[Row], data: st.Data
     whole = table_of(rows)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
     bounds = [0, *cuts, len(rows)]
-    slices = [
-        whole.slice(start, end - start) for start, end in zip(bounds, bounds[1:], strict=False) if start < end
-    ]
+    slices = [whole.slice(start, end - start) for start, end in itertools.pairwise(bounds) if start < end]
     for part in slices:
         message = codec.encode_arrow(part)
         codec.verify(message)

@@ -51,7 +51,16 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 ALTERABLE = frozenset(
-    {"acks", "durability", "max_age_ms", "max_messages", "max_bytes", "max_message_bytes", "segment_bytes", "segment_age_ms"}
+    {
+        "acks",
+        "durability",
+        "max_age_ms",
+        "max_messages",
+        "max_bytes",
+        "max_message_bytes",
+        "segment_bytes",
+        "segment_age_ms",
+    }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""
 

@@ -164,12 +164,12 @@ def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHead
         header = BatchHeader._make(PACKING.unpack(unhexlify(digits)))
     except (ValueError, struct.error):
         raise CorruptionError(file, position + HEADER_POSITION, "192 hex digits", repr(digits[:24])) from None
+    if mistake := _header_mistake(header):
+        raise CorruptionError(file, position + HEADER_POSITION, *mistake)
     if PACKING.pack(*header).hex().encode() != digits:
         # One header, one spelling: no checksum covers the checksum's own digits, and what is reserved is not ignored.
         expected = "lower-case hex digits and zeros where nothing is defined"
         raise CorruptionError(file, position + HEADER_POSITION, expected, repr(digits))
-    if mistake := _header_mistake(header):
-        raise CorruptionError(file, position + HEADER_POSITION, *mistake)
     return header
 
 
@@ -223,7 +223,8 @@ def _layout_mistake(view: memoryview, header: BatchHeader) -> tuple[str, str] | 
     places = layout.BUFFERS.unpack_from(view, layout.BUFFERS_POSITION)
     for begin, size, exact in zip(places[::2], places[1::2], wanted, strict=True):
         if begin != position or not 0 <= size <= body_bytes - position or exact not in (None, size):
-            return f"a buffer of {exact} bytes at {position}", f"{size} bytes at {begin}"
+            wanted_size = "at most the rest" if exact is None else f"{exact} bytes"
+            return f"a buffer at {position}, {wanted_size}", f"{size} bytes at {begin}"
         position += layout.padded(size)
     if position != body_bytes:
         return f"buffers that fill {body_bytes} bytes", f"{position} bytes"
@@ -258,8 +259,7 @@ def _var_columns(data: Buffer) -> list[VarColumn]:
     nodes = layout.NODES.unpack_from(data, layout.NODES_POSITION)
     parts = buffers(data)[4:]
     return [
-        VarColumn(nodes[2 * number + 5], *parts[3 * number : 3 * number + 3])
-        for number in range(len(_VAR_COLUMNS))
+        VarColumn(nodes[2 * number + 5], *parts[3 * number : 3 * number + 3]) for number in range(len(_VAR_COLUMNS))
     ]
 
 

@@ -98,7 +98,9 @@ PATCHED = (
 
 FIXED = tuple(
     (start, end)
-    for start, end in zip((0, *(end for _, end in PATCHED)), (*(start for start, _ in PATCHED), BODY_POSITION), strict=True)
+    for start, end in zip(
+        (0, *(end for _, end in PATCHED)), (*(start for start, _ in PATCHED), BODY_POSITION), strict=True
+    )
     if start < end
 )
 """The byte ranges that are the template's in every message."""

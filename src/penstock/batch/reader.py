@@ -1,7 +1,7 @@
 """Read a segment file straight from the disk: whole, verified batches only, also while a broker appends to it.
 
-Any Arrow reader can open the file too. What it cannot know is where the last whole batch ends while a writer is at work,
-and whether a bit has flipped; this reader does, because it checks each batch's CRC-32C before Arrow sees it.
+Any Arrow reader can open the file too. What it cannot know is where the last whole batch ends while a writer is at
+work, and whether a bit has flipped; this reader does, because it checks each batch's CRC-32C before Arrow sees it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The schema message: the first 568 bytes of every segment file, the same but for the stream's id and partition.
 
 Rules: what the template says is compared byte by byte, so a damaged schema message is found without a checksum of its
-own. The template is what Arrow C++ writes for `arrow_schema`; a test holds the two together. Every later format keeps the
-format number and its name where they are here, however the rest moves, so that an older reader can say which it met.
+own. The template is what Arrow C++ writes for `arrow_schema`; a test holds the two together. Every later format keeps
+the format number and its name where they are here, however the rest moves: an older reader can say which it met.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _hex_number(head: bytes, position: int, digits: int, file: str) -> int:
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """The six columns as pyarrow names them, without the stream's metadata. Every field is nullable, as Spark wants it."""
+    """The six columns as pyarrow names them, without the stream's metadata; all nullable, as Spark wants it."""
     import pyarrow as pa
 
     return pa.schema(

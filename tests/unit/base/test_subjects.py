@@ -34,7 +34,7 @@ def test_bad_stream_names(name: str, reason: str) -> None:
     assert reason in (stream_name_mistake(name) or "")
 
 
-@pytest.mark.parametrize("subject", ["a", "a.b", "größe.→", "$X", "_INBOX.x", "a*", "*a", ">a", "a.b>", "**", ">>", "x" * 1024])
+@pytest.mark.parametrize("subject", ["a", "a.b", "größe.→", "$X", "_INBOX.x", "a*", "*a", ">a", "a.b>", "**", ">>"])
 def test_good_plain_subjects(subject: str) -> None:
     assert subject_mistake(subject) is None
     assert not is_wildcard(subject)

@@ -83,7 +83,9 @@ def test_the_largest_row_count_is_encoded_and_verified() -> None:
     assert codec.check_rows(message).column("key").null_count == 1
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, lambda data: memoryview(bytes(data)), lambda data: pa.py_buffer(bytes(data))])
+@pytest.mark.parametrize(
+    "kind", [bytes, bytearray, lambda data: memoryview(bytes(data)), lambda data: pa.py_buffer(bytes(data))]
+)
 def test_every_kind_of_buffer_is_read_alike(kind) -> None:
     data = kind(message_of(MIXED, base_offset=10))
     view = memoryview(data) if isinstance(data, pa.Buffer) else data  # signed bytes, as pyarrow exports them
@@ -281,10 +283,9 @@ def test_encode_arrow_takes_arrays_that_begin_in_the_middle_of_a_buffer() -> Non
     values = pa.Array.from_buffers(
         pa.binary(), 2, [None, pa.py_buffer(struct.pack("<3i", 2, 4, 5)), pa.py_buffer(b"--abc--")]
     )
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([0, 0]), pa.array([0, 0], arrow_schema().field(1).type), pa.array(["s", "t"]), values, values, values],
-        schema=arrow_schema(),
-    )
+    numbers = [pa.array([0, 0]), pa.array([0, 0], arrow_schema().field(1).type)]
+    columns = [*numbers, pa.array(["s", "t"]), values, values, values]
+    batch = pa.RecordBatch.from_arrays(columns, schema=arrow_schema())
     message = codec.encode_arrow(batch)
     codec.verify(message)
     assert rows_of(codec.check_rows(message)) == [Row(b"s", b"ab", b"ab", b"ab"), Row(b"t", b"c", b"c", b"c")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -54,7 +55,7 @@ def test_the_table_of_the_metadata_names_every_byte() -> None:
 
 def test_the_table_of_the_header_names_every_digit() -> None:
     rows = table(section("### Batch header"), 7)
-    zeros = BatchHeader(*[0] * 13, run_id=bytes(16))
+    zeros = BatchHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     end = 0
     for name, first, digits, position, *_ in rows:
         assert int(first) == end
@@ -63,7 +64,7 @@ def test_the_table_of_the_header_names_every_digit() -> None:
         if name == "reserved":
             continue
         byte_count = int(digits) // 2
-        value = b"\xff" * byte_count if name == "run_id" else 256**byte_count - 1
+        value: Any = b"\xff" * byte_count if name == "run_id" else 256**byte_count - 1
         value = -1 if name.endswith("timestamp_us") else value
         text = PACKING.pack(*zeros._replace(**{name: value})).hex()
         assert text == "0" * int(first) + "f" * int(digits) + "0" * (HEADER_HEX_BYTES - end)
@@ -73,8 +74,8 @@ def test_the_table_of_the_header_names_every_digit() -> None:
 
 def test_the_table_of_the_schema_message_is_right() -> None:
     message = schema.schema_message(0xABC, 0xDEF)
-    places = {row[2]: message[int(row[0]) : int(row[0]) + int(row[1])] for row in table(section("## Schema message"), 3)}
-    assert list(places.values()) == [
+    places = [(int(row[0]), int(row[1])) for row in table(section("## Schema message"), 3)]
+    assert [message[start : start + size] for start, size in places] == [
         bytes.fromhex("ffffffff30020000"),
         b"00000def",
         b"0000000000000abc",

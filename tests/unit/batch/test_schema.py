@@ -49,8 +49,19 @@ def test_every_single_flipped_bit_is_found_outside_the_ids() -> None:
     assert unchecked == {*range(92, 100), *range(144, 160)}
 
 
-@pytest.mark.parametrize("digits", [b"-000000000000001", b"+000000000000001", b" 00000000000000a", b"0x0000000000000a",
-                                    b"0000_0000_0000_1", b"000000000000000A", b"g000000000000000", b"8000000000000000"])
+@pytest.mark.parametrize(
+    "digits",
+    [
+        b"-000000000000001",
+        b"+000000000000001",
+        b" 00000000000000a",
+        b"0x0000000000000a",
+        b"0000_0000_0000_1",
+        b"000000000000000A",
+        b"g000000000000000",
+        b"8000000000000000",
+    ],
+)
 def test_other_spellings_of_an_id_are_refused(digits: bytes) -> None:
     message = bytearray(schema.schema_message(10, 0))
     message[144:160] = digits
@@ -68,7 +79,10 @@ def test_a_newer_format_is_refused_by_number_and_told_apart_from_damage() -> Non
     assert caught.value.details == {"format_version": 2}
 
 
-@pytest.mark.parametrize("data", [b"", b"9" * 568, b"9" * 567, bytes(568), b"PAR1" * 142, schema.schema_message(1, 0)[:-1]])
+NO_SEGMENTS = [b"", b"9" * 568, b"9" * 567, bytes(568), b"PAR1" * 142, schema.schema_message(1, 0)[:-1]]
+
+
+@pytest.mark.parametrize("data", NO_SEGMENTS)
 def test_what_is_no_segment_is_corruption_and_no_newer_version(data: bytes) -> None:
     with pytest.raises(CorruptionError):
         schema.check_schema_message(data, file="f")
