@@ -83,9 +83,9 @@ HINTS = (
 pip's own configuration (`python3 -m pip config list` shows it). Then run this again.""",
     ),
     (
-        "No matching distribution found",
-        """The package index has no version that fits. A mirror may lag behind; where this Python is newer than %d.%d,
-an older one helps: `make PYTHON=python%d.%d demo`."""
+        "No matching distribution found|ResolutionImpossible",
+        """The package index has no version that fits, or could not be reached: pip does not always tell them apart.
+A mirror may lag behind; where this Python is newer than %d.%d, an older one helps: `make PYTHON=python%d.%d demo`."""
         % (NEWEST_TESTED + NEWEST_TESTED),
     ),
     ("Permission denied|EACCES", "This folder is not writable for you. Clone Penstock into a folder of your own."),
