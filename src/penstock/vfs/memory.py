@@ -127,6 +127,9 @@ class _Folder:
         self.on_disk: dict[str, _Folder | _Content] = {}
 
 
+_Folders = list[_Folder]
+
+
 class _NameChange:
     """One step in the tree: a name appears, disappears, or both at once (a rename)."""
 
@@ -314,7 +317,7 @@ class MemoryVfs:
             folder.entries[name] = node
         self._changes.append(change)
 
-    def _chain(self, path: str) -> list[_Folder]:
+    def _chain(self, path: str) -> _Folders:
         folders = [self._root]
         for part in _parts(path):
             node = folders[-1].entries.get(part)

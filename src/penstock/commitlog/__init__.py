@@ -1,0 +1,42 @@
+"""The log of one partition on a file system: append, flush, recover, look up, retain.
+
+| module       | what it knows                                             |
+|--------------|-----------------------------------------------------------|
+| `log`        | `Log`: the single writer, its states                      |
+| `view`       | `LogView`: lookups and slices, for any thread             |
+| `segment`    | the active segment and the sealed ones                    |
+| `index`      | one entry per batch                                       |
+| `checkpoint` | flushed_end and log_start on the disk                     |
+| `lineage`    | which leader epoch began where                            |
+| `recovery`   | what to make of the files at start                        |
+| `scan`, `rebuild` | verify a segment from its beginning                  |
+| `retention`  | from which offset on messages are kept                    |
+| `tasks`      | what runs in a disk thread                                |
+| `files`      | names of files                                            |
+| `dump`       | all of it as rows, for people                             |
+"""
+
+from penstock.commitlog.errors import NotWritableError, StorageFailedError, StorageFullError
+from penstock.commitlog.lineage import LineageEntry
+from penstock.commitlog.log import Log, LogState
+from penstock.commitlog.recovery import Cut
+from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.segment import Damage
+from penstock.commitlog.tasks import Flush, Removal
+from penstock.commitlog.view import LogView, Slice
+
+__all__ = [
+    "Cut",
+    "Damage",
+    "Flush",
+    "LineageEntry",
+    "Log",
+    "LogConfig",
+    "LogState",
+    "LogView",
+    "NotWritableError",
+    "Removal",
+    "Slice",
+    "StorageFailedError",
+    "StorageFullError",
+]

@@ -1,0 +1,129 @@
+"""Checkpoint: how far the log is known to be on the disk, and where it starts.
+
+Rules: two slots are written in turn, so that one of them is whole whatever happens to the other. It is written after
+every flush, without a sync of its own: a lost checkpoint costs a longer scan at the next start, and nothing else.
+Only a move of log_start is synced before anything is removed because of it. An empty, short or corrupt file is no
+checkpoint, and no reason not to start.
+
+Slot n begins at byte 4096 · n; 96 bytes, little-endian:
+
+| byte | type | field                 | byte | type | field                                      |
+|------|------|-----------------------|------|------|--------------------------------------------|
+| 0    | 8 B  | `penckpt1`            | 48   | u64  | position in it up to which bytes are synced|
+| 8    | u64  | sequence, rising by 1 | 56   | u64  | log_start                                  |
+| 16   | u64  | stream id             | 64   | i64  | last timestamp (µs)                        |
+| 24   | u32  | partition             | 72   | u64  | zeros                                      |
+| 28   | u32  | leader epoch          | 80   | u64  | zeros                                      |
+| 32   | u64  | flushed_end           | 88   | u32  | zeros                                      |
+| 40   | u64  | its segment's base    | 92   | u32  | CRC-32C of the bytes 0 to 91               |
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from penstock.base.errors import CorruptionError
+from penstock.commitlog import files
+from penstock.hot.crc import crc32c
+from penstock.vfs import Vfs
+
+MARK = b"penckpt1"
+SLOT_STEP_BYTES = 4096
+SLOT_BYTES = 96
+SLOTS = 2
+_BODY = struct.Struct("<8sQQIIQQQQq20x")
+_CRC = struct.Struct("<I")
+assert _BODY.size + _CRC.size == SLOT_BYTES
+
+
+class Checkpoint(NamedTuple):
+    """The values of one slot."""
+
+    sequence: int
+    stream_id: int
+    partition: int
+    leader_epoch: int
+    flushed_end: int
+    segment_base: int
+    segment_position: int
+    log_start: int
+    last_timestamp_us: int
+
+
+def pack_slot(checkpoint: Checkpoint) -> bytes:
+    """The SLOT_BYTES bytes of a slot."""
+    body = _BODY.pack(MARK, *checkpoint)
+    return body + _CRC.pack(crc32c(body))
+
+
+def unpack_slot(data: bytes, *, file: str = "", position: int = 0) -> Checkpoint:
+    """The values in the bytes of a slot, or CorruptionError."""
+    if len(data) != SLOT_BYTES:
+        raise CorruptionError(file, position, f"a checkpoint of {SLOT_BYTES} bytes", f"{len(data)} bytes")
+    mark, *values = _BODY.unpack_from(data)
+    if mark != MARK:
+        raise CorruptionError(file, position, f"the mark {MARK!r}", repr(mark))
+    (wanted,) = _CRC.unpack_from(data, _BODY.size)
+    if (crc := crc32c(data[: _BODY.size])) != wanted:
+        raise CorruptionError(file, position, f"CRC-32C {wanted:08x}", f"{crc:08x}")
+    return Checkpoint(*values)
+
+
+class Read(NamedTuple):
+    """What a checkpoint file holds: the newest whole slot, and what is wrong with the other one or both."""
+
+    newest: Checkpoint | None
+    mistakes: tuple[CorruptionError, ...]
+
+
+def read(vfs: Vfs, directory: str) -> Read:
+    """Read the checkpoint of a log. A slot that was never written is no mistake; a missing file has none."""
+    try:
+        file = vfs.open(f"{directory}/{files.CHECKPOINT}", read_only=True)
+    except FileNotFoundError:
+        return Read(None, ())
+    try:
+        found = []
+        mistakes = []
+        for slot in range(SLOTS):
+            position = slot * SLOT_STEP_BYTES
+            data = file.read_at(position, SLOT_BYTES)
+            if not any(data):
+                continue
+            try:
+                found.append(unpack_slot(data, file=file.path, position=position))
+            except CorruptionError as error:
+                mistakes.append(error)
+    finally:
+        file.close()
+    return Read(max(found, default=None), tuple(mistakes))
+
+
+class CheckpointFile:
+    """Writes the slots in turn. Writing is for the log's own task; `sync` may run in a disk thread meanwhile."""
+
+    __slots__ = ("_path", "_sequence", "_vfs")
+
+    def __init__(self, vfs: Vfs, directory: str, sequence: int) -> None:
+        self._vfs = vfs
+        self._path = f"{directory}/{files.CHECKPOINT}"
+        self._sequence = sequence
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Write the next slot (its sequence is set here), or raise OSError; the other slot is as it was."""
+        sequence = self._sequence + 1
+        file = self._vfs.open(self._path, create=True)
+        try:
+            file.write_at(sequence % SLOTS * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
+        finally:
+            file.close()
+        self._sequence = sequence
+
+    def sync(self) -> None:
+        """Return once what was written survives a power loss."""
+        file = self._vfs.open(self._path)
+        try:
+            file.sync()
+        finally:
+            file.close()

@@ -1,0 +1,38 @@
+"""What can go wrong with a log: the disk, or the log's own state.
+
+| error                | what it means                                          | what the caller may do          |
+|----------------------|--------------------------------------------------------|---------------------------------|
+| `StorageFullError`   | no room; the log is as it was before                   | refuse, try later               |
+| `StorageFailedError` | another error; as it was before, unless it is fenced   | refuse, tell an operator        |
+| `NotWritableError`   | read-only or fenced, and stays so until a restart      | refuse everything               |
+"""
+
+from __future__ import annotations
+
+import errno
+
+from penstock.base.errors import CorruptionError, OperationalError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class StorageFailedError(OperationalError):
+    """The disk refused an operation."""
+
+
+class StorageFullError(StorageFailedError):
+    """The disk (or the quota) has no room."""
+
+
+class NotWritableError(OperationalError):
+    """The log takes no messages in its present state."""
+
+
+class IndexDamagedError(CorruptionError):
+    """An index file cannot be trusted. Harmless: it is rebuilt from its segment."""
+
+
+def storage_error(doing: str, error: OSError) -> StorageFailedError:
+    """`error` as ours; `doing` says what failed, with the path."""
+    kind = StorageFullError if error.errno in _FULL else StorageFailedError
+    return kind(f"{doing}: {error.strerror or error}")

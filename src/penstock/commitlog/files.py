@@ -1,0 +1,42 @@
+"""The files of one log, by name.
+
+| name                          | what it is                                                                     |
+|-------------------------------|--------------------------------------------------------------------------------|
+| `<base offset>.arrows`        | a segment; 20 digits, so that names sort as offsets do                         |
+| `<base offset>.index`         | its index; can be deleted, is rebuilt                                          |
+| `checkpoint`                  | how far the log is on the disk, and where it starts                            |
+| `lineage`                     | which leader epoch began where                                                 |
+| `<any of them>.cut-<position>`| bytes that recovery took out from that position on; nobody reads or deletes it |
+"""
+
+from __future__ import annotations
+
+import re
+
+CHECKPOINT = "checkpoint"
+LINEAGE = "lineage"
+_SEGMENT = re.compile(r"(\d{20})\.arrows")
+_OFFSET_END = 2**63
+_KNOWN = re.compile(r"\d{20}\.index|checkpoint|lineage(\.new)?|.+\.cut-\d+(\.\d+)?")
+
+
+def segment_path(directory: str, base_offset: int) -> str:
+    """Path of the segment that begins with `base_offset`."""
+    return f"{directory}/{base_offset:020d}.arrows"
+
+
+def index_path(segment: str) -> str:
+    """Path of the index of the segment at path `segment`."""
+    return f"{segment.removesuffix('.arrows')}.index"
+
+
+def base_offset_of(name: str) -> int | None:
+    """The base offset of a segment's file name, or None if it names no segment."""
+    match = _SEGMENT.fullmatch(name)
+    offset = int(match.group(1)) if match else _OFFSET_END
+    return offset if offset < _OFFSET_END else None
+
+
+def is_known(name: str) -> bool:
+    """Whether a log may have a file of this name."""
+    return base_offset_of(name) is not None or _KNOWN.fullmatch(name) is not None

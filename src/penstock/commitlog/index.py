@@ -1,0 +1,223 @@
+"""Index: one fixed-width entry per batch, for lookup by offset, time and position.
+
+Rules: an index can be deleted, short or corrupt: it is rebuilt from its segment. An entry reaches the file only after
+its batch has reached the disk, so an index never claims more than the segment holds. Entries are in the order of the
+segment; offset, position and time rise together, so each of them can be searched by halving.
+
+One entry, 64 bytes, little-endian:
+
+| byte | type | field              | byte | type | field                                    |
+|------|------|--------------------|------|------|------------------------------------------|
+| 0    | u64  | position           | 40   | u32  | size of the batch in bytes               |
+| 8    | u64  | base offset        | 44   | u32  | count of rows                            |
+| 16   | u64  | end offset         | 48   | u32  | leader epoch                             |
+| 24   | i64  | min timestamp (µs) | 52   | u32  | CRC-32C of the batch                     |
+| 32   | i64  | max timestamp (µs) | 56   | u32  | entry version, 1                         |
+|      |      |                    | 60   | u32  | CRC-32C of the bytes 0 to 59 of the entry|
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from penstock.batch.header import BatchHeader
+from penstock.commitlog.errors import IndexDamagedError
+from penstock.hot.crc import crc32c
+from penstock.vfs import Buffer, File
+
+ENTRY_BYTES = 64
+ENTRY_VERSION = 1
+_BODY = struct.Struct("<QQQqqIIIII")
+_CRC = struct.Struct("<I")
+_CRC_POSITION = ENTRY_BYTES - _CRC.size
+assert _BODY.size == _CRC_POSITION
+
+
+class Extent(NamedTuple):
+    """Where one batch lies and what it covers."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    end_offset: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+
+    @property
+    def end_position(self) -> int:
+        """Position after the batch."""
+        return self.position + self.size_bytes
+
+
+class IndexEntry(NamedTuple):
+    """One entry as it lies in the file, without its CRC."""
+
+    position: int
+    base_offset: int
+    end_offset: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    size_bytes: int
+    rows: int
+    leader_epoch: int
+    batch_crc: int
+    version: int
+
+    def extent(self) -> Extent:
+        """The part of it that lookups use."""
+        return Extent(self[0], self[5], self[1], self[2], self[3], self[4])
+
+
+def pack_entry(position: int, header: BatchHeader) -> bytes:
+    """The entry of the batch at `position`: ENTRY_BYTES bytes."""
+    body = _BODY.pack(
+        position,
+        header.base_offset,
+        header.end_offset,
+        header.min_timestamp_us,
+        header.max_timestamp_us,
+        header.size_bytes,
+        header.count,
+        header.leader_epoch,
+        header.crc,
+        ENTRY_VERSION,
+    )
+    return body + _CRC.pack(crc32c(body))
+
+
+def pack_entries(places: Iterable[tuple[int, BatchHeader]]) -> bytes:
+    """The entries of several batches, end to end."""
+    return b"".join([pack_entry(position, header) for position, header in places])
+
+
+def unpack_entry(data: Buffer, *, file: str = "", position: int = 0) -> IndexEntry:
+    """The entry in the ENTRY_BYTES bytes `data`; IndexDamagedError if it fails its check."""
+    if len(data) != ENTRY_BYTES:
+        raise IndexDamagedError(file, position, f"an index entry of {ENTRY_BYTES} bytes", f"{len(data)} bytes")
+    body = data[:_CRC_POSITION]
+    (wanted,) = _CRC.unpack_from(data, _CRC_POSITION)
+    if (crc := crc32c(body)) != wanted:
+        raise IndexDamagedError(file, position, f"CRC-32C {wanted:08x}", f"{crc:08x}")
+    entry = IndexEntry._make(_BODY.unpack(body))
+    if entry.version != ENTRY_VERSION:
+        raise IndexDamagedError(file, position, f"entry version {ENTRY_VERSION}", str(entry.version))
+    return entry
+
+
+class Entries(Protocol):
+    """The batches of one segment, numbered from 0."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def extent(self, number: int) -> Extent:
+        """Batch `number`. IndexDamagedError where an index file cannot be trusted."""
+
+    def last_at_or_below(self, offset: int) -> int:
+        """Number of the last batch with base_offset <= offset, or -1."""
+
+
+class ActiveEntries:
+    """The entries of the segment that is being written: arrays that only grow, seen up to a fixed count."""
+
+    __slots__ = ("_bases", "_end_offset", "_end_position", "_max", "_min", "_positions", "count")
+
+    def __init__(
+        self,
+        columns: tuple[array[int], array[int], array[int], array[int]],
+        count: int,
+        end_offset: int,
+        end_position: int,
+    ) -> None:
+        self._bases, self._positions, self._min, self._max = columns
+        self.count = count
+        self._end_offset = end_offset
+        self._end_position = end_position
+
+    def extent(self, number: int) -> Extent:
+        """Batch `number`; it ends where the next one begins."""
+        position = self._positions[number]
+        if number + 1 < self.count:
+            end_offset, end_position = self._bases[number + 1], self._positions[number + 1]
+        else:
+            end_offset, end_position = self._end_offset, self._end_position
+        return Extent(
+            position, end_position - position, self._bases[number], end_offset, self._min[number], self._max[number]
+        )
+
+    def last_at_or_below(self, offset: int) -> int:
+        """Number of the last batch with base_offset <= offset, or -1."""
+        return bisect_right(self._bases, offset, 0, self.count) - 1
+
+
+class PackedEntries:
+    """Entries in memory, as they would lie in a file. Gaps between them are damage."""
+
+    __slots__ = ("_data", "count")
+
+    def __init__(self, data: Buffer) -> None:
+        assert len(data) % ENTRY_BYTES == 0
+        self._data = data
+        self.count = len(data) // ENTRY_BYTES
+
+    @property
+    def data(self) -> Buffer:
+        """All entries, end to end."""
+        return self._data
+
+    def entry(self, number: int) -> IndexEntry:
+        """Entry `number` with all its fields."""
+        assert 0 <= number < self.count
+        return IndexEntry._make(_BODY.unpack_from(self._data, number * ENTRY_BYTES))
+
+    def extent(self, number: int) -> Extent:
+        """Batch `number`."""
+        return self.entry(number).extent()
+
+    def last_at_or_below(self, offset: int) -> int:
+        """Number of the last batch with base_offset <= offset, or -1."""
+        return bisect_right(range(self.count), offset, key=lambda number: self.extent(number).base_offset) - 1
+
+
+class FileEntries:
+    """Entries read from an index file one by one, each checked; for sealed segments, which cost no memory."""
+
+    __slots__ = ("_file", "count")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        size = file.size()
+        if size % ENTRY_BYTES or not size:
+            raise IndexDamagedError(file.path, size, f"one or more entries of {ENTRY_BYTES} bytes", f"{size} bytes")
+        self.count = size // ENTRY_BYTES
+
+    def extent(self, number: int) -> Extent:
+        """Batch `number`; IndexDamagedError if its entry fails the check."""
+        assert 0 <= number < self.count
+        position = number * ENTRY_BYTES
+        data = self._file.read_at(position, ENTRY_BYTES)
+        return unpack_entry(data, file=self._file.path, position=position).extent()
+
+    def last_at_or_below(self, offset: int) -> int:
+        """Number of the last batch with base_offset <= offset, or -1."""
+        return bisect_right(range(self.count), offset, key=lambda number: self.extent(number).base_offset) - 1
+
+
+def first_not_before(entries: Entries, timestamp_us: int) -> int:
+    """Number of the first batch that holds a row at or after `timestamp_us`; `count` if there is none."""
+    return bisect_left(range(entries.count), timestamp_us, key=lambda number: entries.extent(number).max_timestamp_us)
+
+
+def last_ending_at_or_below_position(entries: Entries, position: int) -> int:
+    """Number of the last batch that ends at or before `position`, or -1."""
+    return bisect_right(range(entries.count), position, key=lambda number: entries.extent(number).end_position) - 1
+
+
+def last_ending_at_or_below(entries: Entries, offset: int) -> int:
+    """Number of the last batch with end_offset <= offset, or -1."""
+    return bisect_right(range(entries.count), offset, key=lambda number: entries.extent(number).end_offset) - 1

@@ -1,0 +1,166 @@
+"""Lineage: which leader epoch began at which offset.
+
+Rules: epochs rise, offsets do not fall. An epoch that wrote nothing is replaced by the next one. What cannot be read is
+copied aside before the file is written anew; the batches themselves carry their epoch too.
+
+One entry, 24 bytes, little-endian, at byte 24 · n:
+
+| byte | type | field        |
+|------|------|--------------|
+| 0    | u64  | leader epoch |
+| 8    | u64  | start offset |
+| 16   | u32  | zeros        |
+| 20   | u32  | CRC-32C of the bytes 0 to 19 |
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError
+from penstock.commitlog import files
+from penstock.hot.crc import crc32c
+from penstock.vfs import File, Vfs
+
+ENTRY_BYTES = 24
+_BODY = struct.Struct("<QQ4x")
+_CRC = struct.Struct("<I")
+
+
+class LineageEntry(NamedTuple):
+    """One leadership."""
+
+    leader_epoch: int
+    start_offset: int
+
+
+def pack_entry(entry: LineageEntry) -> bytes:
+    """The ENTRY_BYTES bytes of an entry."""
+    body = _BODY.pack(*entry)
+    return body + _CRC.pack(crc32c(body))
+
+
+def unpack_entry(data: bytes, *, file: str = "", position: int = 0) -> LineageEntry:
+    """The entry in `data`, or CorruptionError."""
+    if len(data) != ENTRY_BYTES:
+        raise CorruptionError(file, position, f"a lineage entry of {ENTRY_BYTES} bytes", f"{len(data)} bytes")
+    (wanted,) = _CRC.unpack_from(data, _BODY.size)
+    if (crc := crc32c(data[: _BODY.size])) != wanted:
+        raise CorruptionError(file, position, f"CRC-32C {wanted:08x}", f"{crc:08x}")
+    return LineageEntry._make(_BODY.unpack_from(data))
+
+
+class Read(NamedTuple):
+    """The entries before the first mistake; `size_bytes` is the whole file's."""
+
+    entries: tuple[LineageEntry, ...]
+    size_bytes: int
+    mistake: CorruptionError | None
+
+
+def read(vfs: Vfs, directory: str) -> Read:
+    """Read the lineage of a log; a missing file has no entries."""
+    try:
+        file = vfs.open(f"{directory}/{files.LINEAGE}", read_only=True)
+    except FileNotFoundError:
+        return Read((), 0, None)
+    try:
+        data = file.read_at(0, file.size())
+    finally:
+        file.close()
+    entries: list[LineageEntry] = []
+    for position in range(0, len(data), ENTRY_BYTES):
+        try:
+            entry = unpack_entry(data[position : position + ENTRY_BYTES], file=file.path, position=position)
+            if entries and (entry.leader_epoch <= entries[-1][0] or entry.start_offset < entries[-1][1]):
+                raise CorruptionError(file.path, position, f"more than {entries[-1]}", str(entry))
+        except CorruptionError as error:
+            return Read(tuple(entries), len(data), error)
+        entries.append(entry)
+    return Read(tuple(entries), len(data), None)
+
+
+def rewrite(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
+    """Put a new file in the place of the old one, at once and durably."""
+    path = f"{directory}/{files.LINEAGE}"
+    file = vfs.open(f"{path}.new", create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, b"".join(map(pack_entry, entries)))
+        file.sync()
+    finally:
+        file.close()
+    vfs.rename(f"{path}.new", path)
+    vfs.sync_dir(directory)
+
+
+def mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]) -> None:
+    """Write the file anew with `entries`; what could not be read in it is kept in a side file. OSError."""
+    path = f"{directory}/{files.LINEAGE}"
+    position = len(found.entries) * ENTRY_BYTES
+    file = vfs.open(path)
+    try:
+        rest = file.read_at(position, found.size_bytes - position)
+    finally:
+        file.close()
+    if len(rest) >= ENTRY_BYTES and any(rest):
+        there = vfs.list(directory)
+        names = (f"{files.LINEAGE}.cut-{position}.{number}" for number in range(limits.CUT_FILES_MAX))
+        name = next((name for name in names if name not in there), None)
+        if name is None:
+            raise OSError(f"{path}: there are {limits.CUT_FILES_MAX} side files already")
+        side = vfs.open(f"{directory}/{name}", create=True)
+        try:
+            side.write_at(0, rest)
+            side.sync()
+        finally:
+            side.close()
+    rewrite(vfs, directory, entries)
+
+
+class Lineage:
+    """The leaderships of one log, in memory and in their file."""
+
+    __slots__ = ("_directory", "_vfs", "entries")
+
+    def __init__(self, vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
+        self._vfs = vfs
+        self._directory = directory
+        self.entries = tuple(entries)
+
+    def start(self, entry: LineageEntry) -> None:
+        """Write one more leadership (not yet synced), or raise OSError."""
+        kept = self.entries
+        if kept and kept[-1].start_offset == entry.start_offset:
+            kept = kept[:-1]
+        file = self._open(create=True)
+        try:
+            file.write_at(len(kept) * ENTRY_BYTES, pack_entry(entry))
+        finally:
+            file.close()
+        self.entries = (*kept, entry)
+
+    def sync(self) -> None:
+        """Return once what was written survives a power loss."""
+        file = self._open()
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def _open(self, *, create: bool = False) -> File:
+        return self._vfs.open(f"{self._directory}/{files.LINEAGE}", create=create)
+
+
+def still_needed(entries: tuple[LineageEntry, ...], log_start: int, log_end: int) -> tuple[LineageEntry, ...]:
+    """The entries that a log from `log_start` to `log_end` has a use for: none that began beyond its end,
+    and, once there are many, none that ended before its start.
+    """
+    kept = tuple(entry for entry in entries if entry.start_offset <= log_end)
+    if len(kept) <= limits.LINEAGE_ENTRIES_MAX:
+        return kept
+    first = max((n for n, entry in enumerate(kept) if entry.start_offset <= log_start), default=0)
+    return kept[first:]

@@ -1,0 +1,507 @@
+"""Log: one partition's messages, in segments; written by one task, read by any thread through views.
+
+Rules: one writer. `append` writes to the page cache and returns; durability is another matter: `flush` gives a task for
+a disk thread, and `flushed` tells the log that it is done. At most one flush is under way; what is appended meanwhile
+goes with the next one, so one fdatasync serves all that waits. Nothing below flushed_end is ever cut by recovery.
+
+Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the caller stamps max(now, last_timestamp_us).
+
+| state     | append | flush | retention | how it gets there                                    | how it gets out    |
+|-----------|--------|-------|-----------|------------------------------------------------------|--------------------|
+| WRITABLE  | yes    | yes   | yes       | open                                                 |                    |
+| READ_ONLY | no     | yes   | no        | damage found, at open or by a reader                 | repair and restart |
+| FENCED    | no     | no    | no        | a sync failed, or a failed write could not be undone | restart            |
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from penstock.base import limits
+from penstock.batch.header import BatchHeader
+from penstock.commitlog import files, retention, segment
+from penstock.commitlog import lineage as lineages
+from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
+from penstock.commitlog.lineage import Lineage, LineageEntry
+from penstock.commitlog.recovery import Cut, Recovered, Recovery
+from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.segment import ActiveSegment, Damage, Segment
+from penstock.commitlog.tasks import DirtyFile, Flush, Removal
+from penstock.commitlog.view import LogView
+from penstock.vfs import Buffer, Vfs
+
+_NEVER = 2**63 - 1
+
+
+class LogState(Enum):
+    """What may be done with a log. See the module's table."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read_only"
+    FENCED = "fenced"
+
+
+class Log:
+    """One partition's log. Make it with `Log.open`."""
+
+    def __init__(
+        self, vfs: Vfs, directory: str, ids: tuple[int, int], config: LogConfig, found: Recovered, now_us: int
+    ) -> None:
+        """For `open` only."""
+        self._vfs = vfs
+        self._directory = directory
+        self._ids = ids
+        self._config = config
+        self._sealed = tuple(found.sealed)
+        self._active: ActiveSegment | None = found.active
+        self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
+        self._log_start = found.log_start
+        self._log_end = self._flushed_end = found.log_end
+        self._last_timestamp_us = found.last_timestamp_us
+        self._leader_epoch = found.leader_epoch
+        self._sealed_bytes = sum(one.size_bytes for one in found.sealed)
+        self._damage = tuple(found.damage)
+        self._new_damage: list[Damage] = []  # appended to by readers in any thread
+        self.cuts: tuple[Cut, ...] = tuple(found.cuts)
+        self.notices: tuple[str, ...] = tuple(found.notices)
+        # Where flushed_end lies, for the checkpoint.
+        self._flushed_at = (0, 0) if self._active is None else (self._active.base_offset, self._active.size_bytes)
+        self._unflushed: list[tuple[ActiveSegment, Segment]] = []  # sealed since the last flush
+        self._flush: Flush | None = None
+        self._names_dirty = False
+        self._lineage_dirty = False
+        self._unremoved: tuple[str, ...] = ()
+        self._start_moved = False
+        self._checkpoint = CheckpointFile(vfs, directory, found.checkpoint.sequence if found.checkpoint else 0)
+        self._checkpoint_dirty = False
+        self._checkpoint_synced_us = self._retained_us = now_us
+        self._checkpoint_due = False
+        self._lineage = Lineage(vfs, directory, ())
+        self._roll_at_us = _NEVER
+        self._start_timestamp: tuple[int, int | None] = (-1, None)  # (log_start, its timestamp)
+        self._set_roll_time()
+
+    @classmethod
+    def open(
+        cls, vfs: Vfs, directory: str, stream_id: int, partition: int, config: LogConfig, *, now_us: int
+    ) -> Log:
+        """The log in `directory`, recovered; or a new one, whose files are durable. StorageFailedError."""
+        try:
+            found = Recovery(vfs, directory, stream_id, partition).run()
+            log = cls(vfs, directory, (stream_id, partition), config, found, now_us)
+            log._open_lineage()
+            if log._state is LogState.WRITABLE:
+                # Even if nothing was found to change: the folder's own name must be durable.
+                log._save_checkpoint()
+                log._checkpoint.sync()
+                if found.checkpoint is None:
+                    vfs.sync_dir(directory)
+                log._checkpoint_dirty = False
+        except OSError as error:
+            raise storage_error(f"{directory} cannot be opened", error) from error
+        return log
+
+    @property
+    def log_start(self) -> int:
+        """First offset that is kept."""
+        return self._log_start
+
+    @property
+    def log_end(self) -> int:
+        """Offset that the next message gets."""
+        return self._log_end
+
+    @property
+    def flushed_end(self) -> int:
+        """Everything before it survives a power loss."""
+        return self._flushed_end
+
+    @property
+    def last_timestamp_us(self) -> int:
+        """Timestamp of the newest message that there ever was; 0 before the first."""
+        return self._last_timestamp_us
+
+    @property
+    def leader_epoch(self) -> int:
+        """The highest leader epoch that the log knows of; 0 before the first."""
+        return self._leader_epoch
+
+    @property
+    def lineage(self) -> tuple[LineageEntry, ...]:
+        """The leaderships, oldest first."""
+        return self._lineage.entries
+
+    @property
+    def directory(self) -> str:
+        """Its folder within the file system."""
+        return self._directory
+
+    @property
+    def config(self) -> LogConfig:
+        """The rules in force."""
+        return self._config
+
+    @property
+    def state(self) -> LogState:
+        """What may be done."""
+        if self._new_damage:
+            self._take_damage()
+        return self._state
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Ranges that cannot be read, as far as they are known."""
+        if self._new_damage:
+            self._take_damage()
+        return self._damage
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segment files."""
+        return self._sealed_bytes + (0 if self._active is None else self._active.size_bytes)
+
+    @property
+    def segment_count(self) -> int:
+        """Segments, the active one too."""
+        return len(self._sealed) + (self._active is not None)
+
+    def configure(self, config: LogConfig) -> None:
+        """Take other rules from now on."""
+        self._config = config
+        self._set_roll_time()
+
+    # Writing.
+
+    def append(self, data: Buffer, header: BatchHeader) -> None:
+        """Write one batch (whose header is `header`) at the end. It begins where the log ends, in offset and time.
+
+        StorageFullError, StorageFailedError: the log is as it was before. NotWritableError.
+        """
+        active = self._active
+        if self._state is not LogState.WRITABLE or active is None:
+            raise NotWritableError(f"{self._directory} is {self._state.value}")
+        assert header.base_offset == self._log_end, (header.base_offset, self._log_end)
+        assert header.min_timestamp_us >= self._last_timestamp_us, "timestamps never decrease"
+        size = header.size_bytes
+        assert len(data) == size, (len(data), size)
+        if active.count and (
+            active.size_bytes + size > self._config.segment_bytes or header.min_timestamp_us >= self._roll_at_us
+        ):
+            active = self._roll(active)
+        try:
+            active.file.write_at(active.size_bytes, data)
+        except OSError as error:
+            raise self._cut_back(active, error) from error
+        active.add(header)
+        if active.count == 1:
+            self._set_roll_time()
+        self._log_end = header.end_offset
+        self._last_timestamp_us = header.max_timestamp_us
+
+    def start_epoch(self, leader_epoch: int) -> None:
+        """A leadership begins at log_end; durable with the next flush. StorageFailedError, NotWritableError."""
+        if self._state is not LogState.WRITABLE:
+            raise NotWritableError(f"{self._directory} is {self._state.value}")
+        assert leader_epoch > self._leader_epoch, (leader_epoch, self._leader_epoch)
+        try:
+            self._lineage.start(LineageEntry(leader_epoch, self._log_end))
+        except OSError as error:
+            raise storage_error(f"the lineage of {self._directory} cannot be written", error) from error
+        self._leader_epoch = leader_epoch
+        self._lineage_dirty = self._names_dirty = True
+
+    def _roll(self, active: ActiveSegment) -> ActiveSegment:
+        try:
+            new = segment.create(self._vfs, self._directory, self._log_end, *self._ids)
+        except OSError as error:
+            self._forget_new_segment()
+            raise storage_error(f"no new segment in {self._directory}", error) from error
+        sealed = active.seen(self._log_end, self._last_timestamp_us)
+        self._sealed = (*self._sealed, sealed)
+        self._sealed_bytes += active.size_bytes
+        self._unflushed.append((active, sealed))
+        self._active = new
+        self._names_dirty = True
+        self._set_roll_time()
+        return new
+
+    def _forget_new_segment(self) -> None:
+        # A file of that name would stand in the way once the old segment goes on.
+        path = files.segment_path(self._directory, self._log_end)
+        try:
+            self._vfs.remove(path)
+        except OSError:
+            self._state = LogState.FENCED
+
+    def _cut_back(self, active: ActiveSegment, error: OSError) -> StorageFailedError:
+        try:
+            active.file.truncate(active.size_bytes)
+        except OSError:
+            self._state = LogState.FENCED
+        return storage_error(f"{active.path} cannot be written", error)
+
+    def _set_roll_time(self) -> None:
+        first = None if self._active is None else self._active.first_timestamp_us()
+        age = self._config.segment_age_us
+        self._roll_at_us = _NEVER if first is None or age is None else first + age
+
+    # Flushing.
+
+    def flush(self) -> Flush | None:
+        """A task that makes durable all that was appended so far; None if nothing is to do, or one is under way."""
+        active = self._active
+        if self._flush is not None or self._state is LogState.FENCED or active is None:
+            return None
+        has_bytes = self._log_end != self._flushed_end or bool(self._unflushed)
+        if not (has_bytes or self._names_dirty or self._checkpoint_due):
+            return None
+        dirty = [DirtyFile(one.file, *one.take_places(), sealed) for one, sealed in self._unflushed]
+        if has_bytes or self._names_dirty:
+            dirty.append(DirtyFile(active.file, *active.take_places(), None))
+        self._flush = Flush(
+            self._vfs,
+            self._directory,
+            tuple(dirty),
+            end=self._log_end,
+            end_position=active.size_bytes,
+            segment_base=active.base_offset,
+            sync_first=self._lineage.sync if self._lineage_dirty else None,
+            sync_names=self._names_dirty,
+            sync_last=self._checkpoint.sync if self._checkpoint_due else None,
+        )
+        self._unflushed = []
+        self._names_dirty = self._lineage_dirty = self._checkpoint_due = False
+        return self._flush
+
+    def flushed(self, flush: Flush) -> None:
+        """`flush.run()` returned."""
+        assert flush is self._flush
+        self._flush = None
+        moved = flush.end != self._flushed_end or flush.segment_base != self._flushed_at[0]
+        self._flushed_end = flush.end
+        self._flushed_at = (flush.segment_base, flush.end_position)
+        for dirty in flush.sealed:
+            assert dirty.sealed is not None
+            dirty.file.close()
+            if dirty.file.path in flush.indexed:
+                dirty.sealed.entries = None
+        if moved:
+            try:
+                self._save_checkpoint()
+            except OSError:
+                # It lags behind: the next start scans a little more. The next flush writes it again.
+                return
+
+    def flush_failed(self, flush: Flush, error: OSError) -> None:
+        """`flush.run()` raised: what it was to flush may be lost, now or later. The log is fenced until a restart."""
+        assert flush is self._flush
+        self._flush = None
+        self._state = LogState.FENCED
+        self.notices = (*self.notices, f"{self._directory} is fenced: a sync failed: {error}")
+        for dirty in flush.sealed:
+            dirty.file.close()
+
+    # Reading.
+
+    def view(self) -> LogView:
+        """The log as it is now, for any thread."""
+        segments = self._sealed
+        if self._active is not None:
+            segments = (*segments, self._active.seen(self._log_end, self._last_timestamp_us))
+        return LogView(self._vfs, segments, self._log_start, self._log_end, self._new_damage.append)
+
+    def _take_damage(self) -> None:
+        found, self._new_damage[:] = list(self._new_damage), []
+        known = {(one.file, one.position) for one in self._damage}
+        self._damage += tuple(one for one in dict.fromkeys(found) if (one.file, one.position) not in known)
+        if self._state is LogState.WRITABLE:
+            self._state = LogState.READ_ONLY
+
+    # Time and retention.
+
+    def tick(self, now_us: int) -> Removal | None:
+        """Do what time asks for: roll by age, retention, the checkpoint. Gives a task if log_start has moved.
+
+        After a tick `flush` may have something to do, too. Call it at `next_tick_us`.
+        """
+        if self.state is not LogState.WRITABLE:
+            return None
+        # A clock that was set back must not put these off until it has caught up.
+        self._checkpoint_synced_us = min(self._checkpoint_synced_us, now_us)
+        self._retained_us = min(self._retained_us, now_us)
+        if self._checkpoint_dirty and now_us - self._checkpoint_synced_us >= _CHECKPOINT_SYNC_INTERVAL_US:
+            self._checkpoint_due = True
+            self._checkpoint_dirty = False
+            self._checkpoint_synced_us = now_us
+        active = self._active
+        assert active is not None
+        if active.count and now_us >= self._roll_at_us:
+            self._try_roll(active)
+        if now_us - self._retained_us >= _RETENTION_INTERVAL_US:
+            self._retained_us = now_us
+            self._retain(now_us)
+        return self._removal()
+
+    @property
+    def next_tick_us(self) -> int | None:
+        """When `tick` has something to do (perhaps in the past); None if nothing until the next append or flush."""
+        if self.state is not LogState.WRITABLE:
+            return None
+        due = [self._roll_at_us]
+        if self._checkpoint_dirty:
+            due.append(self._checkpoint_synced_us + _CHECKPOINT_SYNC_INTERVAL_US)
+        if self._start_moved or self._unremoved:
+            due.append(0)
+        config = self._config
+        retention_us = self._retained_us + _RETENTION_INTERVAL_US
+        if self._log_start < self._flushed_end:
+            if config.max_age_us is not None and (oldest := self._start_timestamp_us()) is not None:
+                due.append(max(retention_us, oldest + config.max_age_us + 1))
+            too_many = config.max_messages is not None and self._log_end - self._log_start > config.max_messages
+            too_big = config.max_bytes is not None and self.size_bytes > config.max_bytes
+            if too_many or too_big:
+                due.append(retention_us)
+        soonest = min(due)
+        return None if soonest == _NEVER else soonest
+
+    def truncate_before(self, offset: int) -> Removal | None:
+        """Give up all messages before `offset` (at most up to flushed_end); durable once the task has run.
+
+        StorageFailedError, NotWritableError.
+        """
+        if self.state is not LogState.WRITABLE:
+            raise NotWritableError(f"{self._directory} is {self._state.value}")
+        self._move_start(min(offset, self._flushed_end))
+        return self._removal()
+
+    def removal_failed(self, removal: Removal) -> None:
+        """`removal.run()` raised OSError: a later tick tries again."""
+        self._unremoved = (*removal.paths, *self._unremoved)
+        self._start_moved = True
+
+    def _try_roll(self, active: ActiveSegment) -> None:
+        try:
+            self._roll(active)
+        except StorageFailedError:
+            # No harm: the segment goes on as it is, the next tick tries again, and an append reports a full disk.
+            return
+
+    def _retain(self, now_us: int) -> None:
+        config = self._config
+        if config.max_age_us is None and config.max_messages is None and config.max_bytes is None:
+            return
+        oldest = self._start_timestamp_us() if config.max_age_us is not None else None
+        expired = oldest is not None and config.max_age_us is not None and oldest < now_us - config.max_age_us
+        too_many = config.max_messages is not None and self._log_end - self._log_start > config.max_messages
+        too_big = config.max_bytes is not None and self.size_bytes > config.max_bytes
+        if not (expired or too_many or too_big):
+            return
+        wanted = retention.log_start_by(
+            config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end
+        )
+        try:
+            self._move_start(wanted)
+        except StorageFailedError:
+            return  # the next tick tries again
+
+    def _move_start(self, log_start: int) -> None:
+        if log_start <= self._log_start:
+            return
+        before, self._log_start = self._log_start, log_start
+        try:
+            self._save_checkpoint()
+        except OSError as error:
+            self._log_start = before
+            raise storage_error(f"the checkpoint of {self._directory} cannot be written", error) from error
+        self._start_moved = True
+        active = self._active
+        assert active is not None
+        if log_start == self._log_end and active.count:
+            self._try_roll(active)
+        kept = tuple(one for one in self._sealed if one.end_offset > log_start)
+        gone = self._sealed[: len(self._sealed) - len(kept)]
+        for one, sealed in self._unflushed:
+            if sealed.end_offset <= log_start:
+                one.file.close()  # its bytes are on the disk: log_start is not beyond flushed_end
+        self._unflushed = [(one, sealed) for one, sealed in self._unflushed if sealed.end_offset > log_start]
+        self._sealed = kept
+        self._sealed_bytes -= sum(one.size_bytes for one in gone)
+        self._unremoved += tuple(one.path for one in gone)
+
+    def _removal(self) -> Removal | None:
+        if not self._start_moved:
+            return None
+        self._start_moved = False
+        paths, self._unremoved = self._unremoved, ()
+        return Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
+
+    def _start_timestamp_us(self) -> int | None:
+        if self._start_timestamp[0] != self._log_start or self._start_timestamp[1] is None:
+            self._start_timestamp = (self._log_start, self.view().start_timestamp_us())
+        return self._start_timestamp[1]
+
+    # Checkpoint, lineage, end.
+
+    def checkpoint(self) -> None:
+        """Write the checkpoint and sync it, in this thread. OSError."""
+        self._save_checkpoint()
+        self._checkpoint.sync()
+        self._checkpoint_dirty = False
+
+    def close(self) -> None:
+        """Make everything durable, in this thread, and give back the files. No flush may be under way.
+
+        StorageFailedError if a sync failed; the log is closed nevertheless.
+        """
+        assert self._flush is None, "a flush is under way"
+        try:
+            if (flush := self.flush()) is not None:
+                try:
+                    flush.run()
+                except OSError as error:
+                    self.flush_failed(flush, error)
+                    raise
+                self.flushed(flush)
+            if self._state is LogState.WRITABLE:
+                self.checkpoint()
+        except OSError as error:
+            raise storage_error(f"{self._directory} cannot be closed cleanly", error) from error
+        finally:
+            for one, _ in self._unflushed:
+                one.file.close()
+            if self._active is not None:
+                self._active.file.close()
+
+    def _save_checkpoint(self) -> None:
+        self._checkpoint_dirty = True
+        self._checkpoint.write(
+            Checkpoint(
+                sequence=0,
+                stream_id=self._ids[0],
+                partition=self._ids[1],
+                leader_epoch=self._leader_epoch,
+                flushed_end=self._flushed_end,
+                segment_base=self._flushed_at[0],
+                segment_position=self._flushed_at[1],
+                log_start=self._log_start,
+                last_timestamp_us=self._last_timestamp_us,
+            )
+        )
+
+    def _open_lineage(self) -> None:
+        found = lineages.read(self._vfs, self._directory)
+        if found.entries:
+            self._leader_epoch = max(self._leader_epoch, found.entries[-1].leader_epoch)
+        entries = found.entries
+        if self._state is LogState.WRITABLE:
+            entries = lineages.still_needed(entries, self._log_start, self._log_end)
+            if found.mistake is not None or entries != found.entries:
+                lineages.mend(self._vfs, self._directory, found, entries)
+        if found.mistake is not None:
+            self.notices = (*self.notices, str(found.mistake))
+        self._lineage = Lineage(self._vfs, self._directory, entries)
+
+
+_CHECKPOINT_SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
+_RETENTION_INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000

@@ -1,0 +1,127 @@
+"""Scan one segment from its beginning: for recovery, and for an index that is lost.
+
+Rules: nothing is changed here but an index file, which holds nothing that the segment does not. Below the flushed
+position a mistake is damage, and the scan goes on behind it; from there on it is a torn tail, and the scan ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from penstock.base.errors import CorruptionError
+from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog import files, index
+from penstock.commitlog.errors import IndexDamagedError
+from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
+from penstock.commitlog.scan import Beyond, Found, Walk, find_behind
+from penstock.commitlog.segment import Damage, Segment
+from penstock.vfs import File, Vfs
+
+
+@dataclass(slots=True)
+class Torn:
+    """Where a segment stops making sense beyond what was flushed. `behind` is a verified batch farther on, if any."""
+
+    position: int
+    reason: str
+    behind: Found | None
+
+
+@dataclass(slots=True)
+class Scan:
+    """What the batches of one segment are."""
+
+    entries: bytearray = field(default_factory=bytearray)
+    end_position: int = SCHEMA_BYTES
+    end_offset: int = 0
+    last_timestamp_us: int = 0
+    leader_epoch: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    torn: Torn | None = None
+
+
+def scan_segment(
+    vfs: Vfs, file: File, *, base_offset: int, size_bytes: int, flushed_position: int | None, end_offset: int | None
+) -> Scan:
+    """Verify every batch of a segment. `end_offset`: where it must end at the latest, None if not known.
+
+    `flushed_position` None: not known; a mistake is then damage if something verified lies behind it.
+    """
+    scan = Scan(end_offset=base_offset)
+    position = SCHEMA_BYTES
+    while True:
+        walk = Walk(file, position=position, end_position=size_bytes, offset=scan.end_offset)
+        for place, header in walk:
+            scan.entries += index.pack_entry(place, header)
+            scan.last_timestamp_us = max(scan.last_timestamp_us, header.max_timestamp_us)
+            scan.leader_epoch = max(scan.leader_epoch, header.leader_epoch)
+        scan.end_position, scan.end_offset = walk.position, walk.offset
+        if walk.mistake is None:
+            return scan
+        beyond = Beyond(walk.position, size_bytes, walk.offset, end_offset)
+        found = find_behind(file, beyond, _hints(vfs, file.path, walk.position))
+        is_damage = found is not None if flushed_position is None else walk.position < flushed_position
+        if not is_damage:
+            scan.torn = Torn(walk.position, str(walk.mistake), found)
+            return scan
+        lost_end = None if found is None else found.base_offset
+        scan.damage.append(Damage(file.path, walk.position, walk.offset, lost_end, str(walk.mistake)))
+        if found is None:
+            return scan
+        position, scan.end_offset = found.position, found.base_offset
+
+
+def _hints(vfs: Vfs, path: str, position: int) -> Iterator[int]:
+    """Positions behind `position` that the index file names, as far as it can be trusted."""
+    try:
+        file = vfs.open(files.index_path(path), read_only=True)
+    except OSError:
+        return
+    try:
+        for number in range(file.size() // ENTRY_BYTES):
+            with contextlib.suppress(IndexDamagedError):
+                entry = index.unpack_entry(file.read_at(number * ENTRY_BYTES, ENTRY_BYTES))
+                if entry.position > position:
+                    yield entry.position
+    finally:
+        file.close()
+
+
+def rebuild_index(vfs: Vfs, file: File, segment: Segment) -> tuple[PackedEntries, tuple[Damage, ...]]:
+    """The entries of a sealed segment, from the segment itself; also written to its index file if all is sound."""
+    scan = scan_segment(
+        vfs,
+        file,
+        base_offset=segment.base_offset,
+        size_bytes=segment.size_bytes,
+        flushed_position=segment.size_bytes,
+        end_offset=segment.end_offset,
+    )
+    complete_damage(scan, file.path, segment.end_offset)
+    if not scan.damage:
+        with contextlib.suppress(OSError):
+            write_index(vfs, file.path, scan.entries)
+    return PackedEntries(bytes(scan.entries)), tuple(scan.damage)
+
+
+def complete_damage(scan: Scan, path: str, end_offset: int) -> None:
+    """Give damage of unknown extent its end, and report offsets that are missing before `end_offset`."""
+    if scan.damage and scan.damage[-1].end_offset is None:
+        last = scan.damage[-1]
+        scan.damage[-1] = Damage(path, last.position, last.base_offset, end_offset, last.reason)
+    elif scan.end_offset < end_offset:
+        reason = str(CorruptionError(path, scan.end_position, f"offset {scan.end_offset}", "the end of the file"))
+        scan.damage.append(Damage(path, scan.end_position, scan.end_offset, end_offset, reason))
+
+
+def write_index(vfs: Vfs, segment_path: str, entries: bytes | bytearray) -> None:
+    """Make the index file hold exactly `entries`, touching it only if it does not; or OSError. Not synced."""
+    file = vfs.open(files.index_path(segment_path), create=True)
+    try:
+        if file.size() != len(entries) or file.read_at(0, len(entries)) != entries:
+            file.write_at(0, entries)
+            file.truncate(len(entries))
+    finally:
+        file.close()

@@ -1,0 +1,433 @@
+"""Recovery: what a log finds in its folder at start, and what it makes of it.
+
+Rules: nothing is deleted because it could not be understood. What was flushed is never cut; if it cannot be read, that
+is damage: it is reported, the log is read-only, and everything else can be read. What was not flushed may be torn: it
+is cut there, and if something whole lies behind the cut, the cut bytes are kept in a side file. What is kept beyond
+flushed_end is written once more and synced, because an earlier sync may have failed and left it in the page cache only.
+
+| found                                     | flushed         | beyond           | no checkpoint             |
+|-------------------------------------------|-----------------|------------------|---------------------------|
+| broken bytes, nothing whole behind        | damage          | cut              | cut, bytes kept           |
+| broken bytes, something whole behind      | damage          | cut, bytes kept  | damage                    |
+| schema message short or broken            | damage (0 rows) | cut at byte 0    | last: cut; others: damage |
+| segment of another stream or newer format | damage          | damage           | damage                    |
+| offsets missing between two segments      | damage          | later ones aside | damage                    |
+| index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
+
+"Something whole" is a batch that verifies; "aside" is a rename to `<segment>.cut-0`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, RemoteError
+from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
+from penstock.commitlog import checkpoint as checkpoints
+from penstock.commitlog import files, rebuild
+from penstock.commitlog.checkpoint import Checkpoint
+from penstock.commitlog.errors import IndexDamagedError
+from penstock.commitlog.index import FileEntries, PackedEntries
+from penstock.commitlog.rebuild import Scan, Torn
+from penstock.commitlog.scan import Beyond, find_behind
+from penstock.commitlog.segment import ActiveSegment, Damage, Segment, create
+from penstock.vfs import File, Vfs
+
+_ALL = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Bytes that were never flushed and that recovery took out of the log. `kept_as` is their side file, if any."""
+
+    file: str
+    position: int
+    length_bytes: int
+    kept_as: str | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The log as recovery leaves it. `active` None: there is damage, nothing may be written."""
+
+    sealed: list[Segment] = field(default_factory=list)
+    active: ActiveSegment | None = None
+    log_start: int = 0
+    log_end: int = 0
+    last_timestamp_us: int = 0
+    leader_epoch: int = 0
+    checkpoint: Checkpoint | None = None
+    damage: list[Damage] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Found:
+    """One segment file, and what was seen in it. `foreign`: why it is not ours to read."""
+
+    path: str
+    base_offset: int
+    next_base: int | None
+    size_bytes: int
+    flushed_position: int | None
+    foreign: str | None = None
+    scan: Scan | None = None  # None: its index agrees with it
+    last_timestamp_us: int = 0
+
+    def has_batches(self) -> bool:
+        """Whether anything in it verifies."""
+        scan = self.scan
+        return scan is None or bool(scan.entries) or (scan.torn is not None and scan.torn.behind is not None)
+
+
+class Recovery:
+    """One run over the folder of one log."""
+
+    def __init__(self, vfs: Vfs, directory: str, stream_id: int, partition: int) -> None:
+        self._vfs = vfs
+        self._directory = directory
+        self._ids = (stream_id, partition)
+        self._out = Recovered()
+        self._names_changed = False
+
+    def run(self) -> Recovered:
+        """Look, decide, mend. OSError if the disk does not let it."""
+        out = self._out
+        names = self._vfs.list(self._directory)
+        out.notices += [f"{self._directory}/{name}: not a file of a log" for name in names if not files.is_known(name)]
+        out.checkpoint = point = self._read_checkpoint()
+        bases = sorted(base for name in names if (base := files.base_offset_of(name)) is not None)
+        self._remove_lone_indexes(names, bases)
+        flushed_end = 0 if point is None else point.flushed_end
+        if point is not None:
+            bases = self._finish_removal(bases, point.log_start)
+            out.last_timestamp_us, out.leader_epoch = point.last_timestamp_us, point.leader_epoch
+        if not bases:
+            self._without_segments(point)
+            return out
+        self._set_log_start(bases[0])
+        found = [
+            self._look(base, bases[number + 1] if number + 1 < len(bases) else None)
+            for number, base in enumerate(bases)
+        ]
+        kept, cut_at = self._decide(found, flushed_end)
+        newest = 0
+        for one in kept:
+            scan = one.scan
+            if scan is not None:
+                out.damage += scan.damage
+                out.leader_epoch = max(out.leader_epoch, scan.leader_epoch)
+                one.last_timestamp_us = scan.last_timestamp_us
+            # A segment in which nothing can be read keeps the order of time: halving passes over it.
+            newest = one.last_timestamp_us = max(newest, one.last_timestamp_us)
+        out.last_timestamp_us = max(out.last_timestamp_us, newest)
+        out.log_end = _end_of(kept[-1], flushed_end)
+        if out.damage:
+            self._keep_as_it_is(kept, flushed_end)
+        else:
+            if cut_at is not None:
+                self._cut(found, cut_at)
+            self._make_writable(kept)
+        return out
+
+    def _read_checkpoint(self) -> Checkpoint | None:
+        found = checkpoints.read(self._vfs, self._directory)
+        self._out.notices += [str(mistake) for mistake in found.mistakes]
+        point = found.newest
+        if point is not None and (point.stream_id, point.partition) != self._ids:
+            self._out.notices.append(f"{self._directory}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
+            return None
+        return point
+
+    def _remove_lone_indexes(self, names: Sequence[str], bases: list[int]) -> None:
+        # A flush may have written one for a segment that retention removed at the same moment.
+        paths = {files.index_path(files.segment_path(self._directory, base)) for base in bases}
+        for name in names:
+            path = f"{self._directory}/{name}"
+            if name.endswith(".index") and files.is_known(name) and path not in paths:
+                self._vfs.remove(path)
+
+    def _finish_removal(self, bases: list[int], log_start: int) -> list[int]:
+        # log_start was durable before the first of them was removed; a crash came between.
+        while len(bases) > 1 and bases[1] <= log_start:
+            path = files.segment_path(self._directory, bases.pop(0))
+            self._vfs.remove(path)
+            self._vfs.remove(files.index_path(path))
+            self._names_changed = True
+        return bases
+
+    def _set_log_start(self, first_base: int) -> None:
+        out = self._out
+        wanted = first_base if out.checkpoint is None else out.checkpoint.log_start
+        out.log_start = max(wanted, first_base)
+        if wanted < first_base:
+            path = files.segment_path(self._directory, wanted)
+            reason = f"the log begins at offset {first_base}, not at {wanted}"
+            if any(files.CHECKPOINT in notice for notice in out.notices):
+                out.notices.append(f"{path}: {reason}; the other slot of the checkpoint may have said so")
+            else:
+                out.damage.append(Damage(path, 0, wanted, first_base, reason))
+
+    def _without_segments(self, point: Checkpoint | None) -> None:
+        out = self._out
+        if point is None or point.flushed_end == 0:
+            out.active = create(self._vfs, self._directory, 0, *self._ids)
+            out.active.file.sync()
+            self._vfs.sync_dir(self._directory)
+            return
+        path = files.segment_path(self._directory, point.segment_base)
+        out.damage.append(Damage(path, 0, point.log_start, point.flushed_end, "no segment file is there"))
+        out.log_start, out.log_end = point.log_start, point.flushed_end
+        out.sealed.append(
+            Segment(path, out.log_start, out.log_end, 0, out.last_timestamp_us, PackedEntries(b""), tuple(out.damage))
+        )
+
+    # Looking: nothing is changed.
+
+    def _look(self, base_offset: int, next_base: int | None) -> _Found:
+        point = self._out.checkpoint
+        if point is None:
+            flushed_position = None
+        elif base_offset == point.segment_base:
+            flushed_position = point.segment_position
+        else:
+            flushed_position = _ALL if base_offset < point.segment_base else 0
+        file = self._vfs.open(files.segment_path(self._directory, base_offset), read_only=True)
+        try:
+            found = _Found(file.path, base_offset, next_base, file.size(), flushed_position)
+            mistake = self._schema_mistake(found, file)
+            if found.foreign is not None:
+                return found
+            flushed = flushed_position is None or flushed_position == _ALL
+            if mistake is None and next_base is not None and flushed and self._index_agrees(found, next_base):
+                return found
+            self._scan(found, file, mistake)
+        finally:
+            file.close()
+        return found
+
+    def _schema_mistake(self, found: _Found, file: File) -> CorruptionError | None:
+        try:
+            ids = check_schema_message(file.read_at(0, SCHEMA_BYTES), file=found.path)
+        except CorruptionError as error:
+            return error
+        except RemoteError as error:
+            found.foreign = error.message
+            return None
+        if ids != self._ids:
+            found.foreign = f"it is of stream {ids[0]}, partition {ids[1]}; expected {self._ids[0]}, {self._ids[1]}"
+        return None
+
+    def _index_agrees(self, found: _Found, next_base: int) -> bool:
+        try:
+            file = self._vfs.open(files.index_path(found.path), read_only=True)
+        except OSError:
+            return False
+        try:
+            entries = FileEntries(file)
+            first, last = entries.extent(0), entries.extent(entries.count - 1)
+        except (OSError, IndexDamagedError):
+            return False
+        finally:
+            file.close()
+        found.last_timestamp_us = last.max_timestamp_us
+        return (first.position, first.base_offset, last.end_position, last.end_offset) == (
+            SCHEMA_BYTES, found.base_offset, found.size_bytes, next_base
+        )  # fmt: skip
+
+    def _scan(self, found: _Found, file: File, schema_mistake: CorruptionError | None) -> None:
+        found.scan = scan = rebuild.scan_segment(
+            self._vfs,
+            file,
+            base_offset=found.base_offset,
+            size_bytes=found.size_bytes,
+            flushed_position=found.flushed_position,
+            end_offset=found.next_base,
+        )
+        if schema_mistake is None:
+            return
+        may_cut = found.next_base is None if found.flushed_position is None else found.flushed_position == 0
+        if may_cut:
+            beyond = Beyond(0, found.size_bytes, found.base_offset, found.next_base)
+            behind = find_behind(file, beyond)
+            found.scan = Scan(end_position=0, end_offset=found.base_offset)
+            found.scan.torn = Torn(0, str(schema_mistake), behind)
+        else:
+            position = schema_mistake.position
+            scan.damage.insert(
+                0, Damage(found.path, position, found.base_offset, found.base_offset, str(schema_mistake))
+            )
+
+    # Deciding: nothing is changed, but for what the scans say.
+
+    def _decide(self, found: list[_Found], flushed_end: int) -> tuple[list[_Found], int | None]:
+        """The segments that make the log, and the number of the one to cut (None: none is)."""
+        kept: list[_Found] = []
+        for number, one in enumerate(found):
+            if kept and (end := _end_of(kept[-1], flushed_end)) > one.base_offset:
+                reason = f"it begins at offset {one.base_offset}, before the previous one ends at {end}"
+                self._out.damage.append(Damage(one.path, 0, one.base_offset, one.base_offset, reason))
+                continue
+            kept.append(one)
+            if one.scan is None and one.foreign is None:
+                continue
+            end = one.next_base if one.next_base is not None else flushed_end
+            if one.foreign is not None:
+                one.scan = Scan(end_offset=one.base_offset)
+                one.scan.damage.append(Damage(one.path, 0, one.base_offset, max(end, one.base_offset), one.foreign))
+                continue
+            scan = one.scan
+            assert scan is not None
+            if self._is_cut(found, number, kept, flushed_end):
+                return kept, number
+            if scan.torn is not None:
+                scan.damage.append(Damage(one.path, scan.torn.position, scan.end_offset, None, scan.torn.reason))
+                scan.torn = None
+            rebuild.complete_damage(scan, one.path, max(end, scan.end_offset))
+        return kept, None
+
+    def _is_cut(self, found: list[_Found], number: int, kept: list[_Found], flushed_end: int) -> bool:
+        one, later = found[number], found[number + 1 :]
+        scan = one.scan
+        assert scan is not None
+        if scan.torn is None:
+            if one.next_base is None or scan.end_offset >= one.next_base:
+                return False
+            if scan.damage or (self._out.checkpoint is not None and scan.end_offset < flushed_end):
+                return False
+            scan.torn = Torn(scan.end_position, f"the next segment begins at offset {one.next_base}", None)
+        damaged = bool(self._out.damage) or any(each.scan is not None and each.scan.damage for each in kept)
+        if damaged or scan.end_offset < flushed_end or any(each.foreign is not None for each in later):
+            return False
+        return self._out.checkpoint is not None or not any(each.has_batches() for each in later)
+
+    # Mending.
+
+    def _keep_as_it_is(self, kept: list[_Found], flushed_end: int) -> None:
+        for one in kept:
+            entries = None if one.scan is None else PackedEntries(bytes(one.scan.entries))
+            damage = () if one.scan is None else tuple(one.scan.damage)
+            end = _end_of(one, flushed_end)
+            self._out.sealed.append(
+                Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, entries, damage)
+            )
+
+    def _cut(self, found: list[_Found], number: int) -> None:
+        """Take what does not belong to the log out of it: later segments first, so that a crash leaves no gap."""
+        one, later = found[number], found[number + 1 :]
+        scan = one.scan
+        assert scan is not None
+        assert scan.torn is not None
+        torn = scan.torn
+        for each in reversed(later):
+            kept_as = None
+            if each.has_batches():
+                kept_as = self._side_path(each.path, 0)
+                self._vfs.rename(each.path, kept_as)
+            else:
+                self._vfs.remove(each.path)
+            self._vfs.remove(files.index_path(each.path))
+            self._out.cuts.append(Cut(each.path, 0, each.size_bytes, kept_as, torn.reason))
+        if later:
+            self._vfs.sync_dir(self._directory)
+        if torn.position < one.size_bytes or torn.position == 0:
+            self._cut_tail(one, torn)
+
+    def _cut_tail(self, one: _Found, torn: Torn) -> None:
+        file = self._vfs.open(one.path)
+        try:
+            kept_as = None
+            if torn.behind is not None or (self._out.checkpoint is None and not _is_zeros(file, torn, one)):
+                kept_as = self._side_path(one.path, torn.position)
+                self._copy(file, torn.position, one.size_bytes, kept_as)
+            file.truncate(torn.position)
+            if torn.position == 0:
+                file.write_at(0, schema_message(*self._ids))
+                assert one.scan is not None
+                one.scan.end_position = SCHEMA_BYTES
+            file.sync()
+        finally:
+            file.close()
+        cut_bytes = one.size_bytes - torn.position
+        self._out.cuts.append(Cut(one.path, torn.position, cut_bytes, kept_as, torn.reason))
+        one.size_bytes = max(torn.position, SCHEMA_BYTES)
+
+    def _side_path(self, path: str, position: int) -> str:
+        there = set(self._vfs.list(self._directory))
+        for number in range(limits.CUT_FILES_MAX):
+            side = f"{path}.cut-{position}" + (f".{number}" if number else "")
+            if side.rsplit("/", 1)[-1] not in there:
+                return side
+        raise OSError(f"{path}: there are {limits.CUT_FILES_MAX} side files of position {position} already")
+
+    def _copy(self, source: File, position: int, end_position: int, side_path: str) -> None:
+        target = self._vfs.open(side_path, create=True)
+        try:
+            start = position
+            while position < end_position:
+                data = source.read_at(position, min(limits.SCAN_READ_BYTES, end_position - position))
+                target.write_at(position - start, data)
+                position += len(data)
+            target.sync()
+        finally:
+            target.close()
+        self._vfs.sync_dir(self._directory)
+
+    def _make_writable(self, kept: list[_Found]) -> None:
+        out = self._out
+        for one, following in pairwise(kept):
+            if one.scan is not None:
+                self._settle(one, one.scan)
+            end = following.base_offset
+            out.sealed.append(Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, None))
+        last = kept[-1]
+        assert last.scan is not None
+        out.active = ActiveSegment(self._vfs.open(last.path), last.base_offset, last.size_bytes)
+        self._settle(last, last.scan)
+        out.active.load(PackedEntries(bytes(last.scan.entries)))
+        if self._names_changed or out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
+            self._vfs.sync_dir(self._directory)
+
+    def _settle(self, one: _Found, scan: Scan) -> None:
+        """Make durable what was not known to be, and the index fit."""
+        start = min(one.flushed_position or 0, one.size_bytes)
+        if start < one.size_bytes:
+            file = self._vfs.open(one.path)
+            try:
+                while start < one.size_bytes:
+                    data = file.read_at(start, min(limits.SCAN_READ_BYTES, one.size_bytes - start))
+                    file.write_at(start, data)
+                    start += len(data)
+                file.sync()
+            finally:
+                file.close()
+        try:
+            rebuild.write_index(self._vfs, one.path, scan.entries)
+        except OSError:
+            # An index that does not fit must not stay; without one it is rebuilt when somebody asks.
+            with contextlib.suppress(OSError):
+                self._vfs.remove(files.index_path(one.path))
+
+
+def _end_of(one: _Found, flushed_end: int) -> int:
+    if one.scan is None:
+        assert one.next_base is not None
+        return one.next_base
+    lost_end = max((damage.end_offset or 0 for damage in one.scan.damage), default=0)
+    return max(one.scan.end_offset, lost_end)
+
+
+def _is_zeros(file: File, torn: Torn, one: _Found) -> bool:
+    position = torn.position
+    while position < one.size_bytes:
+        data = file.read_at(position, min(limits.SCAN_READ_BYTES, one.size_bytes - position))
+        if any(data):
+            return False
+        position += len(data)
+    return True

@@ -1,0 +1,54 @@
+"""Retention: from which offset on a log is kept.
+
+Rules: exact, to the message for age and count and to the batch for bytes; whole segments below it are removed, the
+rest of the space follows when its segment does. Only what is on the disk is given up, so that log_start survives a
+crash. The newest batch is kept whatever `max_bytes` says, because a limit below the size of one message would keep
+nothing.
+
+| limit          | keeps                                                                     |
+|----------------|---------------------------------------------------------------------------|
+| `max_age_us`   | messages whose timestamp is not more than this before now                 |
+| `max_messages` | the newest so many, counted in offsets                                    |
+| `max_bytes`    | the newest batches whose bytes together are at most this many             |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.base.config import StreamConfig
+from penstock.commitlog.view import LogView
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What a log needs of its stream's config. None: without limit."""
+
+    segment_bytes: int
+    segment_age_us: int | None = None
+    max_age_us: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+
+    @classmethod
+    def of(cls, config: StreamConfig) -> LogConfig:
+        """The part of a stream's config that its logs need."""
+        return cls(
+            segment_bytes=config.segment_bytes,
+            segment_age_us=None if config.segment_age_ms is None else config.segment_age_ms * 1000,
+            max_age_us=None if config.max_age_ms is None else config.max_age_ms * 1000,
+            max_messages=config.max_messages,
+            max_bytes=config.max_bytes,
+        )
+
+
+def log_start_by(config: LogConfig, view: LogView, *, size_bytes: int, now_us: int, end: int) -> int:
+    """The log_start that `config` asks for, at most `end`; never below the present one."""
+    wanted = view.log_start
+    if config.max_messages is not None:
+        wanted = max(wanted, view.log_end - config.max_messages)
+    if config.max_bytes is not None and size_bytes > config.max_bytes:
+        wanted = max(wanted, view.start_keeping(config.max_bytes))
+    if config.max_age_us is not None:
+        wanted = max(wanted, view.offset_at(now_us - config.max_age_us, end=view.log_end))
+    return min(wanted, max(end, view.log_start))

@@ -1,0 +1,143 @@
+"""Walk a segment batch by batch, verifying each; and find the way again behind damage.
+
+Rules: memory is bounded by one batch, whatever the size of the file. A walk stops at the first byte that it cannot
+vouch for and says why; what that means (a torn tail, or damage) is for the caller to decide.
+
+Finding the way again, in this order: behind the damaged batch, if its header still names a size; at a place that the
+index names; at the next place that looks like the beginning of a batch message. Whatever is found there must verify,
+and its offsets must fit between what was before and what is known to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError
+from penstock.batch import codec, layout
+from penstock.batch.header import BatchHeader
+from penstock.vfs import File
+
+_MARK = layout.TEMPLATE[: layout.BODY_LENGTH_POSITION]
+_ALIGNMENT = 8
+
+
+class Window:
+    """Reads a file in large pieces, handing out small ones."""
+
+    __slots__ = ("_data", "_end", "_file", "_start")
+
+    def __init__(self, file: File, end_position: int) -> None:
+        self._file = file
+        self._end = end_position
+        self._start = 0
+        self._data = b""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`, fewer only at the end."""
+        length = max(0, min(length, self._end - position))
+        begin = position - self._start
+        if begin < 0 or begin + length > len(self._data):
+            wanted = min(max(length, limits.SCAN_READ_BYTES), self._end - position)
+            self._data = self._file.read_at(position, wanted)
+            self._start, begin = position, 0
+        return self._data[begin : begin + length]
+
+
+class Walk:
+    """Iterates over the verified, contiguous batches from a position on, as (position, header).
+
+    Afterwards `position` and `offset` say how far it came, and `mistake` why it stopped there (None: the end).
+    """
+
+    __slots__ = ("_end", "_window", "mistake", "offset", "path", "position")
+
+    def __init__(self, file: File, *, position: int, end_position: int, offset: int) -> None:
+        self.path = file.path
+        self.position = position
+        self.offset = offset
+        self.mistake: CorruptionError | None = None
+        self._end = end_position
+        self._window = Window(file, end_position)
+
+    def __iter__(self) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches; the walk can be taken once."""
+        while self.position < self._end:
+            try:
+                header = verified_at(self._window, self.position, self._end, self.path)
+                if header.base_offset != self.offset:
+                    raise CorruptionError(self.path, self.position, f"offset {self.offset}", str(header.base_offset))
+            except CorruptionError as error:
+                self.mistake = error
+                return
+            position = self.position
+            self.position += header.size_bytes
+            self.offset = header.end_offset
+            yield position, header
+
+
+def verified_at(window: Window, position: int, end_position: int, path: str) -> BatchHeader:
+    """The header of the whole, verified batch at `position`, or CorruptionError."""
+    header = codec.read_header(window.read(position, codec.PREFIX_BYTES), file=path, position=position)
+    if header.size_bytes > end_position - position:
+        raise CorruptionError(path, position, f"{header.size_bytes} bytes", f"{end_position - position} bytes")
+    return codec.verify(window.read(position, header.size_bytes), file=path, position=position)
+
+
+class Found(NamedTuple):
+    """A verified batch behind damage."""
+
+    position: int
+    base_offset: int
+
+
+class Beyond(NamedTuple):
+    """What the batch behind the damage must fit: from these bytes and offsets on, up to those."""
+
+    position: int
+    end_position: int
+    offset: int
+    end_offset: int | None  # None: not known
+
+
+def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = ()) -> Found | None:
+    """The first verified batch behind the damage at `beyond.position`, or None. `hints` are positions to try first."""
+    window = Window(file, beyond.end_position)
+    budget = limits.RESYNC_BYTES_MAX
+    for position in _candidates(file, window, beyond, hints):
+        try:
+            header = codec.read_header(window.read(position, codec.PREFIX_BYTES))
+            budget -= header.size_bytes
+            if budget < 0:
+                return None
+            header = verified_at(Window(file, beyond.end_position), position, beyond.end_position, file.path)
+        except CorruptionError:
+            continue
+        fits_end = beyond.end_offset is None or header.end_offset <= beyond.end_offset
+        if header.base_offset >= beyond.offset and fits_end:
+            return Found(position, header.base_offset)
+    return None
+
+
+def _candidates(file: File, window: Window, beyond: Beyond, hints: Iterable[int]) -> Iterator[int]:
+    try:
+        header = codec.read_header(window.read(beyond.position, codec.PREFIX_BYTES))
+    except CorruptionError:
+        pass
+    else:
+        # Not 0: a batch that is whole in itself but does not fit on is passed over, too.
+        yield beyond.position + header.size_bytes
+    yield from (hint for hint in hints if beyond.position < hint < beyond.end_position)
+    start = beyond.position - beyond.position % _ALIGNMENT + _ALIGNMENT
+    while start < beyond.end_position:
+        data = file.read_at(start, min(limits.SCAN_READ_BYTES, beyond.end_position - start))
+        place = data.find(_MARK)
+        while place >= 0:
+            if place % _ALIGNMENT == 0:
+                yield start + place
+            place = data.find(_MARK, place + 1)
+        if len(data) < limits.SCAN_READ_BYTES:
+            return
+        # A mark may lie across the border of two pieces.
+        start += len(data) - (len(_MARK) + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT

@@ -1,0 +1,292 @@
+"""What a log looks like at one moment, for any thread: lookups, slices and batches.
+
+Rules: a view never changes, and the log never waits for it. Files are opened by name for one lookup and closed again,
+so a view that is kept costs nothing, and a segment that retention has removed meanwhile is reported as out of range.
+An index that cannot be trusted is rebuilt from its segment on the way.
+
+Theory: offsets, timestamps and positions rise together, so every question is answered by halving twice: over the
+segments (in memory), then over the entries of one segment (in its index).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
+
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.batch import codec
+from penstock.batch.header import BatchHeader
+from penstock.commitlog import files, index
+from penstock.commitlog.errors import IndexDamagedError
+from penstock.commitlog.index import Entries, Extent, FileEntries
+from penstock.commitlog.rebuild import rebuild_index
+from penstock.commitlog.segment import Damage, Segment
+from penstock.vfs import File, Vfs
+
+_T = TypeVar("_T")
+_EXTENTS_AT_ONCE = 256
+_base_offset = attrgetter("base_offset")
+_last_timestamp_us = attrgetter("last_timestamp_us")
+
+
+class Slice(NamedTuple):
+    """Whole batches of one segment, as they lie in its file. `base_offset` is the first batch's."""
+
+    path: str
+    position: int
+    length: int
+    base_offset: int
+    end_offset: int
+
+
+class LogView:
+    """An immutable snapshot of one log. `on_damage` is told of damage that reading finds; it must be thread-safe."""
+
+    __slots__ = ("_on_damage", "_segments", "_vfs", "log_end", "log_start")
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        segments: tuple[Segment, ...],
+        log_start: int,
+        log_end: int,
+        on_damage: Callable[[Damage], None],
+    ) -> None:
+        self._vfs = vfs
+        self._segments = segments
+        self._on_damage = on_damage
+        self.log_start = log_start
+        self.log_end = log_end
+
+    def slice(self, offset: int, *, end: int, bytes_max: int) -> Slice | None:
+        """Whole batches, the first one holding `offset`, the last one ending at or before `end`; at most `bytes_max`
+        bytes, but at least one batch. None if there is nothing (yet) between `offset` and `end`.
+
+        RemoteError: offset_out_of_range (details log_start, log_end), corrupt_range (file, position, base_offset,
+        end_offset).
+        """
+        if offset < self.log_start or offset > self.log_end:
+            raise self._out_of_range(offset)
+        if offset >= min(end, self.log_end):
+            return None
+        segment = self._segment_of(offset)
+        return self._with_entries(segment, lambda entries: self._cut(segment, entries, offset, end, bytes_max))
+
+    def offset_at(self, timestamp_us: int, *, end: int) -> int:
+        """Offset of the first message at or after `timestamp_us`, or `end` if there is none before it."""
+        number = bisect_left(self._segments, timestamp_us, key=_last_timestamp_us)
+        if number == len(self._segments):
+            return end
+        segment = self._segments[number]
+        found = self._with_entries(segment, lambda entries: self._first_at(segment, entries, timestamp_us))
+        return min(max(found, self.log_start), end)
+
+    def start_keeping(self, bytes_max: int) -> int:
+        """The smallest base offset of a batch from which on the log has at most `bytes_max` bytes.
+
+        The newest batch is kept, whatever its size.
+        """
+        kept = 0
+        for segment in reversed(self._segments):
+            if kept + segment.size_bytes > bytes_max:
+                room = bytes_max - kept
+                return self._with_entries(segment, lambda entries: _start_keeping(segment, entries, room))  # noqa: B023
+            kept += segment.size_bytes
+        return self.log_start
+
+    def start_timestamp_us(self) -> int | None:
+        """Timestamp of the oldest batch that is kept; None if there is none (or it is damaged)."""
+        if self.log_start >= self.log_end:
+            return None
+        segment = self._segment_of(self.log_start)
+        extent = self._with_entries(segment, lambda entries: _extent_of(entries, self.log_start))
+        return None if extent is None else extent.min_timestamp_us
+
+    def batches(self, start: int, end: int, *, reverse: bool = False) -> Iterator[tuple[BatchHeader, bytes]]:
+        """The batches that hold offsets from `start` to `end`, verified, as header and bytes; one in memory at a time.
+
+        RemoteError as `slice` raises it, at the place where it matters.
+        """
+        if start < self.log_start or end > self.log_end:
+            raise self._out_of_range(min(start, end))
+        if start >= end:
+            return
+        first = self._number_of(start)
+        last = self._number_of(end - 1)
+        numbers = range(last, first - 1, -1) if reverse else range(first, last + 1)
+        for number in numbers:
+            segment = self._segments[number]
+            begin, stop = max(start, segment.base_offset), min(end, segment.end_offset)
+            if begin < stop:
+                yield from self._segment_batches(segment, begin, stop, reverse=reverse)
+
+    def _segment_batches(
+        self, segment: Segment, start: int, end: int, *, reverse: bool
+    ) -> Iterator[tuple[BatchHeader, bytes]]:
+        at = end if reverse else start
+        while (at > start) if reverse else (at < end):
+            extents = self._with_entries(
+                segment,
+                lambda entries: _extents_before(entries, start, at) if reverse else _extents_from(entries, at, end),  # noqa: B023
+            )
+            # An offset that no extent holds is lost: entries cover the log without gaps where it is sound.
+            if not extents:
+                raise self._corrupt(segment, at - 1 if reverse else at)
+            file = self._open(segment)
+            try:
+                for extent in extents:
+                    covered = extent.end_offset >= at if reverse else extent.base_offset <= at
+                    if not covered:
+                        raise self._corrupt(segment, at - 1 if reverse else at)
+                    yield self._read(segment, file, extent)
+                    at = extent.base_offset if reverse else extent.end_offset
+            finally:
+                file.close()
+
+    def _read(self, segment: Segment, file: File, extent: Extent) -> tuple[BatchHeader, bytes]:
+        data = file.read_at(extent.position, extent.size_bytes)
+        try:
+            header = codec.verify(data, file=segment.path, position=extent.position)
+            if header.base_offset != extent.base_offset or header.end_offset != extent.end_offset:
+                raise CorruptionError(
+                    segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
+                )
+        except CorruptionError as error:
+            damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
+            self._on_damage(damage)
+            raise _corrupt_range(damage) from error
+        return header, data
+
+    def _cut(self, segment: Segment, entries: Entries, offset: int, end: int, bytes_max: int) -> Slice | None:
+        number = entries.last_at_or_below(offset)
+        first = entries.extent(number) if number >= 0 else None
+        if first is None or first.end_offset <= offset:
+            raise self._corrupt(segment, offset)
+        if first.end_offset > end:
+            return None
+        limit = first.position + max(bytes_max, first.size_bytes)
+        for damage in segment.damage:
+            if damage.position > first.position:
+                limit = min(limit, damage.position)
+        last_number = entries.count - 1
+        last = entries.extent(last_number)
+        if last.end_position > limit:
+            last_number = index.last_ending_at_or_below_position(entries, limit)
+            last = entries.extent(last_number)
+        if last.end_offset > end:
+            last = entries.extent(min(last_number, index.last_ending_at_or_below(entries, end)))
+        return Slice(
+            segment.path, first.position, last.end_position - first.position, first.base_offset, last.end_offset
+        )
+
+    def _first_at(self, segment: Segment, entries: Entries, timestamp_us: int) -> int:
+        number = index.first_not_before(entries, timestamp_us)
+        if number == entries.count:
+            return segment.end_offset
+        extent = entries.extent(number)
+        if extent.min_timestamp_us >= timestamp_us:
+            return extent.base_offset
+        file = self._open(segment)
+        try:
+            _, data = self._read(segment, file, extent)
+        finally:
+            file.close()
+        return codec.offsets(data)[bisect_left(codec.timestamps(data), timestamp_us)]
+
+    def _number_of(self, offset: int) -> int:
+        return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
+
+    def _segment_of(self, offset: int) -> Segment:
+        last = self._segments[-1]
+        return last if offset >= last.base_offset else self._segments[self._number_of(offset)]
+
+    def _with_entries(self, segment: Segment, use: Callable[[Entries], _T]) -> _T:
+        if segment.entries is not None:
+            return use(segment.entries)
+        try:
+            file = self._vfs.open(files.index_path(segment.path), read_only=True)
+            try:
+                return use(FileEntries(file))
+            finally:
+                file.close()
+        except (FileNotFoundError, IndexDamagedError):
+            return use(self._rebuilt(segment))
+
+    def _rebuilt(self, segment: Segment) -> Entries:
+        file = self._open(segment)
+        try:
+            entries, damage = rebuild_index(self._vfs, file, segment)
+        finally:
+            file.close()
+        if damage:
+            # The index would hide the damage from the next start, so it is not written; the segment remembers.
+            segment.damage = damage
+            segment.entries = entries
+            for one in damage:
+                self._on_damage(one)
+        return entries
+
+    def _open(self, segment: Segment) -> File:
+        try:
+            return self._vfs.open(segment.path, read_only=True)
+        except FileNotFoundError:
+            raise RemoteError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the offsets {segment.base_offset} to {segment.end_offset} were removed by retention meanwhile",
+                log_start=segment.end_offset,
+                log_end=self.log_end,
+            ) from None
+
+    def _out_of_range(self, offset: int) -> RemoteError:
+        return RemoteError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} is out of range: the log holds the offsets from {self.log_start} up to, but not "
+            f"including, {self.log_end}",
+            log_start=self.log_start,
+            log_end=self.log_end,
+        )
+
+    def _corrupt(self, segment: Segment, offset: int) -> RemoteError:
+        for damage in segment.damage:
+            if damage.holds(offset):
+                return _corrupt_range(damage)
+        return _corrupt_range(Damage(segment.path, 0, offset, segment.end_offset, "no batch holds this offset"))
+
+
+def _corrupt_range(damage: Damage) -> RemoteError:
+    end = "an unknown end" if damage.end_offset is None else str(damage.end_offset)
+    return RemoteError(
+        ErrorCode.CORRUPT_RANGE,
+        f"the offsets {damage.base_offset} to {end} are damaged: {damage.reason}",
+        file=damage.file,
+        position=damage.position,
+        base_offset=damage.base_offset,
+        end_offset=damage.end_offset,
+    )
+
+
+def _start_keeping(segment: Segment, entries: Entries, room: int) -> int:
+    # The first batch at or behind this position begins a rest that has room.
+    number = bisect_left(
+        range(entries.count), segment.size_bytes - room, key=lambda number: entries.extent(number).position
+    )
+    return segment.end_offset if number == entries.count else entries.extent(number).base_offset
+
+
+def _extent_of(entries: Entries, offset: int) -> Extent | None:
+    number = entries.last_at_or_below(offset)
+    return entries.extent(number) if number >= 0 else None
+
+
+def _extents_from(entries: Entries, start: int, end: int) -> list[Extent]:
+    first = max(0, entries.last_at_or_below(start))
+    found = [entries.extent(number) for number in range(first, min(first + _EXTENTS_AT_ONCE, entries.count))]
+    return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
+
+
+def _extents_before(entries: Entries, start: int, end: int) -> list[Extent]:
+    last = entries.last_at_or_below(end - 1)
+    found = [entries.extent(number) for number in range(last, max(last - _EXTENTS_AT_ONCE, -1), -1)]
+    return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
