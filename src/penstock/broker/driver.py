@@ -106,7 +106,8 @@ class Driver:
         elif isinstance(event, LinkDown):
             self._link_since_us = None
             self._reconnects += 1
-            self._node.nats_lost(now._replace(wall_us=event.gap_start_us), f"{event.kind.name.lower()}: {event.reason}")
+            lost = now if event.gap_start_us is None else now._replace(wall_us=event.gap_start_us)
+            self._node.nats_lost(lost, f"{event.kind.name.lower()}: {event.reason}")
         elif isinstance(event, BarrierReached):
             if self._confirming is not None and self._confirming[0] == event.token:
                 confirmed = self._confirming[1]

@@ -366,7 +366,7 @@ class Node:
         log = partition.log
         committed_end = partition.committed_end
         extent = None
-        base_offset = end_offset = request.offset
+        base_offset = end_offset = int(request.offset)
         try:
             if not log.log_start <= request.offset <= log.log_end:
                 raise _out_of_range(partition, request.offset)

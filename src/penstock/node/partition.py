@@ -22,7 +22,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.batch import codec
 from penstock.batch.codec import Columns
-from penstock.commitlog import Log, LogState, StorageFull
+from penstock.commitlog import Log, LogState, StorageFullError
 from penstock.ingest import acks
 from penstock.ingest.admission import MessageGroup, Rules, admit, refuse_all
 from penstock.messages import AppendResponse
@@ -34,6 +34,7 @@ OVER_BUDGET = "over_budget"
 READ_ONLY = "read_only"
 STORE_FAILED = "store_failed"
 _REPLICAS = 1
+_PARTITION = 0
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ class Partition:
         self.counters["bytes_in"] += len(data)
         if early:
             early_replies = [reply if row in early else None for row, reply in enumerate(replies)]
-            tail = acks.ack_tail(self.log.partition, self.stream.leader_epoch, _REPLICAS, fsynced=False)
+            tail = acks.ack_tail(_PARTITION, self.stream.leader_epoch, _REPLICAS, fsynced=False)
             step.publish.append(acks.pubacks(self._rules.name, early_replies, base_offset, tail))
             replies = [None if row in early else reply for row, reply in enumerate(replies)]
         self._await_commit(_Pending(base_offset, self.log.log_end, len(data), timestamp_us, replies, None))
@@ -150,7 +151,7 @@ class Partition:
     def _write(self, data: bytearray) -> None:
         try:
             self.log.append(data, codec.read_header(data))
-        except StorageFull:
+        except StorageFullError:
             self.counters["disk_full"] += 1
             raise
 
@@ -174,7 +175,7 @@ class Partition:
         self._forget(pending)
         fsynced = pending.end_offset <= flushed_end
         if pending.replies is not None:
-            tail = acks.ack_tail(self.log.partition, self.stream.leader_epoch, _REPLICAS, fsynced=fsynced)
+            tail = acks.ack_tail(_PARTITION, self.stream.leader_epoch, _REPLICAS, fsynced=fsynced)
             step.publish.append(acks.pubacks(self._rules.name, pending.replies, pending.base_offset, tail))
             self.counters["acks"] += len(pending.replies) - pending.replies.count(None)
         if pending.caller is not None:

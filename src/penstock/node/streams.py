@@ -267,7 +267,7 @@ class Streams:
             partition = self.partitions.get(outcome.stream.stream_id)
             if partition is not None:
                 partition.reconfigure(outcome.stream)
-                partition.log.reconfigure(log_config(outcome.stream.config))
+                partition.log.configure(log_config(outcome.stream.config))
                 partition.advance(self._outbox.step)
             self._outbox.reply(caller, AlterStreamResponse(stream=self._info(outcome.stream)))
 
