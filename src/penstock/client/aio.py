@@ -217,17 +217,11 @@ class Client:
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
-        if batch_rows_max < 1:
-            raise ValueError(f"batch_rows_max is {batch_rows_max}; a batch has at least one row")
-        wanted = wanted_columns(columns)
-        info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
-        what = await reading.plan(self._link, info.stream_id, info.name, start, end, follow=follow, timeout_s=timeout)
-        source = reading.read(self._link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout)
-        try:
-            async for batch in source:
-                yield batch
-        finally:
-            await source.aclose()
+        reader = await self._reader(stream, start, end, follow, batch_rows_max, columns, timeout)
+        async with reader:
+            while (found := await reader.next_batches()) is not None:
+                for batch in found:
+                    yield batch
 
     async def messages(
         self,
@@ -239,13 +233,13 @@ class Client:
         timeout: float = 10.0,
     ) -> AsyncGenerator[Message, None]:
         """As `read`, one `Message` at a time."""
-        source = self.read(stream, start, end=end, follow=follow, timeout=timeout)
-        try:
-            async for batch in source:
-                for message in batches.messages_of(batch):
-                    yield message
-        finally:
-            await source.aclose()
+        rows_max = limits.READ_BATCH_ROWS_DEFAULT
+        reader = await self._reader(stream, start, end, follow, rows_max, None, timeout)
+        async with reader:
+            while (found := await reader.next_batches()) is not None:
+                for batch in found:
+                    for message in batches.messages_of(batch):
+                        yield message
 
     async def get(self, stream: StreamName, offset: int, *, timeout: float = 10.0) -> Message:
         """The message at `offset`. OffsetOutOfRange, MessageNotFound."""
@@ -459,6 +453,24 @@ class Client:
                 raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
             self._publisher = Publisher(urls, self._name, self._nats_options)
         return self._publisher
+
+    async def _reader(
+        self,
+        stream: StreamName,
+        start: Start,
+        end: Start | None,
+        follow: bool,
+        batch_rows_max: int,
+        columns: Iterable[str] | None,
+        timeout: float,
+    ) -> reading.Reader:
+        if batch_rows_max < 1:
+            raise ValueError(f"batch_rows_max is {batch_rows_max}; a batch has at least one row")
+        wanted = wanted_columns(columns)
+        info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
+        link = self._link
+        what = await reading.plan(link, info.stream_id, info.name, start, end, follow=follow, timeout_s=timeout)
+        return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout)
 
     async def _get(self, stream: StreamName, which: dict[str, Any], timeout: float) -> Message:
         async def get(stream_id: StreamId) -> Message:

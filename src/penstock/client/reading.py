@@ -2,13 +2,13 @@
 
 Rules: a reader sees each committed row in its range once and in order, and never one that is not committed. While the
 caller works on one response the next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The task that fetches
-belongs to the generator and ends with it. A reader that retention has overtaken is told so; it never skips silently.
+belongs to the `Reader` and ends with it. A reader that retention has overtaken is told so; it never skips silently.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _PARTITION = PartitionId(0)
 _END_OF_LOG = 2**63 - 1
+
+_Queue = asyncio.Queue[tuple[FetchResponse, bytes | memoryview] | BaseException | None]
 
 
 class Plan(NamedTuple):
@@ -99,39 +101,55 @@ async def plan(
     return Plan(stream_id, name, Range(begin.offset, stop), follow)
 
 
-async def read(
-    link: Link, what: Plan, *, batch_rows_max: int, columns: list[str] | None, timeout_s: float
-) -> AsyncGenerator[pa.RecordBatch, None]:
-    """The batches of `what`, in order. CorruptionError if what came is damaged."""
-    queue: asyncio.Queue[tuple[FetchResponse, bytes | memoryview] | BaseException | None] = asyncio.Queue(
-        max(1, limits.PREFETCHED_FETCHES_MAX - 1)
-    )
-    fetching = asyncio.create_task(_fetch_ahead(link, what, queue, timeout_s))
-    source = f"the answer of {link.server} for stream {what.name}"
-    try:
-        while (item := await queue.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            response, raw = item
-            wanted = Range(max(what.range.start, response.log_start), min(what.range.end, response.committed_end))
-            covers = Range(response.base_offset, response.end_offset)
-            parts = (
-                batches.rows(header, message, wanted, source=source)
-                for header, message in batches.split(raw, covers, source=source)
-            )
-            for batch in batches.coalesce(parts, batch_rows_max):
-                yield batch if columns is None else batch.select(columns)
-    finally:
-        fetching.cancel()
-        await asyncio.gather(fetching, return_exceptions=True)
+class Reader:
+    """One reading of `what`: within `async with`, `next_batches` until None."""
+
+    # Not a generator: of two generators within each other, a loop that ends closes both at once, and one complains.
+
+    def __init__(
+        self, link: Link, what: Plan, *, batch_rows_max: int, columns: list[str] | None, timeout_s: float
+    ) -> None:
+        self._link = link
+        self._what = what
+        self._batch_rows_max = batch_rows_max
+        self._columns = columns
+        self._timeout_s = timeout_s
+        self._queue: _Queue = asyncio.Queue(max(1, limits.PREFETCHED_FETCHES_MAX - 1))
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Reader:
+        fetching = _fetch_ahead(self._link, self._what, self._queue, self._timeout_s)
+        self._fetching = asyncio.create_task(fetching)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._fetching is not None
+        self._fetching.cancel()
+        await asyncio.gather(self._fetching, return_exceptions=True)
+
+    async def next_batches(self) -> Iterator[pa.RecordBatch] | None:
+        """The batches of the next response, or None at the end. The iterator raises CorruptionError for damage."""
+        item = await self._queue.get()
+        if item is None:
+            return None
+        if isinstance(item, BaseException):
+            raise item
+        return self._batches(*item)
+
+    def _batches(self, response: FetchResponse, raw: bytes | memoryview) -> Iterator[pa.RecordBatch]:
+        source = _source(self._link, self._what)
+        start = max(self._what.range.start, response.log_start)
+        wanted = Range(start, min(self._what.range.end, response.committed_end))
+        covers = Range(response.base_offset, response.end_offset)
+        parts = (
+            batches.rows(header, message, wanted, source=source)
+            for header, message in batches.split(raw, covers, source=source)
+        )
+        for batch in batches.coalesce(parts, self._batch_rows_max):
+            yield batch if self._columns is None else batch.select(self._columns)
 
 
-async def _fetch_ahead(
-    link: Link,
-    what: Plan,
-    queue: asyncio.Queue[tuple[FetchResponse, bytes | memoryview] | BaseException | None],
-    timeout_s: float,
-) -> None:
+async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, timeout_s: float) -> None:
     try:
         offset, end = what.range
         progress_s = asyncio.get_running_loop().time()
@@ -162,8 +180,11 @@ async def _fetch(link: Link, what: Plan, offset: int, timeout_s: float) -> tuple
     )
     response, raw = await link.call(request, FetchResponse, timeout_s=timeout_s + wait_ms / 1000)
     batches.check_format(response.format_version)
-    source = f"the answer of {link.server} for stream {what.name}"
     if response.base_offset > offset or response.end_offset < offset or (raw and response.end_offset == offset):
         found = f"{response.base_offset} to {response.end_offset}"
-        raise CorruptionError(source, 0, f"batches from offset {offset}", found)
+        raise CorruptionError(_source(link, what), 0, f"batches from offset {offset}", found)
     return response, raw
+
+
+def _source(link: Link, what: Plan) -> str:
+    return f"the answer of {link.server} for stream {what.name}"

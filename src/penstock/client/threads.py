@@ -24,6 +24,7 @@ from penstock.client.values import PubAck
 
 T = TypeVar("T")
 
+INTERRUPT_CHECK_S = 0.2  # a signal that comes just before a lock is waited for is seen only after the wait
 JOIN_S = 5.0  # how long closing may take before the thread is left to die with the process
 
 
@@ -72,7 +73,12 @@ class LoopThread:
             raise
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            return future.result()
+            while True:
+                try:
+                    return future.result(INTERRUPT_CHECK_S)
+                except TimeoutError:
+                    if future.done():  # the work's own time-out, or its result came this moment
+                        return future.result()
         except BaseException:
             future.cancel()
             raise

@@ -1,0 +1,49 @@
+"""What `import penstock` offers, and how little it does until it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+SOURCE = Path(penstock.__file__).parents[1]
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in penstock.__all__:
+        assert getattr(penstock, name) is not None
+        assert name in dir(penstock)
+    assert set(penstock._MODULE_OF) | {"__version__"} == set(penstock.__all__)
+    assert penstock.connect is penstock.client.blocking.connect
+    assert penstock.aio.connect is not penstock.connect
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        penstock.nothing_of_that_name  # noqa: B018
+
+
+def test_the_version_is_the_packages() -> None:
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
+    assert penstock.__version__ == project["version"]
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, time; begin = time.perf_counter(); import penstock; took = time.perf_counter() - begin;"
+        "heavy = [name for name in ('pyarrow', 'nats', 'msgspec', 'asyncio', 'numpy') if name in sys.modules];"
+        "assert not heavy, heavy; assert took < 0.05, took;"
+        "penstock.connect; penstock.aio; assert 'pyarrow' not in sys.modules and 'nats' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(SOURCE)}, timeout=30)
+
+
+def test_people_can_catch_errors_by_what_they_are() -> None:
+    assert issubclass(penstock.TimedOut, TimeoutError)
+    assert issubclass(penstock.Unavailable, ConnectionError)
+    assert issubclass(penstock.StreamNotFound, penstock.RemoteError)
+    late = penstock.TimedOut("too late", seconds=3)
+    assert (str(late), late.code, late.details) == ("too late [timed_out]", "timed_out", {"seconds": 3})
+    assert str(penstock.Unavailable("gone")) == "gone"
