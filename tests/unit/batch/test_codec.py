@@ -306,3 +306,30 @@ def test_every_body_buffer_begins_on_eight_bytes_and_pads_with_zeros() -> None:
 
 def test_the_header_packs_to_ninety_six_bytes() -> None:
     assert PACKING.size == 96
+
+
+@pytest.mark.parametrize("number", [1, 3, 4, 5, 7, 8, 10, 11, 13, 14])
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_sizes_that_follow_from_the_rows_are_exact(number: int, difference: int) -> None:
+    # Within the padding, so that all buffers stay where they are: an Arrow reader would look behind the buffer's end.
+    message = message_of(MIXED)
+    size = layout.BUFFERS.unpack_from(message, layout.BUFFERS_POSITION)[2 * number + 1]
+    with pytest.raises(CorruptionError, match="a buffer at"):
+        codec.verify(with_place(message, 2 * number + 1, size + difference))
+
+
+def test_a_size_that_is_no_multiple_of_eight_is_refused_before_the_rest_is_there() -> None:
+    for more in range(1, 8):
+        message = message_of(SMALL)
+        prefix = with_header(message, size_bytes=len(message) + more)[: codec.PREFIX_BYTES]
+        with pytest.raises(CorruptionError, match="steps of 8"):
+            codec.read_header(prefix)
+
+
+def test_buffers_must_fill_the_body() -> None:
+    message = message_of(SMALL)
+    (body_bytes,) = layout.INT64.unpack_from(message, layout.BODY_LENGTH_POSITION)
+    layout.INT64.pack_into(message, layout.BODY_LENGTH_POSITION, body_bytes + 8)
+    longer = with_header(message + bytes(8), size_bytes=len(message) + 8)
+    with pytest.raises(CorruptionError, match="buffers that fill"):
+        codec.verify(longer)
