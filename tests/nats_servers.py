@@ -80,6 +80,44 @@ async def running_nats(folder: Path, config: str = "") -> AsyncIterator[RunningN
         await server.kill()
 
 
+class Publisher:
+    """A publisher whose `flush` proves that nats-server has everything; that of nats-py may overtake what waits."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def publish(self, subject: str, value: bytes, *, reply: str = "", headers: bytes = b"") -> None:
+        where = f"{subject} {reply}".strip().encode()
+        if headers:
+            self._writer.write(b"HPUB %b %d %d\r\n" % (where, len(headers), len(headers) + len(value)))
+        else:
+            self._writer.write(b"PUB %b %d\r\n" % (where, len(value)))
+        self._writer.write(headers + value + b"\r\n")
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def flush(self) -> None:
+        self._writer.write(b"PING\r\n")
+        async with asyncio.timeout(TIMEOUT_S):
+            await self._reader.readuntil(b"PONG\r\n")
+
+
+@asynccontextmanager
+async def publishing(server: RunningNats) -> AsyncIterator[Publisher]:
+    """A plain connection to publish on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 20)
+    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+    publisher = Publisher(reader, writer)
+    await publisher.flush()
+    try:
+        yield publisher
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
 class Listener:
     """A NatsLink with everything that it brought."""
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import nats
 import pytest
 
 from penstock.base import limits
@@ -21,7 +20,7 @@ from penstock.broker.nats_link import BarrierReached, ConnectFailed, LinkDown, L
 from penstock.hot.scan import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import InfoChanged, LameDuck
-from tests.nats_servers import TIMEOUT_S, listening, running_nats
+from tests.nats_servers import TIMEOUT_S, listening, publishing, running_nats
 
 
 def _now_us() -> int:
@@ -34,25 +33,24 @@ async def test_messages_headers_and_wildcards(tmp_path: Path) -> None:
         link.subscribe(1, "flights.*.AA")
         link.subscribe(2, "flights.>")
         await link.wait_barrier(5000)
-        client = await nats.connect(server.url)
-        await client.publish("flights.JFK.AA", b"one", reply="answer.me")
-        await client.publish("flights.LGA.AA", b"", headers={"Penstock-Key": "N1"})
-        await client.publish("flights.LGA.DL", b"three")
-        await client.publish("other", b"four")
-        await client.flush()
-        await link.wait_barrier(5000)
-        assert listener.rows[1] == [
-            (b"flights.JFK.AA", b"answer.me", None, b"one"),
-            (b"flights.LGA.AA", None, b"NATS/1.0\r\nPenstock-Key: N1\r\n\r\n", b""),
-        ]
-        assert listener.values(2) == [b"one", b"", b"three"]
-        link.unsubscribe(2)
-        await link.wait_barrier(5000)
-        await client.publish("flights.LGA.DL", b"five")
-        await client.flush()
-        await link.wait_barrier(5000)
-        assert listener.values(2) == [b"one", b"", b"three"]
-        await client.close()
+        async with publishing(server) as client:
+            client.publish("flights.JFK.AA", b"one", reply="answer.me")
+            client.publish("flights.LGA.AA", b"", headers=b"NATS/1.0\r\nPenstock-Key: N1\r\n\r\n")
+            client.publish("flights.LGA.DL", b"three")
+            client.publish("other", b"four")
+            await client.flush()
+            await link.wait_barrier(5000)
+            assert listener.rows[1] == [
+                (b"flights.JFK.AA", b"answer.me", None, b"one"),
+                (b"flights.LGA.AA", None, b"NATS/1.0\r\nPenstock-Key: N1\r\n\r\n", b""),
+            ]
+            assert listener.values(2) == [b"one", b"", b"three"]
+            link.unsubscribe(2)
+            await link.wait_barrier(5000)
+            client.publish("flights.LGA.DL", b"five")
+            await client.flush()
+            await link.wait_barrier(5000)
+            assert listener.values(2) == [b"one", b"", b"three"]
 
 
 async def test_queue_groups_share(tmp_path: Path) -> None:
@@ -60,30 +58,27 @@ async def test_queue_groups_share(tmp_path: Path) -> None:
         for listener in (one, other):
             listener.link.subscribe(1, "work", "group")
             await listener.link.wait_barrier(5000)
-        client = await nats.connect(server.url)
-        for number in range(100):
-            await client.publish("work", b"%d" % number)
-        await client.flush()
-        for listener in (one, other):
-            await listener.link.wait_barrier(5000)
-        assert sorted(map(int, one.values(1) + other.values(1))) == list(range(100))
-        assert one.values(1)
-        assert other.values(1)
-        await client.close()
+        async with publishing(server) as client:
+            for number in range(100):
+                client.publish("work", b"%d" % number)
+            await client.flush()
+            for listener in (one, other):
+                await listener.link.wait_barrier(5000)
+            assert sorted(map(int, one.values(1) + other.values(1))) == list(range(100))
+            assert one.values(1)
+            assert other.values(1)
 
 
 async def test_after_the_barrier_every_message_is_seen(tmp_path: Path) -> None:
-    async with running_nats(tmp_path) as server, listening(server.url) as listener:
-        client = await nats.connect(server.url)
+    async with running_nats(tmp_path) as server, listening(server.url) as listener, publishing(server) as client:
         for sid in range(1, 201):
             listener.link.subscribe(sid, f"s.{sid}")
             token = listener.link.barrier()
             await listener.until(lambda token=token: BarrierReached(token) in listener.events)  # type: ignore[misc]
-            await client.publish(f"s.{sid}", b"%d" % sid)
+            client.publish(f"s.{sid}", b"%d" % sid)
         await client.flush()
         await listener.link.wait_barrier(5000)
         assert [listener.values(sid) for sid in range(1, 201)] == [[b"%d" % sid] for sid in range(1, 201)]
-        await client.close()
 
 
 async def test_a_burst_keeps_order_and_a_large_message_gets_through(tmp_path: Path) -> None:
@@ -91,42 +86,38 @@ async def test_a_burst_keeps_order_and_a_large_message_gets_through(tmp_path: Pa
         async with listening(server.url) as listener:
             listener.link.subscribe(1, "a.>")
             await listener.link.wait_barrier(5000)
-            client = await nats.connect(server.url)
-            large = random.Random(7).randbytes(7 * limits.MIB)
-            await client.publish("a.before", b"x")
-            for number in range(20_000):
-                await client.publish("a.b", b"%d" % number)
-                if number % 10_000 == 5000:
-                    await client.publish("a.large", large)
-            await client.flush()
-            await listener.link.wait_barrier(15_000)
-            assert listener.values(1).count(large) == 2
-            small = [row[3] for row in listener.rows[1] if row[0] == b"a.b"]
-            assert small == [b"%d" % number for number in range(20_000)]
-            await client.close()
+            async with publishing(server) as client:
+                large = random.Random(7).randbytes(7 * limits.MIB)
+                client.publish("a.before", b"x")
+                for number in range(20_000):
+                    client.publish("a.b", b"%d" % number)
+                    if number % 10_000 == 5000:
+                        client.publish("a.large", large)
+                await client.flush()
+                await listener.link.wait_barrier(15_000)
+                assert listener.values(1).count(large) == 2
+                small = [row[3] for row in listener.rows[1] if row[0] == b"a.b"]
+                assert small == [b"%d" % number for number in range(20_000)]
 
 
 async def test_what_publishers_choose_does_not_cut_the_link(tmp_path: Path) -> None:
     async with running_nats(tmp_path) as server, listening(server.url) as listener:
         listener.link.subscribe(1, "evil.>")
         await listener.link.wait_barrier(5000)
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        await reader.readline()
-        writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
         subjects = [b"evil." + bytes([byte]) + b"x" for byte in range(256) if byte not in b" \t\r\n.*>"]
-        for subject in subjects:
-            writer.write(b"PUB %b %b 1\r\nx\r\n" % (subject, subject))
-        writer.write(b"PUB evil.a\rb re\rply 1\r\nx\r\n")
-        writer.write(b"HPUB evil.h 2 3\r\nabc\r\n")
-        writer.write(b"HPUB evil.h 0 1\r\nx\r\n")
-        writer.write(b"PUB evil.last 0\r\n\r\nPING\r\n")
-        await writer.drain()
-        await listener.until(lambda: bool(listener.rows) and listener.rows[1][-1][0] == b"evil.last")
+        async with publishing(server) as client:
+            for subject in subjects:
+                client.write(b"PUB %b %b 1\r\nx\r\n" % (subject, subject))
+            client.write(b"PUB evil.a\rb re\rply 1\r\nx\r\n")
+            client.write(b"HPUB evil.h 2 3\r\nabc\r\n")
+            client.write(b"HPUB evil.h 0 1\r\nx\r\n")
+            client.write(b"PUB evil.last 0\r\n\r\n")
+            await client.flush()
+        await listener.link.wait_barrier(5000)
         seen = {row[0] for row in listener.rows[1]}
         assert set(subjects) <= seen
+        assert b"evil.last" in seen
         assert not [event for event in listener.events if isinstance(event, LinkDown)]
-        writer.close()
-        await writer.wait_closed()
 
 
 async def test_comes_back_with_its_subscriptions_and_reports_the_gap(tmp_path: Path) -> None:
@@ -152,14 +143,13 @@ async def test_comes_back_with_its_subscriptions_and_reports_the_gap(tmp_path: P
         assert up.gap_start_us == down.gap_start_us
         assert link.gap_start_us is None
         await listener.until(lambda: BarrierReached(token) in listener.events)
-        client = await nats.connect(server.url)
-        await client.publish("a", b"1")
-        await client.publish("b", b"2")
-        await client.flush()
-        await link.wait_barrier(5000)
-        assert listener.values(1) == [b"1"]
-        assert listener.values(2) == [b"while", b"2"]
-        await client.close()
+        async with publishing(server) as client:
+            client.publish("a", b"1")
+            client.publish("b", b"2")
+            await client.flush()
+            await link.wait_barrier(5000)
+            assert listener.values(1) == [b"1"]
+            assert listener.values(2) == [b"while", b"2"]
 
 
 async def test_tries_several_servers_in_turn(tmp_path: Path) -> None:
@@ -191,18 +181,17 @@ async def test_a_slow_reader_is_cut_off_and_the_gap_begins_before_it_paused(tmp_
         await link.wait_barrier(5000)
         link.pause_reading()
         paused_us = _now_us()
-        client = await nats.connect(server.url)
-        for _ in range(200):
-            await client.publish("a", bytes(256 * 1024))
-            await client.flush()
-        link.resume_reading()
-        down = await listener.event(LinkDown)
-        assert down.gap_start_us is not None
-        assert down.gap_start_us <= paused_us
-        up = await listener.event(LinkUp, after=listener.events.index(down))
-        assert up.gap_start_us == down.gap_start_us
-        assert len(listener.values(1)) < 200
-        await client.close()
+        async with publishing(server) as client:
+            for _ in range(200):
+                client.publish("a", bytes(256 * 1024))
+                await client.flush()
+            link.resume_reading()
+            down = await listener.event(LinkDown)
+            assert down.gap_start_us is not None
+            assert down.gap_start_us <= paused_us
+            up = await listener.event(LinkUp, after=listener.events.index(down))
+            assert up.gap_start_us == down.gap_start_us
+            assert len(listener.values(1)) < 200
 
 
 async def test_a_paused_link_leaves_messages_where_they_are(tmp_path: Path) -> None:
@@ -210,37 +199,33 @@ async def test_a_paused_link_leaves_messages_where_they_are(tmp_path: Path) -> N
         listener.link.subscribe(1, "a")
         await listener.link.wait_barrier(5000)
         listener.link.pause_reading()
-        client = await nats.connect(server.url)
-        for number in range(100):
-            await client.publish("a", b"%d" % number)
-        await client.flush()
-        await client.flush()  # another round trip: nats-server has written what it had
-        assert listener.values(1) == []
-        listener.link.resume_reading()
-        await listener.until(lambda: len(listener.values(1)) == 100)
-        await client.close()
+        async with publishing(server) as client:
+            for number in range(100):
+                client.publish("a", b"%d" % number)
+            await client.flush()
+            await client.flush()  # another round trip: nats-server has written what it had
+            assert listener.values(1) == []
+            listener.link.resume_reading()
+            await listener.until(lambda: len(listener.values(1)) == 100)
 
 
 async def test_stop_delivers_what_was_published_before(tmp_path: Path) -> None:
-    async with running_nats(tmp_path) as server:
+    async with running_nats(tmp_path) as server, publishing(server) as client, listening(server.url) as acks:
+        acks.link.subscribe(1, "ack")
+        await acks.link.wait_barrier(5000)
         async with listening(server.url) as listener:
             listener.link.subscribe(1, "a")
             await listener.link.wait_barrier(5000)
-            client = await nats.connect(server.url)
-            answers = await client.subscribe("ack")
-            await client.flush()
             for number in range(5000):
-                await client.publish("a", b"%d" % number)
+                client.publish("a", b"%d" % number)
             await client.flush()
             assert await listener.link.drain(5000)
             assert len(listener.values(1)) == 5000
             listener.link.write(b"PUB ack 2\r\nok\r\n")
             assert await listener.link.stop(5000)
-            answer = await answers.next_msg(timeout=TIMEOUT_S)
-            assert answer.data == b"ok"
-            await client.close()
         assert isinstance(listener.events[-1], LinkDown)
         assert listener.events[-1].reason == "stopped"
+        await acks.until(lambda: acks.values(1) == [b"ok"])
 
 
 async def test_lame_duck_and_reconfiguration_are_passed_on(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ class NatsAttempt:
         except TimeoutError:
             raise OperationalError(f"{self.server} does not answer") from None
         except OSError as error:
-            raise OperationalError(_explain(error, self.server)) from None
+            # A failed TLS handshake has ended the connection already, but this knows better why.
+            self.end = (ErrorKind.OTHER, _explain(error, self.server))
         if self.end is not None:
             raise OperationalError(self.end[1])
 
@@ -110,7 +111,8 @@ class NatsAttempt:
 
     def lost(self, kind: ErrorKind, reason: str) -> None:
         """The connection is over."""
-        self.end = (kind, reason)
+        if self.end is None:
+            self.end = (kind, reason)
         self._changed.set()
 
     def failed(self, error: BaseException) -> None:

@@ -172,6 +172,9 @@ def _with_seed(file: Path, seed: str, *, jwt: str | None) -> Authentication:
     import nkeys  # only where it is used: it loads a crypto library
 
     try:
+        prefix, raw = nkeys.decode_seed(seed.encode())
+        if nkeys.encode_seed(raw, prefix) != seed.encode():
+            raise ValueError("checksum")  # the library does not look at it
         pair = nkeys.from_seed(seed.encode())
         public_key = bytes(pair.public_key).decode()
     except (nkeys.NkeysError, ValueError):

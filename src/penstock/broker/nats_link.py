@@ -242,7 +242,12 @@ class NatsLink:
         return await self._flush(timeout_ms)
 
     async def stop(self, timeout_ms: int) -> bool:
-        """Drain, send what was written, close; then `run` returns. True if nats-server has confirmed all of it."""
+        """Drain, send what was written, close; then `run` returns. True if nats-server has confirmed all of it.
+
+        Twice is fine; the second time nothing is confirmed any more.
+        """
+        if self._stopping.is_set():
+            return False
         drained = await self.drain(timeout_ms)
         flushed = await self._flush(timeout_ms) if drained else False
         self._stopping.set()
@@ -264,8 +269,8 @@ class NatsLink:
         finally:
             self._leave()
             for future in self._waiting.values():
-                if future is not None:
-                    future.cancel()
+                if future is not None and not future.done():
+                    future.set_exception(OperationalError("the link to NATS has stopped"))
 
     # Inside: connecting
 
@@ -352,7 +357,8 @@ class NatsLink:
         return 0 if up_ms is None else self._now_ms() - up_ms
 
     def _proven_us(self, attempt: NatsAttempt) -> int:
-        return self._clock_us() - 1000 * (self._now_ms() - attempt.session.proven_ms)
+        # One more millisecond, because both times are rounded.
+        return self._clock_us() - 1000 * (self._now_ms() - attempt.session.proven_ms + 1)
 
     def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, *, was_ready: bool) -> None:
         self._last_failure = reason

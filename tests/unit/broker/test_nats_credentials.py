@@ -1,0 +1,101 @@
+"""URLs and credentials: every form, every mistake, no secret shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nkeys
+import pytest
+
+from penstock.base.errors import ConfigError, OperationalError
+from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
+from penstock.ingest.connect import ANONYMOUS
+
+SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("nats://h:1", [NatsServer("h", 1)]),
+        ("h:1", [NatsServer("h", 1)]),
+        ("h", [NatsServer("h", 4222)]),
+        ("tls://h", [NatsServer("h", 4222, tls=True)]),
+        ("NATS://h/", [NatsServer("h")]),
+        ("nats://[::1]:5", [NatsServer("::1", 5)]),
+        ("nats://u:p%40%2C%3a@h", [NatsServer("h", user="u", password="p@,:")]),
+        ("nats://u:p@ss@h", [NatsServer("h", user="u", password="p@ss")]),
+        ("nats://u:@h", [NatsServer("h", user="u", password="")]),
+        ("nats://tok@h:9", [NatsServer("h", 9, token="tok")]),
+        (" nats://a , tls://b:2,", [NatsServer("a"), NatsServer("b", 2, tls=True)]),
+    ],
+)
+def test_urls(text: str, servers: list[NatsServer]) -> None:
+    assert list(parse_nats_urls(text)) == servers
+
+
+def test_every_mistake_in_urls_is_named_without_secrets() -> None:
+    text = "http://a,nats://u:hidden@b:x,nats://hidden@c:70000,nats://,nats://d:0,nats://hidden@e/path,nats://[::1,ok"
+    with pytest.raises(ConfigError) as raised:
+        parse_nats_urls(text)
+    assert len(raised.value.mistakes) == 7
+    assert "hidden" not in str(raised.value)
+    with pytest.raises(ConfigError, match="no URL given"):
+        parse_nats_urls(" , ")
+
+
+def test_no_secret_is_shown() -> None:
+    [server] = parse_nats_urls("nats://u:hidden@[::1]:5")
+    assert str(server) == "nats://[::1]:5"
+    assert str(parse_nats_urls("tls://hidden@h")[0]) == "tls://h:4222"
+    shown = f"{server!r}{Credentials(user='u', password='hidden')!r}{Credentials(token='hidden')!r}"
+    assert "hidden" not in shown
+
+
+def test_ways_to_authenticate(tmp_path: Path) -> None:
+    nkey, creds = tmp_path / "user.nk", tmp_path / "user.creds"
+    nkey.write_text(f"\n{SEED}\n")
+    creds.write_text(
+        f"-----BEGIN NATS USER JWT-----\neyJ.x.y\n------END NATS USER JWT------\n\n*** IMPORTANT ***\n"
+        f"-----BEGIN USER NKEY SEED-----\n{SEED}\n------END USER NKEY SEED------\n"
+    )
+    server = NatsServer("h")
+    public_key = bytes(nkeys.from_seed(SEED.encode()).public_key).decode()
+    assert Credentials().authentication(server) is ANONYMOUS
+    said = Credentials(user="u", password="p").authentication(server)
+    assert (said.user, said.password) == ("u", "p")
+    said = Credentials(nkey_file=nkey).authentication(server)
+    assert (said.nkey, said.jwt) == (public_key, None)
+    assert said.sign is not None
+    assert nkeys.from_seed(SEED.encode()).verify(b"nonce", said.sign(b"nonce"))
+    assert SEED not in repr(said)
+    said = Credentials(creds_file=creds).authentication(server)
+    assert (said.nkey, said.jwt) == (None, "eyJ.x.y")
+    assert Credentials(nkey_file=nkey, creds_file=None).mistakes() == []
+    # What the URL holds goes before.
+    assert Credentials(token="t").authentication(NatsServer("h", user="u", password="p")).user == "u"
+
+
+def test_every_mistake_in_credentials_is_named(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_text("S" + "A" * 57)
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    assert len(Credentials(user="u", token="t").mistakes()) == 2
+    assert len(Credentials(password="p").mistakes()) == 1
+    assert "cannot read" in Credentials(nkey_file=tmp_path / "none").mistakes()[0]
+    assert "holds no nkey seed" in Credentials(nkey_file=empty).mistakes()[0]
+    assert "damaged" in Credentials(nkey_file=damaged).mistakes()[0]
+    assert "not a NATS credentials file" in Credentials(creds_file=empty).mistakes()[0]
+    with pytest.raises(OperationalError, match="cannot read"):
+        Credentials(creds_file=tmp_path / "none").authentication(NatsServer("h"))
+
+
+def test_every_mistake_in_certificates_is_named(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    assert not TlsFiles()
+    assert TlsFiles().mistakes() == []
+    assert "empty.pem" in TlsFiles(ca_file=empty).mistakes()[0]
+    assert "none.pem" in TlsFiles(cert_file=tmp_path / "none.pem").mistakes()[0]
+    assert "needs a certificate" in TlsFiles(key_file=empty).mistakes()[0]
