@@ -1,0 +1,22 @@
+"""The command line: thin commands over the client library and the broker.
+
+Rules: a command parses, calls, prints. Data goes to stdout, everything else to stderr. What a script may want has a
+JSON form. An error is one clear line and what to do about it; `--debug` shows the traceback. Modules that take long to
+import are imported by the command that needs them, so that `--help` and shell completion are quick.
+
+| exit code | meaning                                                          |
+|-----------|------------------------------------------------------------------|
+| 0         | done; also when the reader of our output had enough (`| head`)    |
+| 1         | the broker, NATS, the disk or the network refused or failed       |
+| 2         | used wrongly: options, values, a config that cannot work          |
+| 130       | Ctrl-C                                                           |
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """The program `penstock`."""
+    from penstock.cli.app import app
+
+    app(prog_name="penstock")

@@ -1,0 +1,65 @@
+"""The program's commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.cli import demo, dump, publish, read, serve, status, streams
+from penstock.cli.options import Debug, Globals, Server, examples
+
+DATA_PANEL = "Streams and messages"
+BROKER_PANEL = "Brokers"
+
+app = typer.Typer(
+    name="penstock",
+    help="A durable log for NATS, stored as Arrow.\n\n"
+    "A broker attaches named streams to NATS subjects, stores what is published there, acks it, and lets any number of "
+    "readers pull it back from any offset.",
+    epilog=examples(
+        "# see it work, on real data",
+        "penstock demo",
+        "# a broker with its own nats-server, for this machine",
+        "penstock serve",
+        "# store what is published on orders.>",
+        "penstock stream create orders 'orders.>'",
+        "# or with any NATS client",
+        "penstock publish orders.eu '{\"amount\": 42}'",
+        "# read it back",
+        "penstock read orders --follow",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def globals_before_the_command(
+    ctx: typer.Context,
+    server: Server = None,
+    debug: Debug = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """A durable log for NATS, stored as Arrow."""
+    ctx.obj = Globals(server)
+
+
+app.command("serve", rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
+app.command("status", rich_help_panel=BROKER_PANEL, epilog=status.EXAMPLES)(status.status)
+app.command("dump", rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
+app.command("demo", rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
+app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
+app.command("publish", rich_help_panel=DATA_PANEL, epilog=publish.EXAMPLES)(publish.publish)
+app.command("read", rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)

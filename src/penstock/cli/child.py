@@ -1,0 +1,107 @@
+"""A broker as a child process: started, waited for, stopped by its process id, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.base.errors import OperationalError
+
+_READY_TIMEOUT_S = 60.0  # recovery of a large data directory included
+_STOP_TIMEOUT_S = 20.0
+_LOG_LINES_MAX = 200
+_LOG_LINES_SHOWN = 20
+
+
+class ReadyLine(NamedTuple):
+    """What `penstock serve` says when it serves."""
+
+    client: str
+    nats: str
+    data_dir: str
+
+
+def parse_ready(line: str) -> ReadyLine | None:
+    """The parts of `ready client=… nats=… data=…`; None for another line. The directory may hold spaces."""
+    words = line.rstrip("\n").split(" ", 3)
+    if len(words) != 4 or words[0] != "ready":
+        return None
+    pairs = [word.partition("=") for word in words[1:]]
+    if [name for name, _, _ in pairs] != ["client", "nats", "data"]:
+        return None
+    return ReadyLine(*(value for _, _, value in pairs))
+
+
+@contextmanager
+def serving(data_dir: Path, *options: str) -> Iterator[ReadyLine]:
+    """A broker on `data_dir` that runs for as long as the context; OperationalError if it does not come up.
+
+    It gets none of our PENSTOCK_* variables: they are meant for another broker.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(data_dir), *options]
+    # A session of its own: Ctrl-C reaches us alone, and we stop the broker in good order.
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    log: deque[bytes] = deque(maxlen=_LOG_LINES_MAX)
+    assert process.stderr is not None
+    drain = threading.Thread(target=log.extend, args=(process.stderr,), name="broker's log", daemon=True)
+    drain.start()
+    try:
+        yield _wait_until_ready(process, drain, log)
+    finally:
+        _stop(process)
+        drain.join(_STOP_TIMEOUT_S)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], drain: threading.Thread, log: deque[bytes]) -> ReadyLine:
+    assert process.stdout is not None
+    number = process.stdout.fileno()
+    deadline_s = time.monotonic() + _READY_TIMEOUT_S
+    received = b""
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        if not select.select([number], [], [], left_s)[0]:
+            continue
+        chunk = os.read(number, 4096)
+        if not chunk:
+            process.wait(_STOP_TIMEOUT_S)
+            drain.join(_STOP_TIMEOUT_S)
+            raise OperationalError(f"the broker did not start (exit code {process.returncode}):\n{_tail(log)}")
+        received += chunk
+        for line in received.split(b"\n")[:-1]:
+            if (ready := parse_ready(line.decode(errors="replace"))) is not None:
+                return ready
+    raise OperationalError(f"the broker was not ready within {_READY_TIMEOUT_S:g} s:\n{_tail(log)}")
+
+
+def _tail(log: deque[bytes]) -> str:
+    return b"".join(list(log)[-_LOG_LINES_SHOWN:]).decode(errors="replace").rstrip()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

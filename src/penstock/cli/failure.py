@@ -1,0 +1,111 @@
+"""How a command fails: one clear line on stderr, what to do about it, and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from penstock.base.errors import ConfigError, CorruptionError, ErrorCode, OperationalError, PenstockError, RemoteError
+
+FAILED = 1
+USED_WRONGLY = 2
+INTERRUPTED = 130
+DEBUG_VARIABLE = "PENSTOCK_DEBUG"
+
+_ADVICE: dict[str, str] = {
+    ErrorCode.STREAM_NOT_FOUND: "`penstock stream list` shows the streams, `penstock stream find SUBJECT` finds some",
+    ErrorCode.STREAM_EXISTS: "`penstock stream show NAME` shows its config, `penstock stream alter` changes it",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "read from `--from earliest`, or from an offset in that range",
+    ErrorCode.CORRUPT_RANGE: "`penstock status` lists the damage; read around it with --from and --to",
+    ErrorCode.READ_ONLY: "`penstock status` says why",
+    ErrorCode.STORAGE_FAILED: "look at the broker's disk and its log; reads go on working",
+    ErrorCode.OVERLOADED: "try again in a moment, or publish more slowly",
+    ErrorCode.TIMED_OUT: "give it more with --timeout; whether it happened is not known",
+    ErrorCode.NATS_UNAVAILABLE: "`penstock status` shows the broker's connection to NATS",
+    ErrorCode.NATS_REFUSED: "the broker's NATS user needs the permission to subscribe there",
+    ErrorCode.UNSUPPORTED_VERSION: "client and broker do not know each other's version: upgrade the older one",
+}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_debugging = False
+
+
+def show_tracebacks() -> None:
+    """From now on errors come with their traceback."""
+    global _debugging
+    _debugging = True
+
+
+def clearly(command: Callable[P, T]) -> Callable[P, T]:
+    """`command`, failing as the package says it."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except BrokenPipeError:
+            _forget_stdout()
+            raise typer.Exit(0) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except (PenstockError, OSError, ValueError, ImportError) as error:
+            if _debugging or os.environ.get(DEBUG_VARIABLE):
+                raise
+            raise typer.Exit(report(error)) from None
+
+    return run
+
+
+def _forget_stdout() -> None:
+    # The interpreter flushes stdout once more when it exits, and would complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def report(error: Exception) -> int:
+    """Say on stderr what went wrong; the exit code."""
+    if isinstance(error, ConfigError):
+        many = len(error.mistakes) > 1
+        say_error(f"the config cannot work; {len(error.mistakes)} mistakes:" if many else "the config cannot work:")
+        for mistake in error.mistakes:
+            sys.stderr.write(f"  - {printable(mistake)}\n")
+        return USED_WRONGLY
+    say_error(_text(error))
+    if advice := _advice(error):
+        sys.stderr.write(f"  {advice}\n")
+    return USED_WRONGLY if isinstance(error, ValueError) and not isinstance(error, PenstockError) else FAILED
+
+
+def say_error(text: str) -> None:
+    """One line on stderr, with `Error:` in red on a terminal."""
+    word = "Error:"
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        word = f"\x1b[1;31m{word}\x1b[0m"
+    sys.stderr.write(f"{word} {printable(text)}\n")
+
+
+def printable(text: str) -> str:
+    """`text` with control characters escaped: names and payloads are other people's."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and not isinstance(error, PenstockError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return (error.message if isinstance(error, RemoteError) else str(error)) or type(error).__name__
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, RemoteError):
+        return _ADVICE.get(error.code, "")
+    if isinstance(error, OperationalError) and isinstance(error, ConnectionError):
+        return "start a broker with `penstock serve`, or say where one is with --server HOST:PORT or PENSTOCK_SERVER"
+    if isinstance(error, CorruptionError):
+        return "nothing was deleted; `penstock dump FILE` shows what is there"
+    return ""

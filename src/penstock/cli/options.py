@@ -1,0 +1,127 @@
+"""Options that several commands share, and commands whose options come from a table."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from penstock.base.units import parse_duration_us
+from penstock.cli.failure import show_tracebacks
+
+if TYPE_CHECKING:
+    from penstock.client.blocking import Client
+
+CONNECTION_PANEL = "Connection"
+_COMPLETION_TIMEOUT_S = 1.0
+_SERVER_HELP = "The broker.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
+
+
+class Globals(NamedTuple):
+    """What was given before the command's name."""
+
+    server: str | None = None
+
+
+def _debug(value: bool) -> bool:
+    if value:
+        show_tracebacks()
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration_us(text) / 1e6
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if seconds <= 0:
+        raise typer.BadParameter("a time-out is longer than nothing")
+    return seconds
+
+
+Server = Annotated[
+    str | None,
+    typer.Option("--server", metavar="HOST:PORT", help=_SERVER_HELP, rich_help_panel=CONNECTION_PANEL),
+]
+Timeout = Annotated[
+    str,
+    typer.Option("--timeout", metavar="DURATION", help="How long to wait.", rich_help_panel=CONNECTION_PANEL),
+]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+DEFAULT_TIMEOUT = "10s"
+
+
+def connected(ctx: typer.Context, server: str | None, timeout: str, **options: Any) -> tuple[Client, float]:
+    """A client of the broker that was named (to be used in `with`), and the time-out in seconds."""
+    from penstock.client import blocking
+
+    seconds = _seconds(timeout)
+    found = ctx.find_object(Globals)
+    at = server or (found.server if found else None)
+    return blocking.connect(at, name="penstock-cli", timeout=seconds, **options), seconds
+
+
+def complete_stream(incomplete: str) -> list[str]:
+    """Names of streams for shell completion; none if no broker answers at once."""
+    from penstock.base.errors import PenstockError
+    from penstock.client import blocking
+
+    with suppress(PenstockError, OSError, ValueError):
+        with blocking.connect(name="penstock-completion", timeout=_COMPLETION_TIMEOUT_S) as client:
+            names = [info.name for info in client.streams(timeout=_COMPLETION_TIMEOUT_S)]
+        return [name for name in names if name.startswith(incomplete)]
+    return []
+
+
+StreamArgument = Annotated[
+    str, typer.Argument(metavar="STREAM", help="The stream's name.", autocompletion=complete_stream)
+]
+
+
+def examples(*lines: str) -> str:
+    """An epilog with commands to copy; a line that begins with `#` explains the next one."""
+    marked = (("dim", line) if line.startswith("#") else ("cyan", f"$ {line}") for line in lines)
+    shown = (f"[{style}]{escape(line)}[/{style}]" for style, line in marked)
+    # Typer joins lines that are not parted by an empty one.
+    return "\n\n".join(("[bold]Examples[/bold]", *shown))
+
+
+def escape(text: str) -> str:
+    """`text` as it is, where Rich would read markup."""
+    return text.replace("[", "\\[")
+
+
+def with_options(command: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> Callable[..., Any]:
+    """`command`, which takes `**options`, with `parameters` in their place: Typer reads them from the signature."""
+    own = inspect.signature(command, eval_str=True)
+    kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    together = [*kept, *parameters]
+    command.__signature__ = own.replace(parameters=together)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in together}
+    return command
+
+
+def text_option(name: str, *, flag: str, metavar: str, meaning: str, panel: str | None = None) -> inspect.Parameter:
+    """A parameter for an option that takes text, None when it is not given."""
+    option = typer.Option(flag, metavar=metavar, help=escape(meaning), rich_help_panel=panel, show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+def switch(name: str, *, flag: str, meaning: str, panel: str | None = None) -> inspect.Parameter:
+    """A parameter for an option without a value: True, or None when it is not given."""
+    option = typer.Option(flag, help=escape(meaning), rich_help_panel=panel, show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[bool | None, option]
+    )

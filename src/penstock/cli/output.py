@@ -1,0 +1,94 @@
+"""What commands print: tables, numbers and times for people, JSON for scripts."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.cli.failure import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_WIDTH_WITHOUT_TERMINAL = 1_000  # a file or a pipe gets its lines whole
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A Rich console that treats what it is given as text, not as markup."""
+    from rich.console import Console
+
+    class QuietConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
+    return QuietConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width, soft_wrap=width is None)
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table; the columns in `right` hold numbers."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    # Without a terminal no decoration: what comes out is for `awk` and diffs.
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def cell(value: object, style: str = "") -> Any:
+    """A value for a table, safe to show."""
+    from rich.text import Text
+
+    return Text(printable("" if value is None else str(value)), style=style)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on one line."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def time_text(timestamp_us: int | None) -> str:
+    """UTC to the millisecond, sortable; empty for None."""
+    if timestamp_us is None:
+        return ""
+    moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_us % 1_000_000 // 1_000:03d}Z"
+
+
+def exact_time_text(timestamp_us: int) -> str:
+    """RFC 3339 in UTC to the microsecond: `2013-01-01T10:00:00.000001Z`."""
+    moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_us % 1_000_000:06d}Z"
+
+
+def count_text(count: int) -> str:
+    """`336,776`."""
+    return f"{count:,}"
+
+
+def shown_bytes(data: bytes | None, chars_max: int | None = None) -> str:
+    """Bytes for a person: as text if they are, else in base64; cut to `chars_max`."""
+    if data is None:
+        return ""
+    # A large value is not decoded whole to show its beginning; a character has at most 4 bytes.
+    beginning = data if chars_max is None else data[: 4 * chars_max + 4]
+    try:
+        text = beginning.decode()
+    except UnicodeDecodeError as error:
+        if len(beginning) < len(data) and error.start >= len(beginning) - 4:
+            text = beginning[: error.start].decode()
+        else:
+            text = f"base64:{base64.b64encode(beginning).decode()}"
+    text = printable(text)
+    if chars_max is not None and (len(text) > chars_max or len(beginning) < len(data)):
+        text = text[: max(0, chars_max - 1)] + "…"
+    return text

@@ -1,0 +1,68 @@
+"""Places in the log as people write them: `earliest`, `42`, `-10`, `30s`, `2013-01-01T10:00Z`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from penstock.base.units import parse_duration_us
+
+if TYPE_CHECKING:
+    from penstock.client.values import Start
+
+_OFFSET = re.compile(r"[0-9]{1,19}")
+_LAST = re.compile(r"-([0-9]{1,19})")
+_AGO = re.compile(r"(?:the )?(?:last )?(.+?)(?: ago)?", re.IGNORECASE)
+_DURATION_BEGINS = re.compile(r"[0-9.]+\s*[a-z]", re.IGNORECASE)
+_EXPECTED = (
+    "give earliest, latest, an offset (42), the last messages (-10), an age (30s, '5m ago') or a time in UTC "
+    "(2013-01-01T10:00)"
+)
+
+
+class LastMessages(NamedTuple):
+    """So many messages before the end of the log."""
+
+    message_count: int
+
+
+def parse_place(text: str, *, now: datetime | None = None) -> Start | LastMessages:
+    """The place that `text` names; typer.BadParameter that says what is expected. `now` is the present, if not now.
+
+    A time without a zone is UTC, as all times that Penstock shows.
+    """
+    from penstock.client.values import EARLIEST, LATEST
+
+    folded = text.strip()
+    if folded.lower() in ("earliest", "latest"):
+        return EARLIEST if folded.lower() == "earliest" else LATEST
+    if _OFFSET.fullmatch(folded):
+        return int(folded)
+    if last := _LAST.fullmatch(folded):
+        return LastMessages(int(last[1]))
+    ago = _AGO.fullmatch(folded)
+    if ago is not None and _DURATION_BEGINS.match(ago[1]) and not _looks_like_time(folded):
+        try:
+            age = timedelta(microseconds=parse_duration_us(ago[1]))
+            (now or datetime.now(UTC)) - age  # is there such a time?
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+        except OverflowError:
+            raise typer.BadParameter(f"{text!r} is before the beginning of time") from None
+        return age
+    try:
+        moment = datetime.fromisoformat(folded)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no place in the log; {_EXPECTED}") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _looks_like_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,218 @@
+"""`penstock publish`: publish messages through NATS and show their acks."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.base.subjects import subject_mistake
+from penstock.cli import output
+from penstock.cli.failure import clearly
+from penstock.cli.options import (
+    CONNECTION_PANEL,
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    Server,
+    Timeout,
+    connected,
+    examples,
+)
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from penstock.client.values import PubAck
+
+EXAMPLES = examples(
+    "penstock publish orders.eu '{\"amount\": 42}' --key customer-7",
+    "penstock publish orders.eu hello --header 'Nats-Msg-Id=42'",
+    "# all of stdin as one message",
+    "penstock publish images.raw - < photo.jpg",
+    "# each line as one",
+    "penstock publish events.log - --lines < log.txt",
+    "penstock publish orders.eu --tombstone --key customer-7",
+)
+_PROGRESS_EVERY = 500
+
+
+@clearly
+def publish(
+    ctx: typer.Context,
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="Where to; a stream should store it.")],
+    value: Annotated[
+        str | None, typer.Argument(metavar="VALUE", help="The message; '-' reads it from stdin.", show_default=False)
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The message's key.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="With '-': each line of stdin is a message.")] = False,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Publish the message N times.")] = 1,
+    tombstone: Annotated[bool, typer.Option("--tombstone", help="Say that the key is gone; has no value.")] = False,
+    stream: Annotated[
+        str | None,
+        typer.Option("--stream", metavar="STREAM", help="Only this stream shall store it.", show_default=False),
+    ] = None,
+    ack: Annotated[
+        str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")
+    ] = "all",
+    as_json: Json = False,
+    nats: Annotated[
+        str | None,
+        typer.Option(
+            "--nats",
+            metavar="URL",
+            help="The nats-server to publish to.  Default: what the broker says.",
+            rich_help_panel=CONNECTION_PANEL,
+        ),
+    ] = None,
+    nats_creds: Annotated[
+        str | None,
+        typer.Option(
+            "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
+        ),
+    ] = None,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Publish messages through NATS, as any NATS client would, and show their acks."""
+    _check(subject, value, key, lines, count, tombstone, ack)
+    options: dict[str, Any] = {"key": key, "headers": _headers(header or []), "stream": stream, "ack": ack}
+    values = _values(value, lines=lines, count=count, tombstone=tombstone)
+    urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
+    nats_options = {"user_credentials": nats_creds} if nats_creds else None
+    client, seconds = connected(ctx, server, timeout, nats=urls, nats_options=nats_options)
+    options["timeout"] = seconds
+    with client:
+        if lines or count > 1:
+            _publish_many(client, subject, values, options, as_json=as_json, total=None if lines else count)
+            return
+        got = client.publish(subject, next(values), **options)
+    if as_json:
+        output.print_json({"ack": None if got is None else got._asdict()})
+    elif got is None:
+        typer.echo(f"published on {subject}; no ack was asked for")
+    else:
+        safely = "" if got.fsynced is None else ", on disk" if got.fsynced else ", in the page cache"
+        again = " (a duplicate: stored before)" if got.duplicate else ""
+        typer.echo(f"stored in {got.stream} at offset {got.offset}{safely}{again}")
+
+
+def _check(
+    subject: str, value: str | None, key: str | None, lines: bool, count: int, tombstone: bool, ack: str
+) -> None:
+    if (mistake := subject_mistake(subject)) is not None:
+        raise typer.BadParameter(mistake)
+    if ack not in ("all", "leader", "none"):
+        raise typer.BadParameter(f"--ack {ack!r} is none of all, leader, none")
+    if tombstone and (value is not None or lines):
+        raise typer.BadParameter("a tombstone has no value")
+    if tombstone and key is None:
+        raise typer.BadParameter("a tombstone says that a key is gone: give --key")
+    if value is None and not tombstone:
+        raise typer.BadParameter("give a VALUE, or '-' to read it from stdin ('' is an empty message)")
+    if lines and value != "-":
+        raise typer.BadParameter("--lines reads stdin: give '-' as VALUE")
+    if lines and count > 1:
+        raise typer.BadParameter("give either --lines or --count")
+
+
+def _headers(texts: list[str]) -> dict[str, str] | None:
+    headers: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"--header {text!r}: write NAME=VALUE")
+        if name in headers:
+            raise typer.BadParameter(f"--header {name!r} is given twice")
+        headers[name] = value
+    return headers or None
+
+
+def _values(value: str | None, *, lines: bool, count: int, tombstone: bool) -> Iterator[bytes | None]:
+    if tombstone:
+        return itertools.repeat(None, count)
+    if lines:
+        return (line.rstrip(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer)
+    data = sys.stdin.buffer.read() if value == "-" else (value or "").encode("utf-8", "surrogateescape")
+    return itertools.repeat(data, count)
+
+
+def _publish_many(
+    client: Any,
+    subject: str,
+    values: Iterator[bytes | None],
+    options: dict[str, Any],
+    *,
+    as_json: bool,
+    total: int | None,
+) -> None:
+    """Publish with acks in flight; the first failure ends it, and says how far it got."""
+    started_s = time.perf_counter()
+    tally = _Tally()
+    with _progress(total) as advance:
+        try:
+            for sent, value in enumerate(values, 1):
+                tally.waiting.append(client.publish_nowait(subject, value, **options))
+                if sent % _PROGRESS_EVERY == 0:
+                    tally.collect(only_done=True)
+                    advance(sent)
+            tally.collect(only_done=False)
+        except BaseException:
+            typer.echo(f"stopped after {output.count_text(tally.acked)} acked messages", err=True)
+            raise
+        advance(tally.acked)
+    elapsed_s = max(time.perf_counter() - started_s, 1e-9)
+    if as_json:
+        output.print_json({"messages": tally.acked, "seconds": elapsed_s, "offsets": tally.ranges})
+        return
+    rate = output.count_text(round(tally.acked / elapsed_s))
+    typer.echo(f"{output.count_text(tally.acked)} messages in {elapsed_s:.2f} s ({rate}/s)")
+    for name, (first, last) in tally.ranges.items():
+        typer.echo(f"stored in {name} at offsets {first} to {last}")
+
+
+class _Tally:
+    """Acks that came, and those that did not yet."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Future[PubAck | None]] = []
+        self.acked = 0
+        self.ranges: dict[str, tuple[int, int]] = {}
+
+    def collect(self, *, only_done: bool) -> None:
+        """Take the acks in order, up to the first that is not there; raises the first failure."""
+        taken = 0
+        for future in self.waiting:
+            if only_done and not future.done():
+                break
+            ack = future.result()
+            taken += 1
+            self.acked += 1
+            if ack is not None:
+                first, last = self.ranges.get(ack.stream, (ack.offset, ack.offset))
+                self.ranges[ack.stream] = min(first, ack.offset), max(last, ack.offset)
+        del self.waiting[:taken]
+
+
+def _progress(total: int | None) -> Any:
+    from contextlib import contextmanager
+
+    @contextmanager
+    def shown() -> Iterator[Any]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+        console = output.console(stderr=True)
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+            task = bar.add_task("", total=total)
+            yield lambda done: bar.update(task, completed=done)
+
+    return shown()

@@ -1,0 +1,150 @@
+"""Messages on stdout. Each batch is written and flushed as a whole, so that a reader that follows sees it at once.
+
+| format | what is printed                                                                       |
+|--------|---------------------------------------------------------------------------------------|
+| table  | one line a message; on a terminal values are cut to its width                          |
+| json   | one object a line; what is no UTF-8 goes under `…_base64` instead                      |
+| raw    | the value and a line end; a tombstone is an empty line                                 |
+| arrow  | an Arrow IPC stream of the log's six columns                                          |
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.cli.output import exact_time_text, shown_bytes, time_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client.values import Message
+
+_SUBJECT_CHARS_MAX = 40
+_KEY_CHARS_MAX = 24
+_VALUE_CHARS_MIN = 20
+_GAP = "  "
+_BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def print_json_lines(batches: Iterator[pa.RecordBatch]) -> None:
+    """See the module."""
+    from penstock.client.batches import messages_of
+
+    out = sys.stdout.buffer
+    for batch in batches:
+        out.write(b"".join(_encode(json_row(message)) + b"\n" for message in messages_of(batch)))
+        out.flush()
+
+
+def json_row(message: Message) -> dict[str, Any]:
+    """A message as JSON shows it."""
+    row: dict[str, Any] = {
+        "offset": message.offset,
+        "timestamp": exact_time_text(message.timestamp_us),
+        "subject": message.subject,
+    }
+    for name, data in (("key", message.key), ("value", message.value)):
+        try:
+            row[name] = None if data is None else data.decode()
+        except UnicodeDecodeError:
+            assert data is not None
+            row[f"{name}_base64"] = base64.b64encode(data).decode()
+    raw = message.headers.raw
+    if raw is None:
+        row["headers"] = None
+    elif _is_text(raw):
+        row["headers"] = {name: message.headers.get_all(name) for name in message.headers}
+    else:
+        row["headers_base64"] = base64.b64encode(raw).decode()
+    return row
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def print_raw(batches: Iterator[pa.RecordBatch]) -> None:
+    """See the module."""
+    out = sys.stdout.buffer
+    for batch in batches:
+        for value in batch.column("value").to_pylist():
+            out.write((value or b"") + b"\n")
+        out.flush()
+
+
+def print_arrow(batches: Iterator[pa.RecordBatch]) -> None:
+    """See the module. Also without messages it is a whole stream."""
+    import pyarrow as pa
+
+    from penstock.batch.schema import arrow_schema
+
+    out = sys.stdout.buffer
+    with pa.ipc.new_stream(pa.PythonFile(out, mode="w"), arrow_schema()) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            out.flush()
+    out.flush()
+
+
+def print_table(batches: Iterator[pa.RecordBatch]) -> None:
+    """See the module. Widths are those of the first batch, so that lines can be printed as they come."""
+    from penstock.client.batches import messages_of
+
+    layout: _Layout | None = None
+    out = sys.stdout
+    for batch in batches:
+        messages = list(messages_of(batch))
+        if layout is None:
+            layout = _Layout(messages, terminal=out.isatty())
+            out.write(layout.header() + "\n")
+        out.write("".join(layout.line(message) + "\n" for message in messages))
+        out.flush()
+
+
+class _Layout:
+    """The widths of the columns."""
+
+    def __init__(self, messages: list[Message], *, terminal: bool) -> None:
+        self._terminal = terminal
+        self._offset = max(6, *(len(str(message.offset)) for message in messages[-1:]))
+        self._subject = _width("SUBJECT", (message.subject for message in messages), _SUBJECT_CHARS_MAX)
+        self._key = _width("KEY", (shown_bytes(message.key, _KEY_CHARS_MAX) for message in messages), _KEY_CHARS_MAX)
+        used = self._offset + len(time_text(0)) + self._subject + self._key + 4 * len(_GAP)
+        columns = shutil.get_terminal_size().columns
+        self._value = max(_VALUE_CHARS_MIN, columns - used) if terminal else None
+
+    def header(self) -> str:
+        """The first line."""
+        time = f"{'TIME':<{len(time_text(0))}}"
+        names = (f"{'OFFSET':>{self._offset}}", time, f"{'SUBJECT':<{self._subject}}", f"{'KEY':<{self._key}}", "VALUE")
+        line = _GAP.join(names)
+        return f"{_BOLD}{line}{_RESET}" if self._terminal else line
+
+    def line(self, message: Message) -> str:
+        """A message; a longer subject or key pushes what follows to the right rather than being cut."""
+        subject = shown_bytes(message.subject.encode())
+        key = shown_bytes(message.key, _KEY_CHARS_MAX if self._terminal else None)
+        value = "(tombstone)" if message.is_tombstone else shown_bytes(message.value, self._value)
+        time = time_text(message.timestamp_us)
+        if self._terminal:
+            time = f"{_DIM}{time}{_RESET}"
+            value = f"{_DIM}{value}{_RESET}" if message.is_tombstone else value
+        return _GAP.join(
+            (f"{message.offset:>{self._offset}}", time, f"{subject:<{self._subject}}", f"{key:<{self._key}}", value)
+        ).rstrip()
+
+
+def _width(title: str, texts: Iterator[str], chars_max: int) -> int:
+    return min(chars_max, max((len(title), *(len(text) for text in texts))))

@@ -1,0 +1,82 @@
+"""`penstock serve`: run a broker until it is told to stop."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.broker.settings import SETTINGS, Setting
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, examples, switch, text_option, with_options
+
+if TYPE_CHECKING:
+    from penstock.broker.config import Addresses
+
+EXAMPLES = examples(
+    "penstock serve",
+    "penstock serve --data-dir /var/lib/penstock --nats nats://nats.example:4222 --nats-creds penstock.creds",
+    "# any free ports; the line `ready` tells them",
+    "penstock serve --listen 127.0.0.1:0 --nats-port 0",
+    "# what would be used, and where it comes from",
+    "penstock serve --config penstock.toml --print-config",
+)
+_PANELS = {"nats": "NATS", "log": "Log", "partition": "Limits", "broker": "Limits", "disk": "Limits"}
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    panel = _PANELS.get(setting.name.partition("_")[0])
+    if not setting.metavar:
+        return switch(setting.name, flag=setting.flag, meaning=setting.meaning, panel=panel)
+    default = f"  Default: {setting.default_text}." if setting.default_text else ""
+    meaning = setting.meaning + default
+    return text_option(setting.name, flag=setting.flag, metavar=setting.metavar, meaning=meaning, panel=panel)
+
+
+def _serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Settings in TOML.  Default: $PENSTOCK_CONFIG, else none."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the settings in effect (without secrets) and stop.")
+    ] = False,
+    debug: Debug = False,
+    **flags: Any,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    Without options it starts a nats-server of its own and keeps its data in ./penstock-data, all for this machine only.
+
+    Every setting can also stand in a TOML file (--nats-port as nats_port = 4222) or in the environment
+    (PENSTOCK_NATS_PORT=4222). Flags go before the environment, the environment before the file.
+
+    When it serves it prints one line: [bold]ready client=HOST:PORT nats=URL data=DIR[/bold]. It logs to stderr.
+    """
+    from penstock.broker.config import load, to_toml
+
+    settings = load(file=config, environment=os.environ, flags=flags)
+    if print_config:
+        typer.echo(to_toml(settings), nl=False)
+        return
+    from penstock.broker import logs
+    from penstock.broker.serve import run
+
+    logs.configure(level=settings.log_level, log_format=settings.log_format)
+    raise typer.Exit(run(settings, ready=announce))
+
+
+def announce(addresses: Addresses) -> None:
+    """The line that says that the broker serves; what starts a broker waits for it."""
+    # A broker does not end because nobody reads its stdout any more.
+    with suppress(OSError):
+        sys.stdout.write(f"ready client={addresses.client} nats={addresses.nats} data={addresses.data_dir}\n")
+        sys.stdout.flush()
+
+
+serve = clearly(with_options(_serve, [_parameter(setting) for setting in SETTINGS.values()]))

@@ -1,0 +1,83 @@
+"""`penstock status`: how a broker fares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from penstock.base.units import format_bytes, format_duration_ms
+from penstock.cli import output, report
+from penstock.cli.failure import clearly
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
+
+if TYPE_CHECKING:
+    from penstock.messages import GapInfo, PartitionInfo, StatusResponse
+
+EXAMPLES = examples(
+    "penstock status",
+    "penstock status --server broker-1.example:7422",
+    "penstock status --json | jq .broker.nats.state",
+)
+
+
+@clearly
+def status(
+    ctx: typer.Context,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Show how a broker fares: NATS, streams, gaps, damage."""
+    client, seconds = connected(ctx, server, timeout)
+    with client:
+        state = client.status(timeout=seconds)
+        infos = client.streams(timeout=seconds)
+    if as_json:
+        output.print_json({"broker": state, "streams": infos})
+        return
+    console = output.console()
+    console.print(report.pairs(_pairs(state)))
+    if infos:
+        console.print()
+        console.print(report.stream_table(infos))
+    report.print_gaps(console, "Gaps", state.nats.gaps)
+    shown = set(state.nats.gaps)
+    for info in infos:
+        for part in info.partitions:
+            # A gap of the whole broker is not told again for each stream.
+            own = tuple(gap for gap in part.gaps if gap not in shown)
+            report.print_trouble(console, info, _with_gaps(part, own))
+
+
+def _with_gaps(part: PartitionInfo, gaps: tuple[GapInfo, ...]) -> PartitionInfo:
+    return msgspec.structs.replace(part, gaps=gaps)
+
+
+def _pairs(state: StatusResponse) -> dict[str, str]:
+    nats = state.nats
+    of_its_own = " (embedded)" if nats.embedded else ""
+    version = f", nats-server {nats.server_version}" if nats.server_version else ""
+    shown = {
+        "broker": f"{state.broker_id} at {state.address}, version {state.broker_version}",
+        "cluster": state.cluster_id,
+        "data": state.data_dir,
+        "up": f"{format_duration_ms(state.uptime_ms)}, since {output.time_text(state.started_us)}",
+        "NATS": f"{nats.state}, {nats.url}{of_its_own}{version}",
+    }
+    if nats.reading_paused:
+        shown["reading"] = "paused: the limit of memory in flight is reached"
+    if nats.reconnects or nats.last_error:
+        shown["NATS trouble"] = f"{nats.reconnects} reconnects; last: {nats.last_error or '-'}"
+    states = ", ".join(f"{count} {name}" for name, count in state.partitions_by_state.items() if count)
+    shown |= {
+        "streams": f"{output.count_text(state.streams)}{f' ({states})' if states else ''}",
+        "clients": f"{state.connections} connections, {state.requests_in_flight} requests in flight",
+        "in flight": f"{format_bytes(state.in_flight_bytes)} of {format_bytes(state.in_flight_bytes_max)}",
+    }
+    if state.counters:
+        counters = (f"{name.replace('_', ' ')} {output.count_text(count)}" for name, count in state.counters.items())
+        shown["since start"] = ", ".join(counters)
+    return shown

@@ -1,0 +1,326 @@
+"""`penstock stream …`: create, list, show, find, alter and delete streams."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from penstock.base.config import ALTERABLE, Acks, Durability, Storage, StreamConfig
+from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
+from penstock.cli import output, report
+from penstock.cli.failure import clearly
+from penstock.cli.options import (
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    Server,
+    StreamArgument,
+    Timeout,
+    connected,
+    examples,
+    text_option,
+    with_options,
+)
+
+if TYPE_CHECKING:
+    from penstock.messages import StreamInfo
+
+_UNLIMITED = "none"
+
+app = typer.Typer(
+    help="Create, list, show, find, alter and delete streams.",
+    epilog=examples("penstock stream create orders 'orders.>' --max-age 7d", "penstock stream list"),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _count(text: str) -> int:
+    digits = text.replace("_", "").replace(",", "")
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(digits)
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+class Field(NamedTuple):
+    """A field of a stream's config as an option. `show` gives its value as a person writes it."""
+
+    name: str
+    flag: str
+    metavar: str
+    meaning: str
+    parse: Callable[[str], Any]
+    show: Callable[[Any], str] = str
+    unlimited: bool = False  # `none` means: without limit
+
+
+FIELDS = (
+    Field(
+        "max_age_ms",
+        "--max-age",
+        "DURATION",
+        "Delete messages that are older, such as 7d.",
+        parse_duration_ms,
+        format_duration_ms,
+        unlimited=True,
+    ),
+    Field("max_messages", "--max-messages", "N", "Keep the last N messages.", _count, unlimited=True),
+    Field(
+        "max_bytes",
+        "--max-bytes",
+        "SIZE",
+        "Keep about so many bytes, such as 10GiB.",
+        parse_bytes,
+        format_exact_bytes,
+        unlimited=True,
+    ),
+    Field(
+        "max_message_bytes", "--max-message-bytes", "SIZE", "Refuse larger messages.", parse_bytes, format_exact_bytes
+    ),
+    Field(
+        "acks",
+        "--acks",
+        "|".join(Acks),
+        "Who gets acks: 'reply', every message with a reply subject; 'envelope', only messages in an envelope.",
+        _one_of(*Acks),
+    ),
+    Field(
+        "durability",
+        "--durability",
+        "|".join(Durability),
+        "When a message is acked: 'fsync', once it is on the disk; 'os', once it is in the page cache; 'auto', as "
+        "'fsync' with one replica.",
+        _one_of(*Durability),
+    ),
+    Field(
+        "storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)
+    ),
+    Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
+    Field(
+        "segment_age_ms",
+        "--segment-age",
+        "DURATION",
+        "New file at this age.",
+        parse_duration_ms,
+        format_duration_ms,
+        unlimited=True,
+    ),
+)
+
+
+def _parameters(*, altering: bool) -> list[inspect.Parameter]:
+    parameters = []
+    defaults = StreamConfig(name="", subject="")
+    for field in FIELDS:
+        if altering and field.name not in ALTERABLE:
+            continue
+        default = getattr(defaults, field.name)
+        meaning = field.meaning
+        if altering:
+            meaning += "  'none': no limit." if field.unlimited else ""
+        else:
+            meaning += f"  Default: {_UNLIMITED if default is None else field.show(default)}."
+        parameters.append(text_option(field.name, flag=field.flag, metavar=field.metavar, meaning=meaning))
+    return parameters
+
+
+def _parsed(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, as values of a stream's config; ValueError with every mistake."""
+    values, mistakes = {}, []
+    for field in FIELDS:
+        text = given.get(field.name)
+        if text is None:
+            continue
+        try:
+            values[field.name] = None if field.unlimited and text.lower() == _UNLIMITED else field.parse(text)
+        except ValueError as error:
+            mistakes.append(f"{field.flag}: {error}")
+    if mistakes:
+        raise typer.BadParameter("; ".join(mistakes))
+    return values
+
+
+def shown_config(info: StreamInfo) -> dict[str, str]:
+    """Option → value of a stream's config, as a person writes them."""
+    shown = {}
+    for field in FIELDS:
+        value = getattr(info.config, field.name)
+        shown[field.flag.removeprefix("--")] = _UNLIMITED if value is None else field.show(value)
+    return shown
+
+
+def _create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.")],
+    subject: Annotated[
+        str, typer.Argument(metavar="SUBJECT", help="What it stores; '*' is one token, '>' all that follow.")
+    ],
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+    **fields: Any,
+) -> None:
+    """Create a stream that stores what is published on a NATS subject.
+
+    What is published after this command has ended is stored.
+    The same command again changes nothing; another config for a name that is taken is refused.
+    """
+    config = _parsed(fields)
+    client, seconds = connected(ctx, server, timeout)
+    with client:
+        before = {info.stream_id for info in client.streams(timeout=seconds)}
+        info = client.create_stream(name, subject, timeout=seconds, **config)
+    what = "was there already" if info.stream_id in before else "created"
+    typer.echo(f"stream {info.name} {what}: it stores {info.subject}")
+
+
+create = clearly(with_options(_create, _parameters(altering=False)))
+
+
+def _alter(
+    ctx: typer.Context,
+    name: StreamArgument,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+    **fields: Any,
+) -> None:
+    """Change the config of a stream: all that is given, or nothing.
+
+    Name, subject and storage stay as they are: with others it would be another stream.
+    """
+    changes = _parsed(fields)
+    if not changes:
+        raise typer.BadParameter("nothing to change: give at least one option, such as --max-age 7d")
+    client, seconds = connected(ctx, server, timeout)
+    with client:
+        info = client.alter_stream(name, timeout=seconds, **changes)
+    config = shown_config(info)
+    flags = {field.name: field.flag.removeprefix("--") for field in FIELDS}
+    typer.echo(f"stream {info.name}: " + ", ".join(f"{flags[field]} is {config[flags[field]]}" for field in changes))
+
+
+alter = clearly(with_options(_alter, _parameters(altering=True)))
+
+
+@clearly
+def list_streams(
+    ctx: typer.Context,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """List all streams."""
+    client, seconds = connected(ctx, server, timeout)
+    with client:
+        infos = client.streams(timeout=seconds)
+    if as_json:
+        for info in infos:
+            output.print_json(info)
+    elif infos:
+        output.console().print(report.stream_table(infos))
+    else:
+        typer.echo("no streams yet; make one with `penstock stream create NAME SUBJECT`", err=True)
+
+
+@clearly
+def show(
+    ctx: typer.Context,
+    name: StreamArgument,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Show one stream: its config, what it holds, what is wrong with it."""
+    client, seconds = connected(ctx, server, timeout)
+    with client:
+        info = client.stream(name, timeout=seconds)
+    if as_json:
+        output.print_json(info)
+        return
+    console = output.console()
+    console.print(report.pairs(report.stream_pairs(info) | shown_config(info)))
+    for partition in info.partitions:
+        report.print_trouble(console, info, partition)
+
+
+@clearly
+def find(
+    ctx: typer.Context,
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="A plain subject, as one publishes on.")],
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Find the streams that store a subject: who will ack what is published there."""
+    client, seconds = connected(ctx, server, timeout)
+    with client:
+        infos = client.streams_for(subject, timeout=seconds)
+    if as_json:
+        for info in infos:
+            output.print_json(info)
+        return
+    if not infos:
+        typer.echo(f"no stream stores {subject}", err=True)
+        raise typer.Exit(1)
+    table = output.table("stream", "subject", "acks")
+    for info in infos:
+        table.add_row(output.cell(info.name), output.cell(info.subject), output.cell(info.config.acks))
+    output.console().print(table)
+
+
+@clearly
+def delete(
+    ctx: typer.Context,
+    name: StreamArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Delete a stream and all its messages. Asks first."""
+    client, seconds = connected(ctx, server, timeout)
+    with client:
+        info = client.stream(name, timeout=seconds)
+        if not yes:
+            count = sum(part.committed_end - part.log_start for part in info.partitions)
+            size = format_bytes(sum(part.size_bytes for part in info.partitions))
+            held = f"its {output.count_text(count)} messages ({size})"
+            typer.confirm(f"Delete stream {info.name} and {held} for good?", abort=True, err=True)
+        client.delete_stream(info, timeout=seconds)
+    typer.echo(f"stream {info.name} deleted")
+
+
+def _add(name: str, command: Callable[..., Any], *lines: str) -> None:
+    app.command(name, epilog=examples(*lines))(command)
+
+
+_add(
+    "create",
+    create,
+    "penstock stream create orders 'orders.>'",
+    "penstock stream create events 'events.*.eu' --max-age 7d --max-bytes 10GiB",
+    "# everything, as a silent witness",
+    "penstock stream create audit '>' --acks never",
+)
+_add("list", list_streams, "penstock stream list", "penstock stream list --json | jq .config.name")
+_add("show", show, "penstock stream show orders")
+_add("find", find, "penstock stream find orders.eu.42")
+_add("alter", alter, "penstock stream alter orders --max-age 30d --max-bytes none")
+_add("delete", delete, "penstock stream delete orders", "penstock stream delete orders --yes")
