@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import TimestampUs
 from penstock.broker.connection import Caller
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
@@ -124,7 +125,13 @@ class Driver:
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A client asks for something."""
-        self._node.request(caller, request, raw, self._clock())
+        try:
+            self._node.request(caller, request, raw, self._clock())
+        except Exception:
+            # A mistake in the program that one request has found: it must not take the other clients with it.
+            _log.exception("a mistake in the program, found by a %s request of %s", caller.api, caller.connection.peer)
+            error = RemoteError(ErrorCode.INTERNAL, "the broker made a mistake; its log says which")
+            caller.connection.reply(caller, error, None)
         self.schedule()
 
     def callers_gone(self, callers: list[Caller]) -> None:
