@@ -127,7 +127,7 @@ class Driver:
         """A client asks for something."""
         try:
             self._node.request(caller, request, raw, self._clock())
-        except Exception:
+        except Exception:  # noqa: BLE001 (reported, and answered)
             # A mistake in the program that one request has found: it must not take the other clients with it.
             _log.exception("a mistake in the program, found by a %s request of %s", caller.api, caller.connection.peer)
             error = RemoteError(ErrorCode.INTERNAL, "the broker made a mistake; its log says which")
