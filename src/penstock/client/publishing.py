@@ -45,6 +45,7 @@ Value = bytes | bytearray | memoryview | str | None
 _NO_RESPONDERS = "503"
 _RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
 _RETRY_S = 0.25
+CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
 
 _ERROR_CODES = {
     10054: ErrorCode.TOO_LARGE,
@@ -226,6 +227,23 @@ def _nobody_stores(subject: str) -> RemoteError:
     return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
 
 
+class _Echo:
+    """Waits for a message to ourselves: what was published before it has reached the server."""
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def reply(self, _: bytes) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def nobody(self) -> None:
+        """We are subscribed ourselves."""
+
+    def late(self) -> None:
+        """Its waiter has a time-out of its own."""
+
+
 class Publisher:
     """One NATS connection, made when the first message is published."""
 
@@ -244,6 +262,7 @@ class Publisher:
         self._first_failure: BaseException | None = None
         self._failures = 0
         self._last_error = ""
+        self._unconfirmed = False  # whether something was published without an ack since the last flush
 
     async def publish(
         self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float
@@ -273,6 +292,7 @@ class Publisher:
         """Hand one message to NATS and ask for no answer."""
         outgoing = _outgoing(subject, value, headers)
         connection = await self._connected(asyncio.get_running_loop().time() + timeout_s)
+        self._unconfirmed = True
         await _publish(connection, outgoing, "")
 
     def note_failures(self, future: asyncio.Future[PubAck]) -> None:
@@ -285,8 +305,8 @@ class Publisher:
             async with asyncio.timeout(timeout_s):
                 while self._in_flight:
                     await asyncio.wait(self._in_flight)
-                if self._nats is not None:
-                    await self._nats.flush()
+                if self._unconfirmed:
+                    await self._echo()
         except TimeoutError:
             raise TimedOut(f"{len(self._in_flight)} messages have no ack yet") from None
         failure, self._first_failure = self._first_failure, None
@@ -304,12 +324,30 @@ class Publisher:
             if not future.done():
                 future.set_exception(Unavailable("the client was closed before the ack came"))
                 future.exception()
-        connection, self._nats = self._nats, None
+        connection = self._nats
         if connection is not None:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(connection.flush(), 1.0)
+                if self._unconfirmed:
+                    await asyncio.wait_for(self._echo(), CLOSE_FLUSH_S)
+            self._nats = None
             with contextlib.suppress(Exception):
                 await connection.close()
+
+    async def _echo(self) -> None:
+        # Not nats-py's flush, whose PING overtakes what still waits to be written.
+        assert self._nats is not None
+        token = str(next(self._tokens))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[token] = _Echo(future)
+        self._unconfirmed = False
+        try:
+            await _publish(self._nats, _Outgoing(f"{self._inbox}.{token}", b"", None), "")
+            await future
+        except BaseException:
+            self._unconfirmed = True
+            raise
+        finally:
+            self._waiters.pop(token, None)
 
     def send_later(self, seconds: float, outgoing: _Outgoing, token: str) -> None:
         """Send once more after a while, unless its waiter has gone."""

@@ -1,0 +1,306 @@
+"""Publishing from the client through a real nats-server; a plain NATS subscriber plays the stream's leader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
+
+import penstock
+from penstock.base import limits
+from penstock.base.errors import OperationalError, RemoteError
+from penstock.client import aio
+from tests.fake_broker import FakeBroker
+from tests.nats_servers import RunningNats, running_nats
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:nats.*")
+
+
+class Leader:
+    """Acks what comes, as a stream's leader does; a test may change what it answers."""
+
+    def __init__(self, connection: NatsClient) -> None:
+        self.connection = connection
+        self.got: list[Msg] = []
+        self.answers: dict[str, dict] = {}  # value → body instead of an ack
+        self.silent = False
+        self.arrived = asyncio.Event()
+
+    async def stores(self, stream: str, subject: str) -> None:
+        count = 0
+
+        async def ack(message: Msg) -> None:
+            nonlocal count
+            self.got.append(message)
+            self.arrived.set()
+            if (message.headers or {}).get("Nats-Expected-Stream", stream) != stream:
+                return
+            count += 1
+            body = self.answers.get(message.data.decode("utf-8", "replace"), {"stream": stream, "seq": count})
+            if message.reply and not self.silent:
+                await self.connection.publish(message.reply, json.dumps(body).encode())
+
+        await self.connection.subscribe(subject, cb=ack)
+        await self.connection.flush()
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[RunningNats]:
+    async with running_nats(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def leader(server: RunningNats) -> AsyncIterator[Leader]:
+    connection = await nats.connect(server.url)
+    yield Leader(connection)
+    await connection.close()
+
+
+@pytest.fixture
+async def broker(server: RunningNats) -> AsyncIterator[FakeBroker]:
+    async with FakeBroker(nats_urls=(server.url,)) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[aio.Client]:
+    async with await aio.connect(broker.address) as client:
+        yield client
+
+
+async def test_a_publish_is_acked_with_key_headers_and_tombstones_where_they_belong(
+    leader: Leader, client: aio.Client
+) -> None:
+    await leader.stores("orders", "orders.>")
+    ack = await client.publish("orders.eu", b"1", key="zürich 7", headers={"A": "x"})
+    assert ack is not None
+    assert (ack.stream, ack.offset, ack.duplicate) == ("orders", 0, False)
+    await client.publish("orders.eu", "2", key=b"\xff\x00")
+    await client.publish("orders.eu", None, key=" k")
+    await client.publish("orders.eu", b"", ack="leader")
+    await client.publish("orders.eu", b"5")
+    assert [message.data for message in leader.got] == [b"1", b"2", b"", b"", b"5"]
+    assert [message.headers for message in leader.got] == [
+        {"A": "x", "Penstock-Key": "zürich 7"},
+        {"Penstock-Key-Base64": "/wA="},
+        {"Penstock-Key-Base64": "IGs=", "Penstock-Tombstone": "1"},
+        {"Penstock-Ack": "leader"},
+        None,
+    ]
+
+
+async def test_further_fields_of_an_ack_are_told(leader: Leader, client: aio.Client) -> None:
+    await leader.stores("orders", "orders")
+    full = {"partition": 0, "offset": 9, "epoch": 3, "replicas": 1, "fsynced": True, "duplicate": True, "more": 1}
+    leader.answers["x"] = {"stream": "orders", "seq": 10} | full
+    assert await client.publish("orders", b"x") == penstock.PubAck("orders", 9, 0, True, 3, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("err_code", "kind", "code"),
+    [
+        (10054, RemoteError, "too_large"),
+        (10077, penstock.StorageFailed, "storage_failed"),
+        (10008, penstock.Overloaded, "overloaded"),
+        (10109, penstock.ReadOnly, "read_only"),
+        (10071, RemoteError, "nats_10071"),
+    ],
+)
+async def test_a_refusal_has_its_class_and_code(
+    leader: Leader, client: aio.Client, err_code: int, kind: type[RemoteError], code: str
+) -> None:
+    await leader.stores("orders", "orders")
+    error = {"code": 400, "err_code": err_code, "description": "not now"}
+    leader.answers["x"] = {"stream": "orders", "seq": 0, "error": error}
+    with pytest.raises(kind, match="not now") as caught:
+        await client.publish("orders", b"x")
+    assert caught.value.code == code
+    assert caught.value.details == {"stream": "orders", "err_code": err_code}
+
+
+async def test_a_subject_that_nobody_stores_is_told_and_a_leader_that_comes_a_little_late_is_found(
+    leader: Leader, client: aio.Client
+) -> None:
+    with pytest.raises(penstock.StreamNotFound, match="'orders'"):
+        await client.publish("orders", b"x")
+    late = await client.publish_nowait("orders", b"y")
+    await leader.stores("orders", "orders")
+    ack = await late
+    assert ack is not None
+    assert ack.stream == "orders"
+
+
+async def test_no_ack_in_time_means_that_the_outcome_is_unknown(leader: Leader, client: aio.Client) -> None:
+    await leader.stores("orders", "orders")
+    leader.silent = True
+    with pytest.raises(penstock.TimedOut, match="unknown"):
+        await client.publish("orders", b"x", timeout=0.1)
+
+
+async def test_order_is_kept_and_messages_in_flight_are_bounded(leader: Leader, client: aio.Client) -> None:
+    await leader.stores("orders", "orders")
+    count = limits.PUBLISHES_IN_FLIGHT_MAX + 1_000
+    futures = [await client.publish_nowait("orders", b"%d" % number) for number in range(count)]
+    assert client._publisher is not None
+    assert len(client._publisher._in_flight) <= limits.PUBLISHES_IN_FLIGHT_MAX
+    await client.flush()
+    acks = [future.result() for future in futures]
+    assert [ack.offset for ack in acks if ack] == list(range(count))
+    assert [message.data for message in leader.got] == [b"%d" % number for number in range(count)]
+
+
+async def test_a_flush_raises_the_first_failure_once(leader: Leader, client: aio.Client) -> None:
+    await leader.stores("orders", "orders")
+    for value in ("b", "d"):
+        error = {"code": 503, "err_code": 10008, "description": f"no {value}"}
+        leader.answers[value] = {"stream": "orders", "seq": 0, "error": error}
+    for value in "abcd":
+        await client.publish_nowait("orders", value)
+    with pytest.raises(penstock.Overloaded, match="no b") as caught:
+        await client.flush()
+    assert caught.value.__notes__ == ["2 publishes failed; this is the first one"]
+    await client.flush()
+
+
+async def test_without_an_ack_nothing_is_awaited_but_a_flush_proves_that_it_went_out(
+    leader: Leader, client: aio.Client
+) -> None:
+    await leader.stores("orders", "orders")
+    assert await client.publish("orders", b"x", ack="none") is None
+    for number in range(2_000):
+        assert (await client.publish_nowait("orders", b"%d" % number, ack="none")).result() is None
+    await client.flush(timeout=5)
+    while len(leader.got) < 2_001:
+        leader.arrived.clear()
+        await asyncio.wait_for(leader.arrived.wait(), 5)
+    assert leader.got[0].headers == {"Penstock-Ack": "none"}
+    assert leader.got[0].reply == ""
+
+
+async def test_several_streams_on_a_subject_each_ack(broker: FakeBroker, leader: Leader, client: aio.Client) -> None:
+    await leader.stores("all", "orders.>")
+    await leader.stores("eu", "orders.eu")
+    for name, subject in (("all", "orders.>"), ("eu", "orders.eu")):
+        broker.create(name, subject)
+    broker.create("quiet", "orders.*", acks="never")
+    acks = await client.publish_to_all("orders.eu", b"x")
+    assert {name: (ack.stream, ack.offset) for name, ack in acks.items()} == {"all": ("all", 0), "eu": ("eu", 0)}
+    assert list(await client.publish_to_all("orders.us", b"x")) == ["all"]
+    ack = await client.publish("orders.eu", b"y", stream="eu")
+    assert ack is not None
+    assert ack.stream == "eu"
+    with pytest.raises(penstock.StreamNotFound):
+        await client.publish_to_all("other", b"x")
+
+
+async def test_streams_that_did_not_ack_are_named(broker: FakeBroker, leader: Leader, client: aio.Client) -> None:
+    await leader.stores("all", "orders.>")
+    for name in ("all", "eu", "us"):
+        broker.create(name, "orders.>")
+    with pytest.raises(penstock.TimedOut, match="eu, us") as caught:
+        await client.publish_to_all("orders.1", b"x", timeout=0.3)
+    assert list(caught.value.details["acks"]) == ["all"]
+
+
+async def test_a_service_that_answers_for_itself_is_no_ack(
+    server: RunningNats, leader: Leader, client: aio.Client
+) -> None:
+    async def answer(message: Msg) -> None:
+        await message.respond(b"hello yourself")
+
+    await leader.connection.subscribe("service", cb=answer)
+    await leader.connection.flush()
+    with pytest.raises(RemoteError, match="no ack of a stream"):
+        await client.publish("service", b"x")
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "reason"),
+    [
+        ("orders.*", {}, "wildcard"),
+        ("a b", {}, "white space"),
+        ("orders", {"headers": {"A": "1\r\nB: 2"}}, "line ends"),
+        ("orders", {"headers": {"A b": "1"}}, "header name"),
+        ("orders", {"key": b""}, "empty key"),
+        ("orders", {"key": bytes(limits.KEY_BYTES_MAX + 1)}, "limit"),
+        ("orders", {"ack": "some"}, "'all', 'leader' or 'none'"),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_here(
+    client: aio.Client, subject: str, options: dict, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        await client.publish(subject, b"x", **options)
+
+
+async def test_a_message_larger_than_nats_takes_is_refused_and_the_next_goes_through(
+    leader: Leader, client: aio.Client
+) -> None:
+    await leader.stores("orders", "orders")
+    with pytest.raises(RemoteError, match="takes at most") as caught:
+        await client.publish("orders", bytes(2_000_000))
+    assert caught.value.code == "too_large"
+    assert await client.publish("orders", b"x") is not None
+
+
+async def test_a_nats_server_that_comes_back_is_used_again(
+    server: RunningNats, broker: FakeBroker, tmp_path: Path
+) -> None:
+    async with await aio.connect(broker.address, nats_options={"reconnect_time_wait": 0.01}) as client:
+        with pytest.raises(penstock.StreamNotFound):
+            await client.publish("orders", b"x")
+        await server.kill()
+        await server.start()
+        connection = await nats.connect(server.url)
+        leader = Leader(connection)
+        await leader.stores("orders", "orders")
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    assert await client.publish("orders", b"x", timeout=1) is not None
+                    break
+                except (penstock.TimedOut, OperationalError):
+                    continue
+        await connection.close()
+
+
+async def test_no_nats_is_told_without_its_password(broker: FakeBroker, server: RunningNats) -> None:
+    await server.kill()
+    url = server.url.replace("nats://", "nats://me:secret@")
+    async with await aio.connect(broker.address, nats=url) as client:
+        with pytest.raises(penstock.Unavailable, match="no NATS server answers") as caught:
+            await client.publish("orders", b"x", timeout=0.3)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_broker_without_a_nats_address_says_what_to_do() -> None:
+    async with FakeBroker() as broker, await aio.connect(broker.address) as client:
+        with pytest.raises(OperationalError, match="nats=URL"):
+            await client.publish("orders", b"x")
+
+
+async def test_the_blocking_face_publishes_from_many_threads(broker: FakeBroker, leader: Leader) -> None:
+    await leader.stores("orders", "orders")
+
+    def work() -> list[int]:
+        with penstock.connect(broker.address) as client:
+            ack = client.publish("orders", b"first")
+            assert ack is not None
+            futures = [client.publish_nowait("orders", b"%d" % number) for number in range(3_000)]
+            client.flush()
+            assert all(future.done() for future in futures)
+            with pytest.raises(penstock.StreamNotFound):
+                client.publish("nobody", b"x")
+            client.publish_nowait("or ders", b"x")
+            with pytest.raises(ValueError, match="white space"):
+                client.flush()
+            return [ack.offset for future in futures if (ack := future.result()) is not None]
+
+    assert await asyncio.to_thread(work) == list(range(1, 3_001))
