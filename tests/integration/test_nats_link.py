@@ -16,10 +16,10 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.nats_attempt import LinkTiming
 from penstock.broker.nats_credentials import parse_nats_urls
-from penstock.broker.nats_link import BarrierReached, ConnectFailed, LinkDown, LinkUp, NatsLink, SubscriptionRefused
+from penstock.broker.nats_link import ConnectFailed, LinkDown, LinkUp, NatsLink
 from penstock.hot.scan import Group
 from penstock.ingest.connect import ErrorKind
-from penstock.ingest.nats import InfoChanged, LameDuck
+from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused
 from tests.nats_servers import TIMEOUT_S, listening, publishing, running_nats
 
 
@@ -82,22 +82,24 @@ async def test_after_the_barrier_every_message_is_seen(tmp_path: Path) -> None:
 
 
 async def test_a_burst_keeps_order_and_a_large_message_gets_through(tmp_path: Path) -> None:
-    async with running_nats(tmp_path, "max_payload: 8MB\nmax_pending: 256MB\n") as server:
-        async with listening(server.url) as listener:
-            listener.link.subscribe(1, "a.>")
-            await listener.link.wait_barrier(5000)
-            async with publishing(server) as client:
-                large = random.Random(7).randbytes(7 * limits.MIB)
-                client.publish("a.before", b"x")
-                for number in range(20_000):
-                    client.publish("a.b", b"%d" % number)
-                    if number % 10_000 == 5000:
-                        client.publish("a.large", large)
-                await client.flush()
-                await listener.link.wait_barrier(15_000)
-                assert listener.values(1).count(large) == 2
-                small = [row[3] for row in listener.rows[1] if row[0] == b"a.b"]
-                assert small == [b"%d" % number for number in range(20_000)]
+    async with (
+        running_nats(tmp_path, "max_payload: 8MB\nmax_pending: 256MB\n") as server,
+        listening(server.url) as listener,
+    ):
+        listener.link.subscribe(1, "a.>")
+        await listener.link.wait_barrier(5000)
+        async with publishing(server) as client:
+            large = random.Random(7).randbytes(7 * limits.MIB)
+            client.publish("a.before", b"x")
+            for number in range(20_000):
+                client.publish("a.b", b"%d" % number)
+                if number % 10_000 == 5000:
+                    client.publish("a.large", large)
+            await client.flush()
+            await listener.link.wait_barrier(15_000)
+            assert listener.values(1).count(large) == 2
+            small = [row[3] for row in listener.rows[1] if row[0] == b"a.b"]
+            assert small == [b"%d" % number for number in range(20_000)]
 
 
 async def test_what_publishers_choose_does_not_cut_the_link(tmp_path: Path) -> None:
@@ -161,16 +163,15 @@ async def test_tries_several_servers_in_turn(tmp_path: Path) -> None:
 
 async def test_a_refused_subscription_is_reported_before_its_barrier(tmp_path: Path) -> None:
     config = 'authorization { users: [ { user: u, password: p, permissions: { subscribe: { deny: "secret.>" } } } ] }'
-    async with running_nats(tmp_path, config) as server:
-        async with listening(f"nats://u:p@127.0.0.1:{server.port}") as listener:
-            listener.link.subscribe(1, "secret.x")
-            listener.link.subscribe(2, "open.x")
-            token = listener.link.barrier()
-            await listener.until(lambda: BarrierReached(token) in listener.events)
-            [refused] = [event for event in listener.events if isinstance(event, SubscriptionRefused)]
-            assert (refused.sid, refused.subject) == (1, "secret.x")
-            assert listener.events.index(refused) < listener.events.index(BarrierReached(token))
-            assert listener.link.is_up
+    async with running_nats(tmp_path, config) as server, listening(f"nats://u:p@127.0.0.1:{server.port}") as listener:
+        listener.link.subscribe(1, "secret.x")
+        listener.link.subscribe(2, "open.x")
+        token = listener.link.barrier()
+        await listener.until(lambda: BarrierReached(token) in listener.events)
+        [refused] = [event for event in listener.events if isinstance(event, SubscriptionRefused)]
+        assert (refused.sid, refused.subject) == (1, "secret.x")
+        assert listener.events.index(refused) < listener.events.index(BarrierReached(token))
+        assert listener.link.is_up
 
 
 async def test_a_slow_reader_is_cut_off_and_the_gap_begins_before_it_paused(tmp_path: Path) -> None:
@@ -316,20 +317,46 @@ async def fake_server(*parts: bytes) -> AsyncIterator[int]:
 async def test_garbage_ends_the_connection_and_the_next_server_is_tried(
     tmp_path: Path, parts: tuple[bytes, ...]
 ) -> None:
-    async with running_nats(tmp_path) as server, fake_server(*parts) as port:
-        async with listening(f"nats://127.0.0.1:{port},{server.url}", wait_up=False) as listener:
-            await listener.until(lambda: any(isinstance(e, LinkUp) and e.server.port != port for e in listener.events))
-            ends = [event for event in listener.events if isinstance(event, ConnectFailed | LinkDown)]
-            assert ends[0].kind is ErrorKind.PROTOCOL
-            assert "not NATS protocol" in ends[0].reason or "INFO" in ends[0].reason
+    async with (
+        running_nats(tmp_path) as server,
+        fake_server(*parts) as port,
+        listening(f"nats://127.0.0.1:{port},{server.url}", wait_up=False) as listener,
+    ):
+        await listener.until(lambda: any(isinstance(e, LinkUp) and e.server.port != port for e in listener.events))
+        ends = [event for event in listener.events if isinstance(event, ConnectFailed | LinkDown)]
+        assert ends[0].kind is ErrorKind.PROTOCOL
+        assert "not NATS protocol" in ends[0].reason or "INFO" in ends[0].reason
 
 
 async def test_a_server_that_falls_silent_is_left(tmp_path: Path) -> None:
     timing = LinkTiming(ping_interval_ms=20, reconnect_ms_min=10, reconnect_ms_max=20)
-    async with fake_server(_INFO, b"PONG\r\n", b"PONG\r\n") as port:
-        async with listening(f"nats://127.0.0.1:{port}", wait_up=False, timing=timing) as listener:
-            down = await listener.event(LinkDown)
-            assert down.kind is ErrorKind.STALE_CONNECTION
+    async with (
+        fake_server(_INFO, b"PONG\r\n", b"PONG\r\n") as port,
+        listening(f"nats://127.0.0.1:{port}", wait_up=False, timing=timing) as listener,
+    ):
+        down = await listener.event(LinkDown)
+        assert down.kind is ErrorKind.STALE_CONNECTION
+
+
+async def test_a_link_that_is_lost_as_soon_as_it_is_up_was_up() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(_INFO)
+        await reader.readuntil(b"PING\r\n")
+        # Handled by the link one after the other, before any of its coroutines runs again.
+        writer.write(b"PONG\r\n")
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n-ERR 'Stale Connection'\r\n")
+        writer.close()
+
+    fake = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening(f"nats://127.0.0.1:{fake.sockets[0].getsockname()[1]}") as listener:
+        down = await listener.event(LinkDown)
+        assert down.kind is ErrorKind.STALE_CONNECTION
+        assert isinstance(listener.events[0], LinkUp)
+        assert listener.events[1] == down
+        assert down.gap_start_us is not None
+    fake.close()
+    await fake.wait_closed()
 
 
 async def test_a_server_that_takes_nothing_stops_the_reading(tmp_path: Path) -> None:
@@ -364,6 +391,7 @@ async def test_a_server_that_takes_nothing_stops_the_reading(tmp_path: Path) -> 
         await listener.until(lambda: listener.values(1) == [b"late"])
         assert listener.link.is_reading
     fake.close()
+    await fake.wait_closed()
 
 
 async def test_writes_without_a_connection_are_bounded() -> None:

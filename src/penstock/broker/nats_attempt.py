@@ -56,6 +56,7 @@ class NatsAttempt:
         self.connection = NatsConnection(session, self, now_ms)
         self.end: tuple[ErrorKind, str] | None = None
         self.failure: BaseException | None = None
+        self.was_ready = False  # stays true when the connection has ended since
         self.tls_came_first = False
         self._calls = calls
         self._tls_due = False
@@ -72,7 +73,7 @@ class NatsAttempt:
         return self.session.state is SessionState.READY
 
     async def connect(self, tls: TlsFiles, timing: LinkTiming, *, tls_first: bool) -> None:
-        """Return once the session is ready; OperationalError, or what the calls raised, if that is not to be."""
+        """Return once the session is, or was, ready; OperationalError if it ended before."""
         try:
             async with asyncio.timeout(timing.connect_timeout_ms / 1000):
                 await self._connect(tls, timing, tls_first=tls_first)
@@ -81,7 +82,7 @@ class NatsAttempt:
         except OSError as error:
             # A failed TLS handshake has ended the connection already, but this knows better why.
             self.end = (ErrorKind.OTHER, _explain(error, self.server))
-        if self.end is not None:
+        if self.end is not None and not self.was_ready:
             raise OperationalError(self.end[1])
 
     async def ended(self) -> None:
@@ -102,6 +103,7 @@ class NatsAttempt:
             self._changed.set()
             return
         if isinstance(event, SessionReady):
+            self.was_ready = True
             self._changed.set()
         self._calls.on_session(event)
 
@@ -128,7 +130,7 @@ class NatsAttempt:
         if self.server.tls and (tls_first or not await self._hears_info(timing.tls_first_ms)):
             await self._start_tls(tls)
             self.tls_came_first = True
-        while not self.is_ready and self.end is None:
+        while not self.was_ready and self.end is None:
             if self._tls_due:
                 self._tls_due = False
                 await self._start_tls(tls)

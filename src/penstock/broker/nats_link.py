@@ -296,7 +296,6 @@ class NatsLink:
 
     async def _connect_and_serve(self, server: NatsServer) -> int:
         """Connect to `server` and stay until the connection ends; returns how many ms the link was up."""
-        was_ready = False
         kind, reason = ErrorKind.OTHER, "stopped"
         attempt: NatsAttempt | None = None
         try:
@@ -306,8 +305,7 @@ class NatsLink:
             await self._unless_stopped(attempt.connect(self._tls, self._timing, tls_first=tls_first))
             if attempt.tls_came_first:
                 self._tls_first.add(server)
-            was_ready = attempt.is_ready
-            if was_ready:
+            if attempt.was_ready:
                 await self._unless_stopped(attempt.ended())
             if self._stopping.is_set():
                 await self._close(attempt)
@@ -318,7 +316,7 @@ class NatsLink:
         lived_ms = self._leave()
         if attempt is not None and attempt.failure is not None:
             raise attempt.failure
-        self._report_end(server, kind, reason, was_ready=was_ready)
+        self._report_end(server, kind, reason, was_ready=attempt is not None and attempt.was_ready)
         return lived_ms
 
     def _new_attempt(self, server: NatsServer) -> NatsAttempt:

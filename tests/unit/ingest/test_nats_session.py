@@ -80,7 +80,7 @@ def test_connects_after_info_and_is_ready_at_the_pong() -> None:
     [ready] = _events(session, b"PONG\r\n")
     assert isinstance(ready, SessionReady)
     assert ready.info.server_name == "here"
-    assert session.state is SessionState.READY
+    assert session.state.name == "READY"
 
 
 @pytest.mark.parametrize(
