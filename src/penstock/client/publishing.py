@@ -120,12 +120,13 @@ def parse_ack(data: bytes) -> PubAck:
     try:
         body = _ack_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        text = "the reply is no ack of a stream; another service answers on this subject"
-        raise RemoteError(ErrorCode.BAD_REQUEST, text) from None
+        raise _no_ack() from None
     if body.error is not None:
         code = _ERROR_CODES.get(body.error.err_code, f"nats_{body.error.err_code}")
         message = body.error.description or f"error {body.error.err_code}"
         raise specific(RemoteError(code, message, stream=body.stream, err_code=body.error.err_code))
+    if not body.stream or body.seq < 1:
+        raise _no_ack()
     return PubAck(
         stream=body.stream,
         offset=body.seq - 1 if body.offset is None else body.offset,
@@ -135,6 +136,11 @@ def parse_ack(data: bytes) -> PubAck:
         replicas=body.replicas,
         fsynced=body.fsynced,
     )
+
+
+def _no_ack() -> RemoteError:
+    text = "the reply is no ack of a stream; another service answers on this subject"
+    return RemoteError(ErrorCode.BAD_REQUEST, text)
 
 
 class _Waiter(Protocol):

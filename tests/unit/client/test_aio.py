@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from tests.fake_broker import Answer, Cut, FakeBroker, columns
 
 import penstock
 import penstock.aio
@@ -28,6 +27,7 @@ from penstock.messages import (
     Request,
     StatusRequest,
 )
+from tests.fake_broker import Answer, Cut, FakeBroker, columns
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.fake_broker import Answer, FakeBroker, columns
 
 import penstock
 from penstock.base.errors import OperationalError
 from penstock.client import aio, blocking
 from penstock.messages import FetchRequest, Request
+from tests.fake_broker import Answer, FakeBroker, columns
 
 SOURCE = Path(penstock.__file__).parents[1]
 

@@ -1,0 +1,111 @@
+"""From what callers have to batch messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from penstock.base import limits
+from penstock.base.errors import RemoteError
+from penstock.batch import codec
+from penstock.client.columns import batch_messages, to_table
+
+WANTED = {"subject": ["s", "s"], "key": [b"k", None], "value": [b"1", None], "headers": [None, None]}
+PLAIN = {"key": ["k", None], "value": ["1", None]}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pa.table(PLAIN),
+        pa.record_batch(PLAIN),
+        pa.table(
+            {"key": pa.array(PLAIN["key"], pa.large_string()), "value": pa.array([b"1", None], pa.large_binary())}
+        ),
+        pa.table({"key": pa.array(PLAIN["key"]).dictionary_encode(), "value": pa.array(["1", None], pa.string_view())}),
+        pa.table({**PLAIN, "offset": [7, 8], "timestamp": [1, 2]}),
+        pd.DataFrame(PLAIN),
+        pl.DataFrame(PLAIN),
+        [{"key": "k", "value": b"1"}, {"value": None}],
+        [{"key": memoryview(b"k"), "value": bytearray(b"1")}, {"key": None, "value": None, "headers": {}}],
+    ],
+    ids=["table", "batch", "large", "dictionary", "as read", "pandas", "polars", "dicts", "buffers"],
+)
+def test_whatever_holds_rows_gives_the_same_table(data: Any) -> None:
+    table = to_table(data, stream_subject="s")
+    assert table.to_pydict() == WANTED
+    assert table.schema.types == [pa.utf8(), pa.binary(), pa.binary(), pa.binary()]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "reason"),
+    [
+        (pa.table({"value": ["1"], "colour": ["red"]}), ValueError, "unknown columns colour"),
+        (pa.table({"key": ["1"]}), ValueError, "'value' is missing"),
+        ([{"value": b"1"}, {"key": b"2"}], ValueError, "row 1 has no 'value'"),
+        (pa.table({"value": [1]}), TypeError, "'value' is int64"),
+        (pa.table({"value": ["1"], "subject": pa.array([None], pa.utf8())}), ValueError, "holds nulls"),
+        (pa.table({"value": ["1"], "subject": pa.array([b"\xff"])}), ValueError, "'subject' cannot be string"),
+        (pa.table([["1"], ["2"]], names=["value", "value"]), ValueError, "twice"),
+        ([{"value": 7}], TypeError, "row 0: 'value' is a int"),
+        ([7], TypeError, "row 0 is a int"),
+        ([{"value": b"", "headers": {"a b": "c"}}], ValueError, "header name"),
+        (b"rows", TypeError, "cannot append a bytes"),
+        (7, TypeError, "cannot append a int"),
+    ],
+)
+def test_what_cannot_be_appended_is_told(data: Any, kind: type[Exception], reason: str) -> None:
+    with pytest.raises(kind, match=reason):
+        to_table(data, stream_subject="s")
+
+
+def test_a_pattern_is_no_subject_for_rows_without_one() -> None:
+    with pytest.raises(ValueError, match="pattern"):
+        to_table([{"value": b"1"}], stream_subject="s.>")
+    assert to_table([{"value": b"1", "subject": "s.1"}], stream_subject="s.>").column("subject").to_pylist() == ["s.1"]
+
+
+def test_no_rows_give_no_batches() -> None:
+    empty: tuple[Any, ...] = ([], pa.table({"value": pa.array([], pa.binary())}))
+    for data in empty:
+        assert list(batch_messages(to_table(data, stream_subject="s"), bytes_max=10**6)) == []
+
+
+def rows_of(messages: list[bytearray]) -> list[dict]:
+    found = []
+    for message in messages:
+        codec.verify(message)
+        found += codec.check_rows(message).select(["subject", "key", "value", "headers"]).to_pylist()
+    return found
+
+
+def test_rows_are_split_by_count_and_by_bytes_and_keep_their_order() -> None:
+    table = to_table(pa.table({"value": [b"%d" % number for number in range(70_000)]}), stream_subject="s")
+    messages = list(batch_messages(table, bytes_max=limits.APPEND_BYTES_MAX))
+    assert [codec.read_header(message).count for message in messages] == [
+        limits.BATCH_ROWS_MAX,
+        70_000 - limits.BATCH_ROWS_MAX,
+    ]
+    assert rows_of(messages) == table.to_pylist()
+    large = to_table(pa.table({"value": [bytes(50_000), b"", bytes(60_000), bytes(10)] * 20}), stream_subject="s")
+    messages = list(batch_messages(large, bytes_max=200_000))
+    assert max(map(len, messages)) <= 200_000
+    assert rows_of(messages) == large.to_pylist()
+
+
+def test_slices_and_chunks_are_appended_as_they_read() -> None:
+    chunks = pa.chunked_array([["a", None, "c"], ["d"], ["e", "f", None]])
+    table = to_table(pa.table({"value": chunks, "key": chunks}).slice(1, 5), stream_subject="s")
+    assert rows_of(list(batch_messages(table, bytes_max=10**6))) == table.to_pylist()
+
+
+def test_a_row_that_fits_nowhere_is_refused_after_those_before_it() -> None:
+    table = to_table([{"value": b"1"}, {"value": bytes(300_000)}, {"value": b"3"}], stream_subject="s")
+    messages = batch_messages(table, bytes_max=200_000)
+    assert rows_of([next(messages)])[0]["value"] == b"1"
+    with pytest.raises(RemoteError, match="at most 200000"):
+        next(messages)
