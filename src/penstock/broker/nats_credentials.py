@@ -201,6 +201,8 @@ class TlsFiles:
         """Everything that cannot work, files included; each names its setting."""
         if self.key_file is not None and self.cert_file is None:
             return ["nats: a TLS key file needs a certificate file"]
+        if not self:
+            return []
         try:
             self.context()
         except OperationalError as error:
