@@ -1,6 +1,6 @@
 """The long poll: fetches that found too little wait here for the partition's committed end, or for their time.
 
-Rules: at most one entry per request; a request that is answered, expired or whose connection has gone leaves no trace.
+Rules: a caller is one request and waits at most once; what is answered, expired or gone leaves no trace.
 One deadline serves the driver: `next_deadline_us` is the earliest of all.
 """
 
@@ -29,14 +29,17 @@ class Waiters:
 
     def __init__(self) -> None:
         self._by_partition: dict[Hashable, dict[Waiter, None]] = {}
+        self._by_caller: dict[Hashable, Waiter] = {}
         self._deadlines: list[tuple[int, int, Waiter]] = []
         self._order = count()
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_partition.values()))
+        return len(self._by_caller)
 
     def park(self, waiter: Waiter) -> None:
         """Keep `waiter` until it is taken."""
+        assert waiter.caller not in self._by_caller, waiter
+        self._by_caller[waiter.caller] = waiter
         self._by_partition.setdefault(waiter.partition, {})[waiter] = None
         heapq.heappush(self._deadlines, (waiter.deadline_us, next(self._order), waiter))
 
@@ -46,17 +49,20 @@ class Waiters:
 
     def take(self, waiter: Waiter) -> None:
         """Forget `waiter`: it has its answer."""
-        waiters = self._by_partition.get(waiter.partition)
-        if waiters is not None and waiters.pop(waiter, 0) is None and not waiters:
+        if not self._is_parked(waiter):
+            return
+        del self._by_caller[waiter.caller]
+        waiters = self._by_partition[waiter.partition]
+        del waiters[waiter]
+        if not waiters:
             del self._by_partition[waiter.partition]
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self):
             self._rebuild()
 
     def drop(self, callers: Iterable[Hashable]) -> None:
         """Forget all that these callers wait for: their connection has gone."""
-        gone = set(callers)
-        for waiters in list(self._by_partition.values()):
-            for waiter in [waiter for waiter in waiters if waiter.caller in gone]:
+        for caller in callers:
+            if (waiter := self._by_caller.get(caller)) is not None:
                 self.take(waiter)
 
     def expired(self, now_us: int) -> list[Waiter]:
@@ -77,7 +83,7 @@ class Waiters:
         return self._deadlines[0][0] if self._deadlines else None
 
     def _is_parked(self, waiter: Waiter) -> bool:
-        return waiter in self._by_partition.get(waiter.partition, ())
+        return self._by_caller.get(waiter.caller) is waiter
 
     def _rebuild(self) -> None:
         self._deadlines = [entry for entry in self._deadlines if self._is_parked(entry[2])]

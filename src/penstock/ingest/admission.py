@@ -109,7 +109,10 @@ def admit(group: MessageGroup, rules: Rules, *, log_end: int) -> Admission:
 def refuse_all(group: MessageGroup, rules: Rules, error: acks.AckError, reason: str) -> Admission:
     """No rows: every message of `group` is refused with `error`, for what the broker cannot do now."""
     refused = Admission(Columns([], None, [], None), [])
-    for reply, block in zip(group.replies, group.headers, strict=True):
+    for subject, reply, block in zip(group.subjects, group.replies, group.headers, strict=True):
+        if rules.skips_reserved and subject.startswith(_RESERVED):
+            refused.dropped[RESERVED_SUBJECT] += 1
+            continue
         fields = header_fields(block) if block is not None else {}
         expected = fields.get(b"Nats-Expected-Stream")
         if expected is not None and expected != rules.name:
@@ -144,7 +147,7 @@ def _all_text(subjects: Sequence[bytes]) -> bool:
 
 
 def header_fields(block: bytes) -> dict[bytes, bytes]:
-    """The fields of a header block whose names are ours or NATS's; the first of a name counts. Malformed lines are skipped."""
+    """The fields of a header block whose names are ours or NATS's; the first of a name counts."""
     if not any(mark in block for mark in _OURS):
         return {}
     fields: dict[bytes, bytes] = {}
@@ -155,7 +158,7 @@ def header_fields(block: bytes) -> dict[bytes, bytes]:
     return fields
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """Internal to the sorter: this message gets this error."""
 
     def __init__(self, error: acks.AckError) -> None:
@@ -176,7 +179,9 @@ class _Sorter:
         self._out = Admission(Columns(self._subjects, self._keys, self._values, self._headers), [])
 
     def sort(self, group: MessageGroup) -> Admission:
-        for subject, reply, block, value in zip(group.subjects, group.replies, group.headers, group.values, strict=True):
+        for subject, reply, block, value in zip(
+            group.subjects, group.replies, group.headers, group.values, strict=True
+        ):
             self._message(subject, reply, block, value)
         return self._out
 
@@ -196,7 +201,7 @@ class _Sorter:
         try:
             self._check(subject, block, value, fields, level)
             key = _key(fields)
-        except _Refused as refused:
+        except _RefusedError as refused:
             out.dropped[REFUSED] += 1
             if reply is not None and level != b"none":
                 out.errors.append(acks.error_ack(self._rules.name, reply, refused.error))
@@ -217,24 +222,24 @@ class _Sorter:
             self._check_fields(fields, level)
         size = len(value) + (len(block) if block is not None else 0)
         if size > self._rules.message_bytes_max:
-            raise _Refused(acks.message_too_large(size, self._rules.message_bytes_max))
+            raise _RefusedError(acks.message_too_large(size, self._rules.message_bytes_max))
         if block is not None and len(block) > limits.HEADER_BLOCK_BYTES_MAX:
-            raise _Refused(acks.headers_too_large(len(block), limits.HEADER_BLOCK_BYTES_MAX))
+            raise _RefusedError(acks.headers_too_large(len(block), limits.HEADER_BLOCK_BYTES_MAX))
         if not _all_text((subject,)):
-            raise _Refused(acks.bad_request("the subject is not valid UTF-8"))
+            raise _RefusedError(acks.bad_request("the subject is not valid UTF-8"))
 
     def _check_fields(self, fields: dict[bytes, bytes], level: bytes) -> None:
         unsupported = _UNSUPPORTED & fields.keys()
         if unsupported:
             names = ", ".join(sorted(name.decode("latin-1") for name in unsupported))
-            raise _Refused(acks.bad_request(f"this version of Penstock does not support {names}"))
+            raise _RefusedError(acks.bad_request(f"this version of Penstock does not support {names}"))
         if level not in (b"none", b"leader", b"all"):
-            raise _Refused(acks.bad_request("Penstock-Ack must be none, leader or all"))
+            raise _RefusedError(acks.bad_request("Penstock-Ack must be none, leader or all"))
         wanted = fields.get(b"Nats-Expected-Last-Sequence")
         if wanted is not None:
             last = self._log_end + self._out.count
             if not wanted.isdigit() or int(wanted[:20]) != last:
-                raise _Refused(acks.wrong_last_sequence(last))
+                raise _RefusedError(acks.wrong_last_sequence(last))
 
 
 def _key(fields: dict[bytes, bytes]) -> bytes | None:
@@ -243,7 +248,7 @@ def _key(fields: dict[bytes, bytes]) -> bytes | None:
         try:
             key = base64.b64decode(encoded, validate=True)
         except binascii.Error:
-            raise _Refused(acks.bad_request("Penstock-Key-Base64 is not valid base64")) from None
+            raise _RefusedError(acks.bad_request("Penstock-Key-Base64 is not valid base64")) from None
     if key is not None and len(key) > limits.KEY_BYTES_MAX:
-        raise _Refused(acks.bad_request(f"the key is {len(key)} bytes long; the limit is {limits.KEY_BYTES_MAX}"))
+        raise _RefusedError(acks.bad_request(f"the key is {len(key)} bytes long; the limit is {limits.KEY_BYTES_MAX}"))
     return key

@@ -140,9 +140,7 @@ def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterIma
     return ClusterImage(index, MappingProxyType(streams), _names(streams.values())), outcome
 
 
-def _change(
-    image: ClusterImage, index: int, command: Command
-) -> tuple[Mapping[StreamId, StreamState], Outcome]:
+def _change(image: ClusterImage, index: int, command: Command) -> tuple[Mapping[StreamId, StreamState], Outcome]:
     if isinstance(command, CreateStream):
         existing = check_create(image, command.config)
         if existing is not None:

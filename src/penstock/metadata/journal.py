@@ -1,8 +1,8 @@
 """The journal: the metadata commands of this broker, in order, on disk before they take effect.
 
 Rules: an entry is acted on only after its flush. A torn tail (an unfinished last entry) is cut at start, its bytes kept
-in a side file. A damaged entry with sound entries behind it is corruption: the broker does not start on it, and nothing
-is deleted.
+in a side file that nothing overwrites. A damaged entry with sound entries behind it is corruption: the broker does not
+start on it, and nothing is deleted.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
     entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | command (MessagePack)
@@ -29,6 +29,7 @@ _MAGIC = b"PNSJ"
 _FILE_HEAD = struct.Struct("<4sI")
 _ENTRY_HEAD = struct.Struct("<II")
 _INDEX = struct.Struct("<Q")
+_HEAD = _FILE_HEAD.pack(_MAGIC, JOURNAL_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +72,35 @@ class Journal:
         file = vfs.open(JOURNAL_PATH, create=True)
         data = file.read_at(0, file.size())
         if len(data) < _FILE_HEAD.size:
-            # Made by a start that was cut short before any command: begin anew.
-            file.truncate(0)
-            file.write_at(0, _FILE_HEAD.pack(_MAGIC, JOURNAL_VERSION))
-            file.sync()
-            vfs.sync_dir("")
-            return cls(file, _FILE_HEAD.size, 0), [], None
+            return cls._begin(vfs, file, data)
         entries = list(read_entries(data, JOURNAL_PATH))
         end_position = entries[-1].end_position if entries else _FILE_HEAD.size
         note = None
         if end_position < len(data):
-            side_path = f"{JOURNAL_PATH}.cut-{end_position}"
-            side = vfs.open(side_path, create=True)
-            side.truncate(0)
-            side.write_at(0, data[end_position:])
-            side.sync()
-            side.close()
-            vfs.sync_dir("")
+            side_path = _keep_aside(vfs, data[end_position:], end_position)
             file.truncate(end_position)
-            note = f"cut an unfinished entry of {len(data) - end_position} bytes from {JOURNAL_PATH}; kept in {side_path}"
+            note = (
+                f"cut an unfinished entry of {len(data) - end_position} bytes from {JOURNAL_PATH}; kept in {side_path}"
+            )
         # What was read may be in the page cache only: nothing is built on it before it is on the disk.
         file.sync()
         return cls(file, end_position, entries[-1].index if entries else 0), entries, note
 
+    @classmethod
+    def _begin(cls, vfs: Vfs, file: File, data: bytes) -> tuple[Journal, list[Entry], str | None]:
+        # Made by a start that was cut short before any command: then it holds a part of the head, or zeros.
+        note = None
+        if not (_HEAD.startswith(data) or not any(data)):
+            side_path = _keep_aside(vfs, data, 0)
+            note = f"{JOURNAL_PATH} held {len(data)} bytes that are no journal's; kept in {side_path}"
+        file.truncate(0)
+        file.write_at(0, _HEAD)
+        file.sync()
+        vfs.sync_dir("")
+        return cls(file, _FILE_HEAD.size, 0), [], note
+
     def append(self, command: Command) -> int:
-        """Write `command`; its index. OperationalError if the disk refuses: the journal is then as before, or failed."""
+        """Write `command`; its index. OperationalError if the disk refuses: it is then as before, or failed."""
         if self._failed is not None:
             raise OperationalError(f"the metadata journal failed before ({self._failed}); restart the broker")
         index = self.index + 1
@@ -127,6 +132,23 @@ class Journal:
         self._file.close()
 
 
+def _keep_aside(vfs: Vfs, data: bytes, position: int) -> str:
+    taken = set(vfs.list(""))
+    path = f"{JOURNAL_PATH}.cut-{position}"
+    number = 1
+    while path in taken:
+        number += 1
+        path = f"{JOURNAL_PATH}.cut-{position}.{number}"
+    side = vfs.open(path, create=True)
+    try:
+        side.write_at(0, data)
+        side.sync()
+    finally:
+        side.close()
+    vfs.sync_dir("")
+    return path
+
+
 def read_entries(data: bytes, path: str) -> Iterator[Entry]:
     """The entries in a journal's bytes up to a torn tail. Errors as `Journal.open`."""
     magic, version = _FILE_HEAD.unpack_from(data)
@@ -135,6 +157,8 @@ def read_entries(data: bytes, path: str) -> Iterator[Entry]:
     if version > JOURNAL_VERSION:
         text = f"{path} has version {version}; this Penstock reads up to {JOURNAL_VERSION}: upgrade it"
         raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text)
+    if version < 1:
+        raise CorruptionError(path, len(_MAGIC), "a version from 1 on", version)
     position = _FILE_HEAD.size
     index = 0
     while position < len(data):
@@ -169,4 +193,5 @@ def _content(data: bytes, position: int) -> bytes | None:
 
 
 def _sound_entry_behind(data: bytes, position: int) -> bool:
-    return any(_content(data, start) is not None for start in range(position + 1, len(data) - _ENTRY_HEAD.size))
+    last_start = len(data) - _ENTRY_HEAD.size - _INDEX.size
+    return any(_content(data, start) is not None for start in range(position + 1, last_start))

@@ -68,9 +68,13 @@ class Catalog:
         self._journal.flush_failed(error if isinstance(error, OSError) else OSError(str(error)))
         while self._proposed:
             done = self._proposed.popleft()[2]
-            text = f"the metadata journal cannot be synced ({error}); the change may or may not be there after a restart"
+            text = (
+                f"the metadata journal cannot be synced ({error}); the change may or may not be there after a restart"
+            )
             done(RemoteError(ErrorCode.STORAGE_FAILED, text))
 
-    def close(self) -> None:
-        """Give the journal's file back."""
+    def stop(self, error: RemoteError) -> None:
+        """Tell whose change is still on its way; give the journal's file back."""
+        while self._proposed:
+            self._proposed.popleft()[2](error)
         self._journal.close()

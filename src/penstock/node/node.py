@@ -17,16 +17,14 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import Offset, TimestampUs
-from penstock.commitlog import Flush, LogState
+from penstock.base.subjects import subject_mistake
 from penstock.fetch.waiters import Waiter, Waiters
 from penstock.ingest.admission import MessageGroup
 from penstock.messages import (
@@ -50,29 +48,23 @@ from penstock.messages import (
     StatusRequest,
     api_versions,
 )
-from penstock.metadata.commands import DeleteStream, StartBroker
-from penstock.metadata.image import ClusterImage, apply
-from penstock.metadata.journal import Journal
+from penstock.metadata.commands import StartBroker
+from penstock.metadata.image import ClusterImage, Outcome, StreamState, apply
+from penstock.metadata.journal import JOURNAL_PATH, Entry, Journal
+from penstock.node.appends import Appends, as_remote
 from penstock.node.catalog import Catalog
 from penstock.node.gaps import Gaps
 from penstock.node.partition import Budget, Partition
-from penstock.node.queries import CheckAppend, FindOffset, GetMessage
+from penstock.node.queries import FindOffset, GetMessage
 from penstock.node.report import Report, Settings
 from penstock.node.step import DiskWork, Extent, Lane, Outbox, Step
-from penstock.node.streams import PARTITION, Streams
+from penstock.node.streams import PARTITION, STREAMS_PATH, Streams, deleted_error
+from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000
-
-
-@dataclass(slots=True)
-class _Append:
-    """An append on its way: checks may finish in any order, rows are appended in the order of the requests."""
-
-    caller: Hashable
-    check: CheckAppend
-    error: Exception | None = None
-    checked: bool = False
+_STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect again in a moment")
+_Query = TypeVar("_Query", GetMessage, FindOffset)
 
 
 class Node:
@@ -84,9 +76,11 @@ class Node:
         self._outbox = Outbox()
         self._waiters = Waiters()
         self._gaps = Gaps(vfs)
-        self._appends: dict[int, deque[_Append]] = {}
+        self._gaps_saving = self._gaps_changed = False
+        self._appends = Appends(self._outbox, settings.partition_in_flight_bytes_max, store=self._store)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
-        self._append_bytes = 0  # of appends that are being checked
+        self._upkeep = Upkeep(self._outbox, committed=self._wake)
+        self._is_stopped = False
         self._next_tick_us = 0
         self._now = Now(0, 0)  # of the disk work that has just come back
         self._handlers: dict[type[Request], Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
@@ -106,19 +100,14 @@ class Node:
     # Life
 
     def start(self, now: Now) -> Step:
-        """Recover everything from the disk; blocking. CorruptionError or OSError if the broker cannot start on it."""
+        """Recover everything from the disk; blocking. PenstockError or OSError if the broker cannot start on it."""
         journal, entries, note = Journal.open(self._vfs)
         if note is not None:
             self._outbox.notice(note)
-        image = ClusterImage()
-        deleted = []
-        last_start_us = 0
-        for entry in entries:
-            image, _ = apply(image, entry.index, entry.command)
-            if isinstance(entry.command, DeleteStream):
-                deleted.append(entry.command.stream_id)
-            elif isinstance(entry.command, StartBroker):
-                last_start_us = entry.command.started_us
+        if not entries and (folders := self._vfs.list(STREAMS_PATH)):
+            # A journal is on the disk before the first folder is made. To go on would orphan every stream.
+            raise CorruptionError(JOURNAL_PATH, 0, f"the commands that made {STREAMS_PATH}/{folders[0]}", "none")
+        image, deleted, last_start_us = _folded(entries)
         command = StartBroker(started_us=now.wall_us)
         index = journal.append(command)
         journal.flush().run()
@@ -129,6 +118,7 @@ class Node:
             self._catalog,
             self._outbox,
             self._budget,
+            self._upkeep,
             info=lambda state: self._report.stream(state),
             closed=self._stream_closed,
         )
@@ -136,35 +126,23 @@ class Node:
         self._streams.start(deleted, now.wall_us)
         last_message_us = max((p.log.last_timestamp_us for p in self._streams.partitions.values()), default=0)
         self._gaps.load(last_sign_of_life_us=max(last_message_us, last_start_us), now_us=now.wall_us)
-        for partition in self._streams.partitions.values():
-            self._flush(partition)
         return self._outbox.take()
 
     def stop(self, now: Now) -> Step:
-        """Refuse who waits, sync and close everything; blocking. The driver has drained NATS before."""
-        error = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect again in a moment")
+        """Refuse who waits, sync and close everything; blocking. NATS and the disk threads have been drained before."""
+        self._is_stopped = True
         for partition in self._streams.partitions.values():
-            for waiter in self._waiters.waiting(partition.stream.stream_id):
-                self._waiters.take(waiter)
-                self._outbox.reply(waiter.caller, error)
-            flush = partition.log.flush()
-            if flush is not None:
-                self._run_flush(partition, flush)
-            partition.abandon(error, self._outbox.step)
-            partition.log.close()
+            self._upkeep.close(partition, _STOPPING)
+            self._refuse_waiters(partition.stream.stream_id, _STOPPING)
+        self._appends.stop(_STOPPING)
+        self._catalog.stop(_STOPPING)
+        self._streams.stop(_STOPPING)
         self._gaps.begin(now.wall_us, "the broker was stopped")
-        self._gaps.save()
-        self._catalog.close()
-        return self._outbox.take()
-
-    def _run_flush(self, partition: Partition, flush: Flush) -> None:
         try:
-            flush.run()
+            self._gaps.save().run()
         except OSError as error:
-            self._flush_failed(partition, flush, error)
-        else:
-            partition.log.flushed(flush)
-            partition.advance(self._outbox.step)
+            self._gaps_saved(error)
+        return self._outbox.take()
 
     def take(self) -> Step:
         """What the driver must do now."""
@@ -175,17 +153,17 @@ class Node:
     @property
     def in_flight_bytes(self) -> int:
         """Bytes that are written or being checked, and not yet answered."""
-        return self._append_bytes + self._budget.used_bytes
+        return self._appends.size_bytes + self._budget.used_bytes
 
     def messages(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
         """What one read of the NATS connection delivered, by subscription."""
         for stream_id, group in groups.items():
             partition = self._streams.partitions.get(stream_id)
-            if partition is None:
-                continue  # the last messages of a stream that was just deleted
+            if partition is None or self._is_stopped:
+                continue  # the last messages of a stream that was just deleted, or of a drain that took too long
             committed_end = partition.committed_end
             partition.ingest(group, now.wall_us, self._outbox.step)
-            self._moved(partition, committed_end)
+            self._upkeep.moved(partition, committed_end)
 
     def confirmed(self, stream_ids: Iterable[int], now: Now) -> None:
         """NATS has these subscriptions: what is published from now on arrives."""
@@ -194,22 +172,36 @@ class Node:
         if gap is not None and gap.end_us is not None:
             seconds = (gap.end_us - gap.start_us) / 1e6
             self._outbox.notice(
-                f"not subscribed for {seconds:.3f} s ({gap.reason}): what was published meanwhile was neither stored nor acked"
+                f"not subscribed for {seconds:.3f} s ({gap.reason}): what was published then was not stored, nor acked"
             )
-            self._outbox.work(Lane.WRITE, self._gaps.save, self._ignore_gap_error)
+            self._save_gaps()
 
     def refused(self, stream_id: int, reason: str) -> None:
         """NATS does not let the broker subscribe for this stream."""
         self._streams.refused(stream_id, reason)
 
     def nats_lost(self, now: Now, reason: str) -> None:
-        """Nobody listens from `now_us` on."""
+        """Nobody listens from `now` on."""
+        if self._is_stopped:
+            return
         self._streams.lost()
-        self._gaps.begin(now.wall_us, reason)
+        if not self._gaps.is_open:
+            self._gaps.begin(now.wall_us, reason)
+            self._save_gaps()
 
-    def _ignore_gap_error(self, error: Exception | None) -> None:
+    def _save_gaps(self) -> None:
+        """One writer at a time, or an older list could replace a newer one."""
+        self._gaps_changed = True
+        if not self._gaps_saving:
+            self._gaps_saving, self._gaps_changed = True, False
+            self._outbox.work(Lane.WRITE, self._gaps.save().run, self._gaps_saved)
+
+    def _gaps_saved(self, error: Exception | None) -> None:
+        self._gaps_saving = False
         if error is not None:
             self._outbox.notice(f"cannot save the list of gaps: {error}")
+        if self._gaps_changed and not self._is_stopped:
+            self._save_gaps()
 
     # Disk
 
@@ -218,39 +210,12 @@ class Node:
         self._now = now
         work.done(error)
 
-    def _moved(self, partition: Partition, committed_end: int) -> None:
-        """After rows were appended or synced: wake readers, and see that what is unsynced gets synced."""
-        if partition.committed_end != committed_end:
-            self._wake(partition)
-        if partition.waits_for_sync:
-            self._flush(partition)
-
-    def _flush(self, partition: Partition) -> None:
-        flush = partition.log.flush()
-        if flush is None:
-            return
-
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                self._flush_failed(partition, flush, error)
-                return
-            committed_end = partition.committed_end
-            partition.log.flushed(flush)
-            partition.advance(self._outbox.step)
-            self._moved(partition, committed_end)
-
-        self._outbox.work(Lane.WRITE, flush.run, done)
-
-    def _flush_failed(self, partition: Partition, flush: Flush, error: Exception) -> None:
-        partition.log.flush_failed(flush, error if isinstance(error, OSError) else OSError(str(error)))
-        text = f"cannot sync the log of stream {partition.stream.name!r} ({error}); it stores nothing until a restart"
-        partition.fail_pending(text, self._outbox.step)
-        self._outbox.notice(text)
-
     # Time
 
     def tick(self, now: Now) -> None:
         """Answer those whose time is up; once a second, roll and retain."""
+        if self._is_stopped:
+            return
         for waiter in self._waiters.expired(now.elapsed_us):
             partition = self._streams.partitions.get(waiter.request.stream_id)
             if partition is not None:
@@ -260,36 +225,21 @@ class Node:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
         for partition in self._streams.partitions.values():
-            self._tick_partition(partition, now.wall_us)
-
-    def _tick_partition(self, partition: Partition, now_us: int) -> None:
-        name = partition.stream.name
-        if partition.log.state is not LogState.WRITABLE:
-            return
-        try:
-            removal = partition.log.tick(now_us)
-        except OSError as error:
-            self._outbox.notice(f"stream {name!r}: cannot roll or retain: {error}")
-            return
-        if removal is not None:
-
-            def done(error: Exception | None) -> None:
-                if error is not None:
-                    self._outbox.notice(f"stream {name!r}: cannot remove old segments: {error}")
-
-            self._outbox.work(Lane.WRITE, removal.run, done)
-        self._flush(partition)
+            self._upkeep.tick(partition, now.wall_us)
 
     @property
     def next_wake_us(self) -> int:
         """When `tick` has something to do, at the latest."""
-        deadlines = (self._waiters.next_deadline_us, self._streams.next_deadline_us)
-        return min((deadline for deadline in deadlines if deadline is not None), default=self._next_tick_us)
+        deadlines = (self._waiters.next_deadline_us, self._streams.next_deadline_us, self._next_tick_us)
+        return min(deadline for deadline in deadlines if deadline is not None)
 
     # Requests
 
     def request(self, caller: Hashable, request: Request, raw: bytes | memoryview, now: Now) -> None:
         """Answer a request, now or later; exactly one reply goes to `caller`."""
+        if self._is_stopped:
+            self._outbox.reply(caller, _STOPPING)
+            return
         try:
             self._handlers[type(request)](caller, request, raw, now)
         except RemoteError as error:
@@ -325,7 +275,10 @@ class Node:
         image = self._catalog.image
         next_after = None
         if request.names is not None:
-            names = [name for name in request.names[: limits.METADATA_STREAMS_MAX] if name in image.names]
+            if len(request.names) > limits.METADATA_STREAMS_MAX:
+                text = f"{len(request.names)} names at once; the limit is {limits.METADATA_STREAMS_MAX}"
+                raise RemoteError(ErrorCode.TOO_LARGE, text)
+            names = [name for name in request.names if name in image.names]
         else:
             names = sorted(name for name in image.names if request.after is None or name > request.after)
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
@@ -333,9 +286,13 @@ class Node:
                 names = names[:page]
                 next_after = names[-1]
         streams = tuple(self._report.stream(image.by_name(name)) for name in names)
-        self._outbox.reply(caller, MetadataResponse(streams=streams, brokers=self._report.brokers(), next_after=next_after))
+        self._outbox.reply(
+            caller, MetadataResponse(streams=streams, brokers=self._report.brokers(), next_after=next_after)
+        )
 
     def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
+        if (mistake := subject_mistake(request.subject)) is not None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
         found = self._catalog.image.covering(request.subject)
         self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report.stream, found))))
 
@@ -346,12 +303,13 @@ class Node:
         self._outbox.reply(caller, self._report.status(now.wall_us, in_flight_bytes=self.in_flight_bytes))
 
     def _stream_closed(self, stream_id: int, error: RemoteError) -> None:
+        self._refuse_waiters(stream_id, error)
+        self._appends.refuse(stream_id, error)
+
+    def _refuse_waiters(self, stream_id: int, error: RemoteError) -> None:
         for waiter in self._waiters.waiting(stream_id):
             self._waiters.take(waiter)
             self._outbox.reply(waiter.caller, error)
-        for append in self._appends.pop(stream_id, ()):
-            self._append_bytes -= len(append.check.raw)
-            self._outbox.reply(append.caller, error)
 
     # Fetch
 
@@ -381,8 +339,9 @@ class Node:
                     base_offset, end_offset = found.base_offset, found.end_offset
             if extent is None and not final:
                 return False
-        except RemoteError as error:
-            self._outbox.reply(caller, error)
+        except (RemoteError, OSError, OperationalError) as error:
+            # An index that cannot be read concerns this fetch, not the others that are woken with it.
+            self._outbox.reply(caller, as_remote(error))
             return True
         response = FetchResponse(
             log_start=Offset(log.log_start),
@@ -408,13 +367,17 @@ class Node:
         partition = self._partition(request.stream_id, request.partition)
         if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
             raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
-        view = partition.log.view()
-        query = GetMessage(view, partition.committed_end, offset=request.offset, key=request.key, subject=request.subject)
 
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                self._outbox.reply(caller, _as_remote(error))
-                return
+        def ask() -> GetMessage:
+            return GetMessage(
+                partition.log.view(),
+                partition.committed_end,
+                offset=request.offset,
+                key=request.key,
+                subject=request.subject,
+            )
+
+        def answer(query: GetMessage) -> None:
             response = GetResponse(
                 offset=Offset(query.found_offset),
                 log_start=Offset(partition.log.log_start),
@@ -424,18 +387,17 @@ class Node:
             )
             self._outbox.reply(caller, response, query.data)
 
-        self._outbox.work(Lane.READ, query.run, done)
+        self._query(caller, partition, ask, answer)
 
     def _list_offsets(self, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
         partition = self._partition(request.stream_id, request.partition)
-        offset = {"earliest": partition.log.log_start, "latest": partition.committed_end}.get(str(request.at))
-        timestamp_us = request.at if isinstance(request.at, int) else None
-        query = FindOffset(partition.log.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
 
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                self._outbox.reply(caller, _as_remote(error))
-                return
+        def ask() -> FindOffset:
+            offset = {"earliest": partition.log.log_start, "latest": partition.committed_end}.get(str(request.at))
+            timestamp_us = request.at if isinstance(request.at, int) else None
+            return FindOffset(partition.log.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
+
+        def answer(query: FindOffset) -> None:
             response = ListOffsetsResponse(
                 offset=Offset(query.offset),
                 timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
@@ -445,40 +407,53 @@ class Node:
             )
             self._outbox.reply(caller, response)
 
+        self._query(caller, partition, ask, answer)
+
+    def _query(
+        self, caller: Hashable, partition: Partition, ask: Callable[[], _Query], answer: Callable[[_Query], None]
+    ) -> None:
+        """Run a query in a disk thread; again, if retention has removed meanwhile what it wanted to read."""
+        log_start = partition.log.log_start
+        query = ask()
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                answer(query)
+            elif self._is_stopped:
+                self._outbox.reply(caller, _STOPPING)
+            elif partition.when_idle is not None:
+                self._outbox.reply(caller, deleted_error(partition.stream))
+            elif partition.log.log_start > log_start:
+                self._query(caller, partition, ask, answer)
+            else:
+                self._outbox.reply(caller, as_remote(error))
+
         self._outbox.work(Lane.READ, query.run, done)
 
     # Append
 
     def _append(self, caller: Hashable, request: AppendRequest, raw: bytes | memoryview, now: Now) -> None:
-        partition = self._partition(request.stream_id, request.partition)
-        if self._append_bytes + len(raw) > self._settings.partition_in_flight_bytes_max and self._append_bytes:
-            raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
-        config = partition.stream.config
-        append = _Append(caller, CheckAppend(raw, config.subject, config.max_message_bytes))
-        self._append_bytes += len(raw)
-        self._appends.setdefault(request.stream_id, deque()).append(append)
+        self._appends.add(caller, self._partition(request.stream_id, request.partition), raw)
 
-        def done(error: Exception | None) -> None:
-            append.error = error
-            append.checked = True
-            self._append_checked(request.stream_id, self._now.wall_us)
+    def _store(self, stream_id: int, caller: Hashable, raw: bytes | memoryview) -> None:
+        partition = self._streams.partitions[stream_id]
+        committed_end = partition.committed_end
+        partition.append(caller, raw, self._now.wall_us, self._outbox.step)
+        self._upkeep.moved(partition, committed_end)
 
-        self._outbox.work(Lane.READ, append.check.run, done)
 
-    def _append_checked(self, stream_id: int, now_us: int) -> None:
-        queue = self._appends.get(stream_id)
-        while queue and queue[0].checked:
-            append = queue.popleft()
-            self._append_bytes -= len(append.check.raw)
-            if append.error is not None:
-                self._outbox.reply(append.caller, _as_remote(append.error))
-                continue
-            partition = self._streams.partitions[stream_id]
-            committed_end = partition.committed_end
-            partition.append(append.caller, append.check.raw, now_us, self._outbox.step)
-            self._moved(partition, committed_end)
-        if queue is not None and not queue:
-            self._appends.pop(stream_id, None)
+def _folded(entries: Iterable[Entry]) -> tuple[ClusterImage, list[StreamState], int]:
+    """What the journal adds up to: the image, the streams that were deleted, and when the broker last started."""
+    image = ClusterImage()
+    deleted = []
+    last_start_us = 0
+    for entry in entries:
+        image, outcome = apply(image, entry.index, entry.command)
+        if isinstance(outcome, Outcome) and outcome.deleted and outcome.stream is not None:
+            deleted.append(outcome.stream)
+        if isinstance(entry.command, StartBroker):
+            last_start_us = entry.command.started_us
+    return image, deleted, last_start_us
 
 
 def _out_of_range(partition: Partition, offset: int) -> RemoteError:
@@ -486,9 +461,3 @@ def _out_of_range(partition: Partition, offset: int) -> RemoteError:
     holds = f"offsets {start} to {end - 1}" if end > start else f"nothing; its next offset is {end}"
     text = f"offset {offset} is out of range: stream {partition.stream.name!r} holds {holds}"
     return RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, log_start=start, committed_end=end)
-
-
-def _as_remote(error: Exception) -> RemoteError:
-    if isinstance(error, RemoteError):
-        return error
-    return RemoteError(ErrorCode.STORAGE_FAILED, f"the broker could not read its log: {error}")

@@ -2,18 +2,20 @@
 
 Rules: one owner, no locks. An ack is made only when its rows are below `committed_end`; readers see the same end.
 `log_start ≤ committed_end ≤ log_end`, and `committed_end` never goes back. Messages over the budget are refused, not
-queued: memory is bounded whatever the disk does.
+queued: memory is bounded whatever the disk does. When the disk refuses one batch, the rest of its group is refused too:
+what was checked against the end of the log, and the order of a publisher's messages, hold for all or for none.
 
-| durability | `committed_end` follows | an ack says `fsynced` |
-|------------|-------------------------|-----------------------|
-| fsync      | `flushed_end`           | true                  |
-| os         | `log_end`               | whatever is true      |
+| durability    | `committed_end` follows | an ack says `fsynced` |
+|---------------|-------------------------|-----------------------|
+| fsync         | `flushed_end`           | true                  |
+| os            | `log_end`               | whatever is true      |
+| os, fenced    | `flushed_end`           | whatever is true      |
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.base import limits
@@ -34,7 +36,7 @@ OVER_BUDGET = "over_budget"
 READ_ONLY = "read_only"
 STORE_FAILED = "store_failed"
 _REPLICAS = 1
-_PARTITION = 0
+_PARTITION = 0  # every stream has one
 
 
 @dataclass(slots=True)
@@ -62,6 +64,11 @@ class Partition:
 
     def __init__(self, stream: StreamState, log: Log, vfs: Vfs, budget: Budget) -> None:
         self.log = log
+        self.flushing = False  # a flush of the log is under way
+        self.when_idle: Callable[[], None] | None = None  # the stream is gone; to be called when no flush is under way
+        self.trouble = ""  # what the operator was last told
+        self.fenced_told = False
+        self.damage_told = 0  # how many ranges
         self.vfs = vfs
         self.committed_end = log.log_end if stream.config.durability is Durability.OS else log.flushed_end
         self.in_flight_bytes = 0
@@ -89,11 +96,19 @@ class Partition:
             admission = admit(group, self._rules, log_end=self.log.log_end)
         self.dropped += admission.dropped
         step.publish += admission.errors
-        for start in range(0, admission.count, limits.BATCH_ROWS_MAX):
-            end = start + limits.BATCH_ROWS_MAX
-            early = {row - start for row in admission.early if start <= row < end}
-            self._append_messages(_cut(admission.columns, start, end), admission.replies[start:end], early, now_us, step)
+        refusal: acks.AckError | None = None
+        for start, end in _cuts(admission.columns):
+            replies = admission.replies[start:end]
+            if refusal is None:
+                early = {row - start for row in admission.early if start <= row < end}
+                refusal = self._append_messages(_cut(admission.columns, start, end), replies, early, now_us, step)
+            if refusal is not None:
+                self.dropped[STORE_FAILED] += len(replies)
+                self._refuse(replies, refusal, step)
         self.advance(step)
+
+    def _refuse(self, replies: Iterable[bytes | None], error: acks.AckError, step: Step) -> None:
+        step.publish += [acks.error_ack(self._rules.name, reply, error) for reply in replies if reply is not None]
 
     def _why_closed(self) -> tuple[acks.AckError, str] | None:
         if self.log.state is not LogState.WRITABLE:
@@ -104,7 +119,7 @@ class Partition:
 
     def _append_messages(
         self, columns: Columns, replies: list[bytes | None], early: set[int], now_us: int, step: Step
-    ) -> None:
+    ) -> acks.AckError | None:
         base_offset = self.log.log_end
         timestamp_us = max(now_us, self.log.last_timestamp_us)
         data = codec.encode(
@@ -113,18 +128,17 @@ class Partition:
         try:
             self._write(data)
         except OperationalError as error:
-            self.dropped[STORE_FAILED] += len(replies)
-            refusal = acks.store_failed(str(error))
-            step.publish += [acks.error_ack(self._rules.name, reply, refusal) for reply in replies if reply is not None]
-            return
+            return acks.store_failed(str(error))
         self.counters["messages_in"] += len(replies)
         self.counters["bytes_in"] += len(data)
         if early:
             early_replies = [reply if row in early else None for row, reply in enumerate(replies)]
+            self.counters["acks"] += len(early)
             tail = acks.ack_tail(_PARTITION, self.stream.leader_epoch, _REPLICAS, fsynced=False)
             step.publish.append(acks.pubacks(self._rules.name, early_replies, base_offset, tail))
             replies = [None if row in early else reply for row, reply in enumerate(replies)]
         self._await_commit(_Pending(base_offset, self.log.log_end, len(data), timestamp_us, replies, None))
+        return None
 
     def append(self, caller: Hashable, data: bytes | memoryview, now_us: int, step: Step) -> None:
         """Append the rows of a checked message under our own offsets; `caller` is answered once they are committed."""
@@ -162,7 +176,8 @@ class Partition:
 
     def advance(self, step: Step) -> bool:
         """Move `committed_end` as far as durability allows and answer who waited; whether it moved."""
-        end = self.log.flushed_end if self.waits_for_sync else self.log.log_end
+        is_fenced = self.log.state is LogState.FENCED
+        end = self.log.flushed_end if self.waits_for_sync or is_fenced else self.log.log_end
         if end <= self.committed_end:
             return False
         self.committed_end = end
@@ -198,9 +213,7 @@ class Partition:
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
-            for reply in pending.replies or ():
-                if reply is not None:
-                    step.publish.append(acks.error_ack(self._rules.name, reply, error))
+            self._refuse(pending.replies or (), error, step)
             if pending.caller is not None:
                 step.replies.append(Reply(pending.caller, RemoteError(ErrorCode.STORAGE_FAILED, reason)))
 
@@ -211,6 +224,30 @@ class Partition:
             self._forget(pending)
             if pending.caller is not None:
                 step.replies.append(Reply(pending.caller, error))
+
+
+def _cuts(columns: Columns) -> Iterator[tuple[int, int]]:
+    """The rows of each batch, so that none has too many rows or bytes."""
+    count = len(columns.values)
+    present = [column for column in columns if column is not None]
+    if count <= limits.BATCH_ROWS_MAX and sum(map(_bytes_of, present)) <= limits.BATCH_ROWS_BYTES_MAX:
+        if count:
+            yield 0, count
+        return
+    start = size_bytes = 0
+    for row in range(count):
+        row_bytes = sum(len(column[row] or b"") for column in present)
+        if row - start == limits.BATCH_ROWS_MAX or (
+            row > start and size_bytes + row_bytes > limits.BATCH_ROWS_BYTES_MAX
+        ):
+            yield start, row
+            start, size_bytes = row, 0
+        size_bytes += row_bytes
+    yield start, count
+
+
+def _bytes_of(column: Sequence[bytes | None]) -> int:
+    return sum(map(len, filter(None, column)))
 
 
 def _cut(columns: Columns, start: int, end: int) -> Columns:

@@ -63,7 +63,9 @@ class GetMessage:
             if row < len(offsets) and offsets[row] == offset:
                 self._take(header, data, row)
                 return
-        raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, f"the message at offset {offset} was compacted away", offset=offset)
+        raise RemoteError(
+            ErrorCode.MESSAGE_NOT_FOUND, f"the message at offset {offset} was compacted away", offset=offset
+        )
 
     def _last(self, column: str, wanted: bytes | str | None) -> None:
         import pyarrow.compute as pc
@@ -148,7 +150,11 @@ class CheckAppend:
         bounds: tuple[tuple[Callable[[], int], int, str], ...] = (
             (lambda: largest, self._message_bytes_max, "a message (value and headers)"),
             (lambda: pc.max(pc.binary_length(rows.column("key"))).as_py() or 0, limits.KEY_BYTES_MAX, "a key"),
-            (lambda: pc.max(pc.binary_length(rows.column("headers"))).as_py() or 0, limits.HEADER_BLOCK_BYTES_MAX, "a header block"),
+            (
+                lambda: pc.max(pc.binary_length(rows.column("headers"))).as_py() or 0,
+                limits.HEADER_BLOCK_BYTES_MAX,
+                "a header block",
+            ),
         )
         for measure, limit, what in bounds:
             if (found := measure()) > limit:

@@ -35,11 +35,14 @@ _STATE_REASONS = {
 }
 
 
+_FIRST_BROKER = BrokerId(1)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the node knows about the broker around it."""
 
-    broker_id: BrokerId = BrokerId(1)
+    broker_id: BrokerId = _FIRST_BROKER
     broker_version: str = ""
     cluster_id: str = ""
     address: str = ""  # HOST:PORT told to clients
@@ -64,9 +67,7 @@ class Report:
         """The brokers of the cluster."""
         settings = self._settings
         return (
-            BrokerInfo(
-                broker_id=settings.broker_id, address=settings.address, broker_version=settings.broker_version
-            ),
+            BrokerInfo(broker_id=settings.broker_id, address=settings.address, broker_version=settings.broker_version),
         )
 
     def stream(self, state: StreamState) -> StreamInfo:

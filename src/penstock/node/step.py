@@ -24,7 +24,7 @@ class Lane(Enum):
 
 @dataclass(slots=True, eq=False)
 class DiskWork:
-    """Work that may wait for the disk or take long. `run` is called in a disk thread and touches only what it captured."""
+    """Work that may wait for the disk. `run` is called in a disk thread and touches only what it captured."""
 
     lane: Lane
     run: Callable[[], None]
@@ -62,9 +62,7 @@ class Step:
     notices: list[str] = field(default_factory=list)  # 6. what an operator should read in the log
 
     def __bool__(self) -> bool:
-        return bool(
-            self.publish or self.replies or self.unsubscribe or self.subscribe or self.disk or self.notices
-        )
+        return bool(self.publish or self.replies or self.unsubscribe or self.subscribe or self.disk or self.notices)
 
 
 class Outbox:

@@ -2,20 +2,22 @@
 
 Rules: creation is answered only when NATS has confirmed the subscription, so that what is published afterwards is
 stored. A folder that no stream of the journal owns is moved to `quarantine/`, never adopted and never deleted; the
-folder of a stream that the journal deleted is removed.
+folder of a stream that the journal deleted is removed. A stream whose log cannot be opened stays as it is; creating it
+again tries again.
 
     journaled → applied → log opened → subscribed → confirmed → answered
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from penstock.base.clock import Now
 from penstock.base.config import Storage, StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogState
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -28,9 +30,11 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream
 from penstock.metadata.image import Outcome, StreamState, altered_config, check_create
+from penstock.metadata.journal import JOURNAL_PATH
 from penstock.node.catalog import Catalog
 from penstock.node.partition import Budget, Partition
 from penstock.node.step import Lane, Outbox
+from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
 
@@ -59,6 +63,25 @@ def stream_path(stream: StreamState) -> str:
     return f"{STREAMS_PATH}/{stream.stream_id:08d}-{stream.name}"
 
 
+def deleted_error(state: StreamState) -> RemoteError:
+    """What those hear who still wait for a deleted stream."""
+    return RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
+
+
+def _start_epoch(log: Log, state: StreamState) -> None:
+    if log.state is not LogState.WRITABLE:
+        return  # it stores nothing, and what is there can be read
+    if state.leader_epoch <= log.leader_epoch:
+        # Two leaderships under one number would make two different messages look the same.
+        expected = f"a leader epoch above {log.leader_epoch}, which the log has"
+        raise CorruptionError(JOURNAL_PATH, 0, expected, f"{state.leader_epoch}: it has lost commands")
+    log.start_epoch(state.leader_epoch)
+
+
+_NOT_CONFIRMED = "the stream is there, but NATS has not confirmed its subscription in time; it stores once NATS is back"
+_NOT_OPENED = "the stream is there, but the disk has not made its files in time; it stores once they are there"
+
+
 @dataclass(slots=True)
 class _Creation:
     """Somebody who waits for a stream's subscription."""
@@ -77,6 +100,7 @@ class Streams:
         catalog: Catalog,
         outbox: Outbox,
         budget: Budget,
+        upkeep: Upkeep,
         *,
         info: Callable[[StreamState], StreamInfo],
         closed: Callable[[int, RemoteError], None],
@@ -88,30 +112,40 @@ class Streams:
         self._outbox = outbox
         self._memory: Vfs = MemoryVfs()
         self._budget = budget
+        self._upkeep = upkeep
+        self._opening: set[int] = set()  # streams whose log is being opened in a disk thread
         self._info = info
         self._closed = closed  # tells the node that a stream is gone
         self._creations: dict[int, list[_Creation]] = {}
 
     # Start
 
-    def start(self, deleted: Iterable[int], now_us: int) -> None:
+    def start(self, deleted: Iterable[StreamState], now_us: int) -> None:
         """Open what the journal says is there; blocking."""
-        known = {stream_path(state).partition("/")[2]: state for state in self.catalog.image.streams.values()}
-        removed = set(deleted)
+        known = {stream_path(state) for state in self.catalog.image.streams.values()}
+        # By its whole name: a folder that only shares the number of a deleted stream is somebody else's.
+        removed = {stream_path(state) for state in deleted if state.config.storage is Storage.FILE}
         for name in self._vfs.list(STREAMS_PATH):
-            folder = name.rstrip("/")
-            if folder in known:
-                continue
-            digits = folder.partition("-")[0]
-            if digits.isdigit() and int(digits) in removed:
-                self._vfs.remove(f"{STREAMS_PATH}/{folder}")
-            else:
-                target = self._free_quarantine_path(folder)
-                self._vfs.rename(f"{STREAMS_PATH}/{folder}", target)
-                self._vfs.sync_dir(QUARANTINE_PATH)
-                self._outbox.notice(f"{STREAMS_PATH}/{folder} belongs to no stream of this broker; moved to {target}")
-        for state in known.values():
+            path = f"{STREAMS_PATH}/{name.rstrip('/')}"
+            if path in removed:
+                self._remove_now(path)
+            elif path not in known:
+                self._quarantine(path)
+        for state in self.catalog.image.streams.values():
             self._add(state, lambda state=state: self._open(state, now_us))  # type: ignore[misc]
+
+    def _remove_now(self, path: str) -> None:
+        try:
+            self._vfs.remove(path)
+        except OSError as error:
+            self._outbox.notice(f"cannot remove {path} of a deleted stream: {error}; the next start tries again")
+
+    def _quarantine(self, path: str) -> None:
+        target = self._free_quarantine_path(path.rpartition("/")[2])
+        self._vfs.rename(path, target)
+        self._vfs.sync_dir(QUARANTINE_PATH)
+        self._vfs.sync_dir(STREAMS_PATH)
+        self._outbox.notice(f"{path} belongs to no stream of this broker; moved to {target}")
 
     def _free_quarantine_path(self, folder: str) -> str:
         taken = {name.rstrip("/") for name in self._vfs.list(QUARANTINE_PATH)}
@@ -129,16 +163,23 @@ class Streams:
         return self._memory if state.config.storage is Storage.MEMORY else self._vfs
 
     def _add(self, state: StreamState, opened: Callable[[], Log]) -> None:
+        log: Log | None = None
         try:
             log = opened()
-            log.start_epoch(state.leader_epoch)
+            _start_epoch(log, state)
         except (OSError, OperationalError, CorruptionError, RemoteError) as error:
-            self.failures[state.stream_id] = f"cannot open the log: {error}"
-            self._outbox.notice(f"stream {state.name!r}: cannot open the log: {error}")
-            self._fail_creations(state.stream_id, RemoteError(ErrorCode.STORAGE_FAILED, f"cannot open the log: {error}"))
+            if log is not None:
+                with contextlib.suppress(OperationalError):
+                    log.close()
+            text = f"cannot open the log: {error}"
+            self.failures[state.stream_id] = text
+            self._outbox.notice(f"stream {state.name!r}: {text}")
+            self._fail_creations(state.stream_id, RemoteError(ErrorCode.STORAGE_FAILED, text))
             return
-        self._outbox.step.notices += [f"stream {state.name!r}: {damage}" for damage in log.damage]
-        self.partitions[state.stream_id] = Partition(state, log, self._vfs_of(state), self._budget)
+        log.configure(log_config(state.config))  # it may have been altered while the log was opened
+        partition = Partition(state, log, self._vfs_of(state), self._budget)
+        self.partitions[state.stream_id] = partition
+        self._upkeep.opened(partition)
         self._outbox.step.subscribe.append((state.stream_id, state.config.subject))
 
     # Create
@@ -148,7 +189,7 @@ class Streams:
         deadline_us = now.elapsed_us + request.timeout_ms * 1_000
         existing = check_create(self.catalog.image, request.config)
         if existing is not None:
-            self._answer_when_confirmed(existing, _Creation(caller, False, deadline_us))
+            self._answer_when_confirmed(existing, _Creation(caller, False, deadline_us), now.wall_us)
             return
 
         def done(outcome: Outcome | RemoteError) -> None:
@@ -158,18 +199,18 @@ class Streams:
             assert outcome.stream is not None
             if outcome.changed:
                 self._open_later(outcome.stream, now.wall_us)
-            self._answer_when_confirmed(outcome.stream, _Creation(caller, outcome.changed, deadline_us))
+            self._answer_when_confirmed(outcome.stream, _Creation(caller, outcome.changed, deadline_us), now.wall_us)
 
         self.catalog.propose(CreateStream(config=request.config, created_us=now.wall_us), done)
 
     def _open_later(self, state: StreamState, now_us: int) -> None:
         result: list[Log] = []
+        self._opening.add(state.stream_id)
 
         def done(error: Exception | None) -> None:
+            self._opening.discard(state.stream_id)
             if state.stream_id not in self.catalog.image.streams:
-                if result:
-                    result[0].close()
-                self._remove_files(state)
+                self._remove_files(state, result[0] if result else None)
                 return
 
             def opened() -> Log:
@@ -181,11 +222,9 @@ class Streams:
 
         self._outbox.work(Lane.WRITE, lambda: result.append(self._open(state, now_us)), done)
 
-    def _answer_when_confirmed(self, state: StreamState, creation: _Creation) -> None:
-        failure = self.failures.get(state.stream_id)
-        if failure is not None:
-            self._outbox.reply(creation.caller, RemoteError(ErrorCode.STORAGE_FAILED, failure))
-            return
+    def _answer_when_confirmed(self, state: StreamState, creation: _Creation, now_us: int) -> None:
+        if self.failures.pop(state.stream_id, None) is not None:
+            self._open_later(state, now_us)
         partition = self.partitions.get(state.stream_id)
         if partition is not None and partition.subscribed:
             self._outbox.reply(creation.caller, self._created(state, creation))
@@ -213,16 +252,27 @@ class Streams:
         if partition is None:
             return
         partition.subscribed = False
-        text = f"NATS refuses the subscription to {partition.stream.config.subject!r}: {reason}; the stream stores nothing"
+        text = (
+            f"NATS refuses the subscription to {partition.stream.config.subject!r}: {reason}; the stream stores nothing"
+        )
         partition.refusal = text
         self._outbox.notice(f"stream {partition.stream.name!r}: {text}")
         creations = self._creations.pop(stream_id, [])
+
+        def answer(text: str) -> None:
+            for creation in creations:
+                self._outbox.reply(creation.caller, RemoteError(ErrorCode.NATS_REFUSED, text))
+
+        def deleted(outcome: Outcome | RemoteError) -> None:
+            # Answered only now, so that the name is free for another try.
+            self._apply_delete(outcome)
+            answer(text if isinstance(outcome, RemoteError) else f"{text} and was not created")
+
         if any(creation.created for creation in creations) and partition.log.log_end == 0:
             # Just made, nothing in it: do not leave behind a stream that cannot work.
-            self.catalog.propose(DeleteStream(stream_id=stream_id), self._apply_delete)
-            text += " and was not created"
-        for creation in creations:
-            self._outbox.reply(creation.caller, RemoteError(ErrorCode.NATS_REFUSED, text))
+            self.catalog.propose(DeleteStream(stream_id=stream_id), deleted)
+        else:
+            answer(text)
 
     def lost(self) -> None:
         """The connection to NATS is gone, and every subscription with it."""
@@ -235,8 +285,9 @@ class Streams:
         for stream_id, creations in list(self._creations.items()):
             late = [creation for creation in creations if creation.deadline_us <= now_us]
             for creation in late:
-                text = "the stream is there, but NATS has not confirmed its subscription in time; it stores once NATS is back"
-                self._outbox.reply(creation.caller, RemoteError(ErrorCode.NATS_UNAVAILABLE, text))
+                text = _NOT_OPENED if stream_id in self._opening else _NOT_CONFIRMED
+                code = ErrorCode.TIMED_OUT if stream_id in self._opening else ErrorCode.NATS_UNAVAILABLE
+                self._outbox.reply(creation.caller, RemoteError(code, text))
                 creations.remove(creation)
             if not creations:
                 del self._creations[stream_id]
@@ -247,6 +298,11 @@ class Streams:
         return min(
             (creation.deadline_us for creations in self._creations.values() for creation in creations), default=None
         )
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker stops: tell all that wait for a stream."""
+        for stream_id in list(self._creations):
+            self._fail_creations(stream_id, error)
 
     def _fail_creations(self, stream_id: int, error: RemoteError) -> None:
         for creation in self._creations.pop(stream_id, ()):
@@ -268,7 +324,9 @@ class Streams:
             if partition is not None:
                 partition.reconfigure(outcome.stream)
                 partition.log.configure(log_config(outcome.stream.config))
+                committed_end = partition.committed_end
                 partition.advance(self._outbox.step)
+                self._upkeep.moved(partition, committed_end)
             self._outbox.reply(caller, AlterStreamResponse(stream=self._info(outcome.stream)))
 
         self.catalog.propose(AlterStream(stream_id=state.stream_id, changes=request.changes), done)
@@ -298,24 +356,34 @@ class Streams:
             return
         assert outcome.stream is not None
         state = outcome.stream
-        error = RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
+        error = deleted_error(state)
         self._fail_creations(state.stream_id, error)
         self.failures.pop(state.stream_id, None)
         partition = self.partitions.pop(state.stream_id, None)
         if partition is None:
-            return  # still being opened: removed when that comes back
-        self._outbox.step.unsubscribe.append(state.stream_id)
-        partition.abandon(error, self._outbox.step)
+            if state.stream_id not in self._opening:  # else its files are removed when it has been opened
+                self._remove_files(state, None)
+            return
+        step = self._outbox.step
+        # A step unsubscribes first: what it was to subscribe must not be subscribed after all.
+        step.subscribe = [one for one in step.subscribe if one[0] != state.stream_id]
+        step.unsubscribe.append(state.stream_id)
+        partition.abandon(error, step)
         self._closed(state.stream_id, error)
-        partition.log.close()
-        self._remove_files(state)
+        self._upkeep.discard(partition, lambda: self._remove_files(state, partition.log))
 
-    def _remove_files(self, state: StreamState) -> None:
+    def _remove_files(self, state: StreamState, log: Log | None) -> None:
         vfs = self._vfs_of(state)
+
+        def run() -> None:
+            if log is not None:
+                with contextlib.suppress(OperationalError):
+                    log.close()
+            vfs.remove(stream_path(state))
 
         def done(error: Exception | None) -> None:
             if error is not None:
                 text = f"cannot remove {stream_path(state)} of the deleted stream {state.name!r}: {error}"
                 self._outbox.notice(f"{text}; the next start tries again")
 
-        self._outbox.work(Lane.WRITE, lambda: vfs.remove(stream_path(state)), done)
+        self._outbox.work(Lane.WRITE, run, done)

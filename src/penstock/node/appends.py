@@ -1,0 +1,93 @@
+"""Batches that clients append over the socket: checked in disk threads, stored in the order of their requests.
+
+Rules: nothing of a client's is looked into on the owner's side. Checks may finish in any order; a batch waits for those
+before it. What is being checked is bounded, and refused beyond the bound, never queued.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.node.partition import Partition
+from penstock.node.queries import CheckAppend
+from penstock.node.step import Lane, Outbox
+
+
+@dataclass(slots=True)
+class _Append:
+    """An append on its way."""
+
+    caller: Hashable
+    check: CheckAppend
+    error: Exception | None = None
+    checked: bool = False
+
+
+class Appends:
+    """All appends on their way, by stream. `store` puts a checked one into its partition."""
+
+    def __init__(
+        self, outbox: Outbox, bytes_max: int, *, store: Callable[[int, Hashable, bytes | memoryview], None]
+    ) -> None:
+        self.size_bytes = 0
+        self._outbox = outbox
+        self._bytes_max = bytes_max
+        self._store = store
+        self._queues: dict[int, deque[_Append]] = {}
+
+    def add(self, caller: Hashable, partition: Partition, raw: bytes | memoryview) -> None:
+        """Check `raw`, then store it; RemoteError overloaded. A single one is taken whatever its size."""
+        if self.size_bytes and self.size_bytes + len(raw) > self._bytes_max:
+            raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
+        config = partition.stream.config
+        stream_id = partition.stream.stream_id
+        append = _Append(caller, CheckAppend(raw, config.subject, config.max_message_bytes))
+        self.size_bytes += len(raw)
+        self._queues.setdefault(stream_id, deque()).append(append)
+
+        def done(error: Exception | None) -> None:
+            append.error = error
+            append.checked = True
+            self._checked(stream_id)
+
+        self._outbox.work(Lane.READ, append.check.run, done)
+
+    def _checked(self, stream_id: int) -> None:
+        queue = self._queues.get(stream_id)
+        if queue is None:
+            return  # the stream was deleted, and everybody told
+        while queue and queue[0].checked:
+            append = queue.popleft()
+            self.size_bytes -= len(append.check.raw)
+            if append.error is not None:
+                self._outbox.reply(append.caller, as_remote(append.error))
+            else:
+                self._store(stream_id, append.caller, append.check.raw)
+        if not queue:
+            self._queues.pop(stream_id, None)
+
+    def refuse(self, stream_id: int, error: RemoteError) -> None:
+        """The stream is gone: tell all that wait."""
+        for append in self._queues.pop(stream_id, ()):
+            self.size_bytes -= len(append.check.raw)
+            self._outbox.reply(append.caller, error)
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker stops: tell all that wait."""
+        for stream_id in list(self._queues):
+            self.refuse(stream_id, error)
+
+
+def as_remote(error: Exception) -> RemoteError:
+    """What a client hears of an error in a disk thread."""
+    if isinstance(error, RemoteError):
+        return error
+    if isinstance(error, CorruptionError):
+        text = f"what is stored there is damaged: {error}"
+        return RemoteError(ErrorCode.CORRUPT_RANGE, text, file=error.file, position=error.position)
+    if isinstance(error, (OSError, OperationalError)):
+        return RemoteError(ErrorCode.STORAGE_FAILED, f"the broker's disk failed: {error}")
+    return RemoteError(ErrorCode.INTERNAL, f"the broker could not do it: {type(error).__name__}: {error}")

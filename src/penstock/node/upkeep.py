@@ -1,0 +1,135 @@
+"""What a partition needs of the disk beside its appends: syncs, rolling, retention, and its end.
+
+Rules: a sync is asked for as soon as somebody waits for one, and at most one is under way per partition: it serves all
+that came before it. What comes back for a stream that is gone changes nothing and alarms nobody. A log is closed only
+when no sync of it is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.base.errors import OperationalError, PenstockError, RemoteError
+from penstock.commitlog import LogState
+from penstock.node.partition import Partition
+from penstock.node.step import Lane, Outbox
+
+
+class Upkeep:
+    """The disk work of all partitions. `committed` is called when a partition's `committed_end` has moved."""
+
+    def __init__(self, outbox: Outbox, *, committed: Callable[[Partition], None]) -> None:
+        self._outbox = outbox
+        self._committed = committed
+
+    def moved(self, partition: Partition, committed_end: int) -> None:
+        """After rows were appended, synced or promised less: wake readers, and see that what is unsynced gets synced.
+
+        `committed_end` is what it was before.
+        """
+        if partition.committed_end != committed_end:
+            self._committed(partition)
+        if partition.waits_for_sync or partition.log.state is LogState.FENCED:
+            self.flush(partition)
+
+    def flush(self, partition: Partition) -> None:
+        """Sync what is not yet synced, unless a sync is under way: then once that is done."""
+        flush = partition.log.flush()
+        if flush is None:
+            if partition.log.state is LogState.FENCED and not partition.flushing:
+                self._fenced(partition, "a write could not be undone")
+            return
+        partition.flushing = True
+
+        def done(error: Exception | None) -> None:
+            partition.flushing = False
+            if error is None:
+                partition.log.flushed(flush)
+            else:
+                partition.log.flush_failed(flush, error if isinstance(error, OSError) else OSError(str(error)))
+            if partition.when_idle is not None:
+                partition.when_idle()
+            elif error is not None:
+                self._fenced(partition, str(error))
+            else:
+                self._advance(partition)
+
+        self._outbox.work(Lane.WRITE, flush.run, done)
+
+    def _advance(self, partition: Partition) -> None:
+        committed_end = partition.committed_end
+        partition.advance(self._outbox.step)
+        self.moved(partition, committed_end)
+
+    def _fenced(self, partition: Partition, reason: str) -> None:
+        text = f"cannot write the log of stream {partition.stream.name!r} ({reason}); it stores nothing until a restart"
+        partition.fail_pending(text, self._outbox.step)
+        if not partition.fenced_told:
+            partition.fenced_told = True
+            self._outbox.notice(text)
+
+    def tick(self, partition: Partition, now_us: int) -> None:
+        """Roll and retain."""
+        try:
+            removal = partition.log.tick(now_us)
+        except (OSError, PenstockError) as error:
+            self._tell(partition, f"cannot roll or retain: {error}")
+            return
+        if removal is not None:
+
+            def done(error: Exception | None) -> None:
+                if error is None or partition.when_idle is not None:
+                    return
+                partition.log.removal_failed(removal)
+                self._tell(partition, f"cannot remove old segments: {error}")
+
+            self._outbox.work(Lane.WRITE, removal.run, done)
+        if len(partition.log.damage) != partition.damage_told:
+            self._tell_damage(partition)
+        self.flush(partition)
+
+    def _tell_damage(self, partition: Partition) -> None:
+        damage = partition.log.damage
+        for one in damage[partition.damage_told :]:
+            self._outbox.notice(f"stream {partition.stream.name!r}: damaged, and read-only from now on: {one}")
+        partition.damage_told = len(damage)
+
+    def _tell(self, partition: Partition, trouble: str) -> None:
+        # Once a second the same line would hide the others.
+        if trouble != partition.trouble:
+            partition.trouble = trouble
+            self._outbox.notice(f"stream {partition.stream.name!r}: {trouble}")
+
+    def opened(self, partition: Partition) -> None:
+        """Tell what recovery found, and sync what it left unsynced."""
+        log = partition.log
+        name = partition.stream.name
+        self._outbox.step.notices += [f"stream {name!r}: {note}" for note in (*log.notices, *log.cuts)]
+        self._tell_damage(partition)
+        self.flush(partition)
+
+    def discard(self, partition: Partition, remove: Callable[[], None]) -> None:
+        """The stream is gone: `remove` once no sync of it is under way."""
+        partition.when_idle = remove
+        if not partition.flushing:
+            remove()
+
+    def close(self, partition: Partition, error: RemoteError) -> None:
+        """Sync, answer who waits, close; blocking. No sync may be under way."""
+        assert not partition.flushing, partition.stream
+        flush = partition.log.flush()
+        if flush is not None:
+            try:
+                flush.run()
+            except OSError as failure:
+                partition.log.flush_failed(flush, failure)
+                self._fenced(partition, str(failure))
+            else:
+                partition.log.flushed(flush)
+                partition.advance(self._outbox.step)
+                self._committed(partition)
+        partition.abandon(error, self._outbox.step)
+        try:
+            partition.log.close()
+        except OperationalError as failure:
+            self._outbox.notice(f"stream {partition.stream.name!r}: {failure}")

@@ -1,0 +1,419 @@
+"""A broker without sockets, threads or a clock of its own: the real node over a file system in memory.
+
+Rules: nothing happens that the test did not ask for. A step is carried out top to bottom, as the real driver does it.
+Every request gets exactly one answer, which is asserted here for every test. The file of an answer is read when the
+answer is carried out, before the disk work behind it.
+
+| what            | how                                                                                       |
+|-----------------|-------------------------------------------------------------------------------------------|
+| time            | `clock.advance_ms`, `clock.set_back_ms`; then `tick`                                      |
+| disk            | `disk_runs_at_once`, or `run_disk(number)` in any order; `execute` and `complete` apart   |
+| disk faults     | `vfs.plan` of the FaultyVfs around the memory                                             |
+| NATS            | `nats.up`, `nats.down`; `publish` delivers to every subscription that matches             |
+| power           | `crash(keep)` gives the broker that starts on what the crash left                         |
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from penstock.base.clock import Now
+from penstock.base.config import StreamConfig
+from penstock.base.errors import RemoteError
+from penstock.base.ids import StreamId
+from penstock.batch import codec, schema
+from penstock.hot.scan import Group
+from penstock.messages import (
+    AppendRequest,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    FetchRequest,
+    FetchResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+    StreamInfo,
+)
+from penstock.node.node import Node
+from penstock.node.report import Settings
+from penstock.node.step import DiskWork, Extent, Reply, Step
+from penstock.vfs import Buffer
+from penstock.vfs.faulty import FaultyVfs
+from penstock.vfs.memory import Keep, MemoryVfs
+
+START_US = 1_700_000_000_000_000
+_PUB = re.compile(rb"PUB ([^ \r\n]+) (\d+)\r\n")
+_R = TypeVar("_R", bound=Response)
+
+
+class Row(NamedTuple):
+    """One message as a reader gets it."""
+
+    offset: int
+    subject: str
+    key: bytes | None
+    value: bytes | None
+    headers: bytes | None
+
+
+class Ack(NamedTuple):
+    """One message that the broker published: to which reply subject, and its JSON."""
+
+    reply: str
+    body: dict[str, Any]
+
+    @property
+    def err_code(self) -> int:
+        """JetStream's error code, 0 for an ack."""
+        error = self.body.get("error")
+        return 0 if error is None else int(error["err_code"])
+
+
+class Clock:
+    """A time that only the test moves."""
+
+    def __init__(self, wall_us: int = START_US) -> None:
+        self.wall_us = wall_us
+        self.elapsed_us = 0
+
+    @property
+    def now(self) -> Now:
+        """Both times."""
+        return Now(self.wall_us, self.elapsed_us)
+
+    def advance_ms(self, ms: float) -> None:
+        """Time passes."""
+        self.wall_us += int(ms * 1_000)
+        self.elapsed_us += int(ms * 1_000)
+
+    def set_back_ms(self, ms: int) -> None:
+        """Somebody sets the calendar back."""
+        self.wall_us -= ms * 1_000
+
+
+@dataclass
+class Nats:
+    """The NATS side: who is subscribed, and whether NATS is there. `confirms` False holds confirmations back."""
+
+    is_up: bool = True
+    confirms: bool = True
+    subscriptions: dict[int, str] = field(default_factory=dict)
+    unconfirmed: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Executed:
+    """Disk work that has run and not yet been told to the node."""
+
+    work: DiskWork
+    error: Exception | None
+
+
+class Broker:
+    """One node and its driver."""
+
+    def __init__(
+        self,
+        memory: MemoryVfs | None = None,
+        *,
+        clock: Clock | None = None,
+        nats_is_up: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.memory = MemoryVfs() if memory is None else memory
+        self.vfs = FaultyVfs(self.memory)
+        self.clock = Clock() if clock is None else clock
+        self.settings = settings
+        self.nats = Nats(is_up=nats_is_up)
+        self.disk_runs_at_once = True
+        self.disk: list[DiskWork] = []
+        self.acks: list[Ack] = []
+        self.replies: dict[Hashable, Reply] = {}
+        self.payloads: dict[Hashable, bytes] = {}
+        self.open_requests: set[Hashable] = set()
+        self.notices: list[str] = []
+        self.steps: list[Step] = []
+        self._callers = 0
+        self.node = Node(self.vfs, Settings(broker_version="1", address="here:1", **settings))
+
+    # Life
+
+    def start(self) -> Broker:
+        """Recover; then NATS confirms, if it is up."""
+        self.do(self.node.start(self.clock.now))
+        self.turn()
+        if self.nats.is_up:
+            self.node.confirmed(list(self.nats.subscriptions), self.clock.now)
+            self.nats.unconfirmed.clear()
+            self.turn()
+        return self
+
+    def stop(self) -> None:
+        """A clean stop, as the driver does it: NATS drained, disk idle, node stopped."""
+        self.settle()
+        self.do(self.node.stop(self.clock.now))
+        assert not self.disk
+        assert not self.open_requests, f"never answered: {self.open_requests}"
+
+    def crash(
+        self, keep: Keep = Keep.SYNCED, random: Random | None = None, *, memory: MemoryVfs | None = None
+    ) -> Broker:
+        """The broker that starts on what a crash now (or one that left `memory`) has left."""
+        left = self.memory.crash_clone(keep, random) if memory is None else memory
+        return Broker(left, clock=self.clock, nats_is_up=self.nats.is_up, **self.settings)
+
+    # Carrying out
+
+    def turn(self) -> None:
+        """Carry out all that is decided; the disk too, if it runs at once."""
+        while True:
+            while step := self.node.take():
+                self.do(step)
+            if not self.disk_runs_at_once or not self.disk:
+                return
+            self.run_disk()
+
+    def settle(self) -> None:
+        """Run disk work until there is none."""
+        self.turn()
+        while self.disk:
+            self.run_disk()
+            self.turn()
+
+    def do(self, step: Step) -> None:
+        """One step, top to bottom."""
+        self.steps.append(step)
+        for published in step.publish:
+            self.acks += parse_acks(published)
+        for reply in step.replies:
+            self._reply(reply)
+        for stream_id in step.unsubscribe:
+            self.nats.subscriptions.pop(stream_id, None)
+        for stream_id, subject in step.subscribe:
+            assert stream_id not in self.nats.subscriptions, stream_id
+            self.nats.subscriptions[stream_id] = subject
+            self.nats.unconfirmed.append(stream_id)
+        self.disk += step.disk
+        self.notices += step.notices
+        if step.subscribe and self.nats.is_up and self.nats.confirms:
+            self.confirm()
+
+    def _reply(self, reply: Reply) -> None:
+        assert reply.caller in self.open_requests, f"answered twice, or never asked: {reply}"
+        self.open_requests.discard(reply.caller)
+        self.replies[reply.caller] = reply
+        payload = reply.payload
+        if isinstance(payload, Extent):
+            file = payload.vfs.open(payload.path, read_only=True)
+            self.payloads[reply.caller] = file.read_at(payload.position, payload.length)
+            file.close()
+            assert len(self.payloads[reply.caller]) == payload.length
+        elif payload is not None:
+            self.payloads[reply.caller] = bytes(payload)
+
+    def execute(self, number: int = 0) -> Executed:
+        """Run one piece of disk work; the node is not told yet."""
+        work = self.disk.pop(number)
+        error: Exception | None = None
+        try:
+            work.run()
+        except Exception as raised:  # noqa: BLE001 - as a disk thread hands it back
+            error = raised
+        return Executed(work, error)
+
+    def complete(self, executed: Executed) -> None:
+        """Tell the node what became of disk work."""
+        self.node.complete(executed.work, executed.error, self.clock.now)
+        self.turn()
+
+    def run_disk(self, number: int = 0) -> None:
+        """Run one piece of disk work and tell the node."""
+        executed = self.execute(number)
+        self.node.complete(executed.work, executed.error, self.clock.now)
+        while step := self.node.take():
+            self.do(step)
+
+    def tick(self, advance_ms: float = 0) -> None:
+        """Time passes, and the node is told."""
+        self.clock.advance_ms(advance_ms)
+        self.node.tick(self.clock.now)
+        self.turn()
+
+    # NATS
+
+    def confirm(self) -> None:
+        """NATS answers the ping behind the subscriptions."""
+        confirmed, self.nats.unconfirmed = self.nats.unconfirmed, []
+        self.node.confirmed(confirmed, self.clock.now)
+
+    def nats_down(self, reason: str = "the connection broke") -> None:
+        """The connection is gone."""
+        self.nats.is_up = False
+        self.node.nats_lost(self.clock.now, reason)
+        self.turn()
+
+    def nats_back(self) -> None:
+        """It is there again, and so are the subscriptions."""
+        self.nats.is_up = True
+        self.nats.unconfirmed = []
+        self.node.confirmed(list(self.nats.subscriptions), self.clock.now)
+        self.turn()
+
+    def publish(
+        self, subject: str, *values: bytes, reply: str | None = None, headers: bytes | None = None, count: int = 1
+    ) -> None:
+        """One read of the NATS connection with these messages; the n-th of several has the reply subject `reply.n`."""
+        values = values * count
+        replies = [
+            None if reply is None else (reply if len(values) == 1 else f"{reply}.{n}").encode()
+            for n in range(len(values))
+        ]
+        self.deliver([(subject.encode(), r, headers, value) for r, value in zip(replies, values, strict=True)])
+
+    def deliver(self, messages: list[tuple[bytes, bytes | None, bytes | None, bytes]]) -> None:
+        """One read of the NATS connection: (subject, reply, header block, value) in the order of the wire."""
+        groups: dict[int, Group] = {}
+        for subject, reply, headers, value in messages:
+            for stream_id, pattern in self.nats.subscriptions.items():
+                if self.nats.is_up and nats_matches(pattern, subject.decode("utf-8", "replace")):
+                    group = groups.setdefault(stream_id, Group())
+                    group.subjects.append(subject)
+                    group.replies.append(reply)
+                    group.headers.append(headers)
+                    group.values.append(value)
+                    group.payload_bytes += len(value) + len(headers or b"")
+        self.node.messages(groups, self.clock.now)
+        self.turn()
+
+    # Requests
+
+    def request(self, request: Request, raw: Buffer = b"", *, caller: Hashable | None = None) -> Hashable:
+        """Ask; the caller to look for in `replies`."""
+        if caller is None:
+            self._callers += 1
+            caller = f"c{self._callers}"
+        assert caller not in self.open_requests
+        self.replies.pop(caller, None)
+        self.payloads.pop(caller, None)
+        self.open_requests.add(caller)
+        self.node.request(caller, request, bytes(raw), self.clock.now)
+        self.turn()
+        return caller
+
+    def answer(self, caller: Hashable, kind: type[_R]) -> _R:
+        """The answer to `caller`, which must be of this type."""
+        response = self.replies[caller].response
+        assert isinstance(response, kind), response
+        return response
+
+    def ask(self, request: Request, kind: type[_R], raw: Buffer = b"") -> _R:
+        """The answer to a request that is answered at once."""
+        return self.answer(self.request(request, raw), kind)
+
+    def refusal(self, request: Request, raw: Buffer = b"") -> RemoteError:
+        """The error that a request gets at once."""
+        response = self.replies[self.request(request, raw)].response
+        assert isinstance(response, RemoteError), response
+        return response
+
+    def create(self, name: str, subject: str | None = None, **config: Any) -> Hashable:
+        """Ask for a stream; on `<name>.>` unless told otherwise."""
+        wanted = StreamConfig(name=name, subject=subject or f"{name}.>", **config)
+        return self.request(CreateStreamRequest(config=wanted))
+
+    def delete(self, name: str) -> Hashable:
+        """Ask for a stream's end."""
+        return self.request(DeleteStreamRequest(name=name))
+
+    def stream(self, name: str) -> StreamInfo:
+        """A stream as the broker reports it."""
+        (found,) = self.ask(MetadataRequest(names=(name,)), MetadataResponse).streams
+        return found
+
+    def streams(self) -> dict[str, StreamInfo]:
+        """All streams, by name."""
+        return {info.name: info for info in self.ask(MetadataRequest(), MetadataResponse).streams}
+
+    def stream_id(self, name: str) -> StreamId:
+        """Its id."""
+        return self.stream(name).stream_id
+
+    def fetch(self, name: str, offset: int = 0, **options: Any) -> Hashable:
+        """Ask for what is stored from `offset` on."""
+        return self.request(FetchRequest(stream_id=self.stream_id(name), offset=offset, **options))
+
+    def append(self, name: str, *values: bytes, subject: str | None = None) -> Hashable:
+        """Append a batch over the socket."""
+        return self.request(
+            AppendRequest(stream_id=self.stream_id(name), timeout_ms=1_000),
+            batch_of([(subject or f"{name}.x", None, value, None) for value in values]),
+        )
+
+    def read(self, name: str) -> list[Row]:
+        """Everything that readers can see."""
+        info = self.stream(name).partitions[0]
+        rows: list[Row] = []
+        offset = int(info.log_start)
+        while offset < info.committed_end:
+            caller = self.fetch(name, offset)
+            response = self.answer(caller, FetchResponse)
+            rows += [row for row in rows_of(self.payloads[caller], self.stream_id(name)) if row.offset >= offset]
+            assert response.end_offset > offset
+            offset = int(response.end_offset)
+        return rows
+
+    def values(self, name: str) -> list[bytes | None]:
+        """The values of everything that readers can see."""
+        return [row.value for row in self.read(name)]
+
+    def acked(self) -> list[str]:
+        """Reply subjects that got an ack that is no error, in order."""
+        return [ack.reply for ack in self.acks if not ack.err_code]
+
+
+def parse_acks(published: bytes) -> list[Ack]:
+    """The messages in a run of PUB commands, read as nats-server reads them."""
+    acks = []
+    position = 0
+    while position < len(published):
+        match = _PUB.match(published, position)
+        assert match is not None, published[position:]
+        end = match.end() + int(match.group(2))
+        assert published[end : end + 2] == b"\r\n"
+        acks.append(Ack(match.group(1).decode(), json.loads(published[match.end() : end])))
+        position = end + 2
+    return acks
+
+
+def nats_matches(pattern: str, subject: str) -> bool:
+    """Whether nats-server delivers `subject` to a subscription on `pattern`: it knows nothing of reserved subjects."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    for number, token in enumerate(wanted):
+        if token == ">":
+            return len(tokens) > number
+        if number >= len(tokens) or token not in ("*", tokens[number]):
+            return False
+    return len(tokens) == len(wanted)
+
+
+def rows_of(payload: bytes, stream_id: int) -> list[Row]:
+    """The messages in the raw part of an answer, as any Arrow reader sees them."""
+    with pa.ipc.open_stream(pa.BufferReader(schema.schema_message(stream_id, 0) + payload)) as reader:
+        table = reader.read_all()
+    names = ("offset", "subject", "key", "value", "headers")
+    return [Row(*row) for row in zip(*(table.column(name).to_pylist() for name in names), strict=True)]
+
+
+def batch_of(rows: list[tuple[str, bytes | None, bytes | None, bytes | None]]) -> bytearray:
+    """A batch as a client sends it: (subject, key, value, headers)."""
+    subjects, keys, values, headers = zip(*rows, strict=True)
+    columns = codec.Columns([one.encode() for one in subjects], list(keys), list(values), list(headers))
+    return codec.encode(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
