@@ -24,6 +24,8 @@ from penstock.client.values import PubAck
 
 T = TypeVar("T")
 
+_IN_FLIGHT_LOW = limits.PUBLISHES_IN_FLIGHT_MAX // 2
+
 INTERRUPT_CHECK_S = 0.2  # a signal that comes just before a lock is waited for is seen only after the wait
 JOIN_S = 5.0  # how long closing may take before the thread is left to die with the process
 
@@ -97,8 +99,8 @@ class PublishQueue:
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
         self._client = client
         self._thread = thread
-        self._slots = threading.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
         self._changed = threading.Condition()
+        self._in_flight = 0
         self._waiting: deque[tuple[concurrent.futures.Future[PubAck | None], str, Value, dict[str, Any]]] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._is_sending = False
@@ -107,13 +109,12 @@ class PublishQueue:
     def put(self, subject: str, value: Value, call: dict[str, Any]) -> concurrent.futures.Future[PubAck | None]:
         """The future of one publish; waits for a slot up to the call's time-out."""
         self._thread.check()
-        if not self._slots.acquire(timeout=call["timeout"]):
-            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
-            raise TimedOut(text)
         future: concurrent.futures.Future[PubAck | None] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # on its way: it cannot be cancelled
         future.add_done_callback(self._release)
         with self._changed:
+            self._wait_for_room(call["timeout"])
+            self._in_flight += 1
             self._waiting.append((future, subject, value, call))
             start, self._is_sending = not self._is_sending, True
         if start:
@@ -132,8 +133,19 @@ class PublishQueue:
         if failure is not None:
             raise failure
 
+    def _wait_for_room(self, timeout_s: float) -> None:
+        if self._in_flight < limits.PUBLISHES_IN_FLIGHT_MAX:
+            return
+        # For room for many, not for one: to change threads costs more than to publish.
+        if not self._changed.wait_for(lambda: self._in_flight <= _IN_FLIGHT_LOW, timeout_s):
+            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
+            raise TimedOut(text)
+
     def _release(self, _: object) -> None:
-        self._slots.release()
+        with self._changed:
+            self._in_flight -= 1
+            if self._in_flight == _IN_FLIGHT_LOW:
+                self._changed.notify_all()
 
     def _start(self) -> None:
         self._sending = asyncio.get_running_loop().create_task(self._send_all())
