@@ -166,14 +166,16 @@ class Client:
     async def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
         """All streams in the order of their names."""
         found: list[StreamInfo] = []
+        clock = asyncio.get_running_loop()
+        deadline_s = clock.time() + timeout
         after: str | None = None
-        async with asyncio.timeout(timeout):
-            while True:
-                answer, _ = await self._link.call(MetadataRequest(after=after), MetadataResponse, timeout_s=timeout)
-                found += answer.streams
-                if answer.next_after is None or not answer.streams:
-                    return found
-                after = answer.next_after
+        while True:
+            request = MetadataRequest(after=after)
+            answer, _ = await self._link.call(request, MetadataResponse, timeout_s=deadline_s - clock.time())
+            found += answer.streams
+            if answer.next_after is None or not answer.streams:
+                return found
+            after = answer.next_after
 
     async def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
         """One stream as it is now. StreamNotFound."""

@@ -85,14 +85,16 @@ def rows(header: BatchHeader, message: memoryview, wanted: Range, *, source: str
     return batch.slice(first, max(0, end - first))
 
 
-def coalesce(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order: small batches copied together, none above `rows_max` rows, none empty."""
+def coalesce(sized: Iterable[tuple[pa.RecordBatch, int]], rows_max: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order: small batches copied together, none above `rows_max` rows, none empty.
+
+    Each batch comes with its size in bytes, which is known where it comes from and slow to ask it for.
+    """
     import pyarrow as pa
 
     waiting: list[pa.RecordBatch] = []
     waiting_rows = waiting_bytes = 0
-    for batch in batches:
-        size = batch.nbytes
+    for batch, size in sized:
         if waiting and (
             waiting_rows + batch.num_rows > rows_max or waiting_bytes + size > limits.COALESCED_BATCH_BYTES_MAX
         ):

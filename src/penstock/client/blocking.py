@@ -77,6 +77,8 @@ class Client:
         self._thread = thread
         self._publishes = PublishQueue(client, thread)
         _open_clients.add(self)
+        self._forgotten = weakref.finalize(self, thread.stop_after, client.close)
+        self._forgotten.atexit = False  # `_close_all` waits for it, which is better at exit
 
     @property
     def server(self) -> str:
@@ -99,6 +101,7 @@ class Client:
     def close(self) -> None:
         """Give back the connections and the thread. Unacked publishes and reads under way fail. Twice is fine."""
         _open_clients.discard(self)
+        self._forgotten.detach()
         if self._thread.is_running:
             with contextlib.suppress(OperationalError, TimeoutError):
                 self._thread.run(asyncio.wait_for(self._client.close(), JOIN_S))

@@ -142,7 +142,7 @@ class Reader:
         wanted = Range(start, min(self._what.range.end, response.committed_end))
         covers = Range(response.base_offset, response.end_offset)
         parts = (
-            batches.rows(header, message, wanted, source=source)
+            (batches.rows(header, message, wanted, source=source), header.size_bytes)
             for header, message in batches.split(raw, covers, source=source)
         )
         for batch in batches.coalesce(parts, self._batch_rows_max):

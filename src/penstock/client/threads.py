@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from penstock.base import limits
@@ -36,6 +36,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self.loop = asyncio.new_event_loop()
+        self._last_task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
         self._thread.start()
 
@@ -91,6 +92,22 @@ class LoopThread:
             with contextlib.suppress(RuntimeError):  # it ended meanwhile
                 self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(JOIN_S)
+
+    def stop_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """End the loop once `work` has been done, without waiting for it here: for the garbage collector."""
+
+        async def work_and_stop() -> None:
+            try:
+                await work()
+            finally:
+                self.loop.stop()
+
+        def start() -> None:
+            self._last_task = self.loop.create_task(work_and_stop())
+
+        if self.is_running:
+            with contextlib.suppress(RuntimeError):  # it ended meanwhile
+                self.loop.call_soon_threadsafe(start)
 
 
 class PublishQueue:

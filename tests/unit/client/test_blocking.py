@@ -210,6 +210,16 @@ def test_a_closed_client_says_so_and_closes_twice(broker: FakeBroker) -> None:
         client.publish_nowait("s", b"x")
 
 
+def test_a_client_that_is_forgotten_gives_back_its_thread_and_connection(broker: FakeBroker) -> None:
+    client = penstock.connect(broker.address)
+    client.status()
+    thread = client._thread._thread
+    del client
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 def test_closing_in_one_thread_ends_a_read_in_another(broker: FakeBroker, client: blocking.Client) -> None:
     fill(broker, 1)
     reading = threading.Event()

@@ -90,13 +90,13 @@ def test_time_to_receive_grows_with_the_bytes_and_not_with_their_square() -> Non
         raw_bytes = megabytes * 2**20
         decoder = FrameDecoder(raw_bytes + 100)
         piece = bytes(4096)
-        begin = time.perf_counter()
+        begin = time.process_time()
         decoder.receive(encode_head(7, 1, 1, b"", raw_bytes))
         for _ in range(raw_bytes // len(piece)):
             decoder.receive(piece)
             frame = decoder.next_frame()
         assert frame is not None
-        return time.perf_counter() - begin
+        return time.process_time() - begin
 
     small = min(seconds(2) for _ in range(3))
     large = min(seconds(32) for _ in range(3))
