@@ -1,10 +1,10 @@
 """What can go wrong with a log: the disk, or the log's own state.
 
-| error                | what it means                                          | what the caller may do          |
-|----------------------|--------------------------------------------------------|---------------------------------|
-| `StorageFullError`   | no room; the log is as it was before                   | refuse, try later               |
-| `StorageFailedError` | another error; as it was before, unless it is fenced   | refuse, tell an operator        |
-| `NotWritableError`   | read-only or fenced, and stays so until a restart      | refuse everything               |
+| error                | what it means                                        | what the caller may do   |
+|----------------------|------------------------------------------------------|--------------------------|
+| `StorageFullError`   | no room; the log is as it was before                 | refuse, try later        |
+| `StorageFailedError` | another error; as it was before, unless it is fenced | refuse, tell an operator |
+| `NotWritableError`   | read-only or fenced, and stays so until a restart    | refuse everything        |
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ and its offsets must fit between what was before and what is known to come.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -95,7 +96,7 @@ class Found(NamedTuple):
 class Beyond(NamedTuple):
     """What the batch behind the damage must fit: from these bytes and offsets on, up to those."""
 
-    position: int
+    position: int  # of the damage; -1: there is none, the first batch is wanted
     end_position: int
     offset: int
     end_offset: int | None  # None: not known
@@ -121,12 +122,8 @@ def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = ()) -> Found 
 
 
 def _candidates(file: File, window: Window, beyond: Beyond, hints: Iterable[int]) -> Iterator[int]:
-    try:
-        header = codec.read_header(window.read(beyond.position, codec.PREFIX_BYTES))
-    except CorruptionError:
-        pass
-    else:
-        # Not 0: a batch that is whole in itself but does not fit on is passed over, too.
+    with contextlib.suppress(CorruptionError):
+        header = codec.read_header(window.read(max(0, beyond.position), codec.PREFIX_BYTES))
         yield beyond.position + header.size_bytes
     yield from (hint for hint in hints if beyond.position < hint < beyond.end_position)
     start = beyond.position - beyond.position % _ALIGNMENT + _ALIGNMENT

@@ -1,0 +1,120 @@
+"""The journal through power losses and flipped bytes: a sound prefix or a refusal, never something else."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.base.config import StreamConfig
+from penstock.base.errors import CorruptionError, RemoteError
+from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker
+from penstock.metadata.journal import JOURNAL_PATH, Journal
+from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
+from penstock.vfs.memory import Keep, MemoryVfs
+
+COMMANDS: list[Command] = [
+    StartBroker(started_us=1),
+    CreateStream(config=StreamConfig(name="orders", subject="orders.>"), created_us=2),
+    AlterStream(stream_id=2, changes={"max_bytes": 1_000_000}),
+    CreateStream(config=StreamConfig(name="b" * 100, subject="b." + "c" * 700), created_us=3),
+    DeleteStream(stream_id=2),
+    StartBroker(started_us=4),
+]
+
+
+def content(vfs: MemoryVfs, path: str = JOURNAL_PATH) -> bytes:
+    file = vfs.open(path, read_only=True)
+    return file.read_at(0, file.size())
+
+
+def reopened(vfs: MemoryVfs) -> list[Command]:
+    """What is found, and found again after another crash: opening is repeatable."""
+    journal, entries, _ = Journal.open(vfs)
+    journal.close()
+    commands = [entry.command for entry in entries]
+    again, entries, _ = Journal.open(vfs.crash_clone())
+    assert [entry.command for entry in entries] == commands
+    assert again.append(StartBroker(started_us=9)) == len(commands) + 1
+    return commands
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_power_loss_at_every_boundary(seed: int) -> None:
+    memory = MemoryVfs()
+    random = Random(seed)
+    durable = appended = 0
+    crashes = 0
+
+    def cut_the_power(operation: Operation) -> None:
+        nonlocal crashes
+        if operation.kind not in CHANGES:
+            return
+        crashes += 1
+        for clone in (memory.crash_clone(), memory.crash_clone(Keep.SUBSET, random), memory.crash_clone(Keep.ALL)):
+            found = reopened(clone)
+            assert durable <= len(found) <= appended + 1
+            assert found == COMMANDS[: len(found)]
+
+    vfs = FaultyVfs(memory, watcher=cut_the_power)
+    journal, _, _ = Journal.open(vfs)
+    for number, command in enumerate(COMMANDS):
+        journal.append(command)
+        appended = number + 1
+        if random.random() < 0.6:
+            flush = journal.flush()
+            flush.run()
+            durable = flush.index
+    assert crashes > 8
+
+
+def whole() -> bytes:
+    vfs = MemoryVfs()
+    journal, _, _ = Journal.open(vfs)
+    for command in COMMANDS:
+        journal.append(command)
+    return content(vfs)
+
+
+WHOLE = whole()
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
+@settings(max_examples=400)
+def test_one_flipped_byte(position: int, mask: int) -> None:
+    data = bytearray(WHOLE)
+    data[position] ^= mask
+    _check_damaged(bytes(data))
+
+
+@given(st.integers(0, len(WHOLE)), st.binary(max_size=40))
+@settings(max_examples=200)
+def test_cut_anywhere_with_anything_behind(length: int, behind: bytes) -> None:
+    _check_damaged(WHOLE[:length] + behind)
+
+
+@given(st.binary(max_size=200))
+def test_anything_at_all(data: bytes) -> None:
+    _check_damaged(data)
+
+
+def _check_damaged(data: bytes) -> None:
+    vfs = MemoryVfs()
+    file = vfs.open(JOURNAL_PATH, create=True)
+    file.write_at(0, data)
+    try:
+        _, entries, note = Journal.open(vfs)
+    except (CorruptionError, RemoteError):
+        assert content(vfs) == data  # refused, and left as it was
+        assert list(vfs.files()) == [JOURNAL_PATH]
+        return
+    found = [entry.command for entry in entries]
+    assert found == COMMANDS[: len(found)]
+    if note is None:
+        assert content(vfs).startswith(data)
+    else:
+        (side,) = (path for path in vfs.files() if path != JOURNAL_PATH)
+        position = int(side.rpartition("-")[2])
+        assert data[:position] + content(vfs, side) == data  # no byte is lost

@@ -1,0 +1,109 @@
+"""Logs for tests: batches whose content follows from their offsets, and ways to read everything back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.batch import codec
+from penstock.batch.header import BatchHeader
+from penstock.commitlog import Log, LogConfig, LogView
+from penstock.vfs import Vfs
+
+DIRECTORY = "streams/00000007-orders/0"
+STREAM_ID = 7
+PARTITION = 0
+SMALL = LogConfig(segment_bytes=4096)
+
+Message = tuple[int, int, bytes]
+"""Offset, timestamp in µs, value."""
+
+
+def open_log(vfs: Vfs, config: LogConfig = SMALL, *, now_us: int = 0) -> Log:
+    """The log that all these tests use."""
+    return Log.open(vfs, DIRECTORY, STREAM_ID, PARTITION, config, now_us=now_us)
+
+
+def value_of(offset: int, size_bytes: int = 40) -> bytes:
+    """The value of the message at `offset`."""
+    return b"message %d " % offset + b"." * size_bytes
+
+
+def make_batch(
+    base_offset: int, rows: int, timestamp_us: int, *, size_bytes: int = 40, leader_epoch: int = 1
+) -> tuple[bytes, BatchHeader]:
+    """A batch and its header."""
+    columns = codec.Columns(
+        [b"orders.new"] * rows, None, [value_of(base_offset + row, size_bytes) for row in range(rows)], None
+    )
+    data = bytes(
+        codec.encode(columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
+    )
+    return data, codec.read_header(data)
+
+
+def append(log: Log, rows: int = 1, timestamp_us: int = 0, *, size_bytes: int = 40) -> list[Message]:
+    """Append one batch; its messages."""
+    stamped = max(timestamp_us, log.last_timestamp_us)
+    base = log.log_end
+    log.append(*make_batch(base, rows, stamped, size_bytes=size_bytes))
+    return [(offset, stamped, value_of(offset, size_bytes)) for offset in range(base, base + rows)]
+
+
+def flush(log: Log) -> None:
+    """Flush all, as a driver would."""
+    task = log.flush()
+    if task is not None:
+        task.run()
+        log.flushed(task)
+
+
+def messages_in(data: bytes | memoryview) -> Iterator[Message]:
+    """The messages of whole batches, each verified."""
+    rest = memoryview(data)
+    while len(rest):
+        size = codec.read_header(rest).size_bytes
+        batch = rest[:size]
+        codec.verify(batch)
+        _, _, values, _ = _columns(batch)
+        yield from zip(codec.offsets(batch), codec.timestamps(batch), values, strict=True)
+        rest = rest[size:]
+
+
+def _columns(batch: memoryview) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes]]:
+    parts = codec.buffers(batch)[4:]
+    columns = []
+    for number in range(4):
+        offsets = parts[3 * number + 1].cast("i")
+        data = bytes(parts[3 * number + 2])
+        columns.append([data[a:b] for a, b in zip(offsets, offsets[1:], strict=False)])
+    return columns[0], columns[1], columns[2], columns[3]
+
+
+def read_slices(
+    vfs: Vfs, view: LogView, start: int | None = None, end: int | None = None, bytes_max: int = 3000
+) -> list[Message]:
+    """All messages from `start` to `end`, fetched slice by slice, as a consumer does."""
+    offset = view.log_start if start is None else start
+    begin = offset
+    end = view.log_end if end is None else end
+    found: list[Message] = []
+    while (piece := view.slice(offset, end=end, bytes_max=bytes_max)) is not None:
+        file = vfs.open(piece.path, read_only=True)
+        try:
+            data = file.read_at(piece.position, piece.length)
+        finally:
+            file.close()
+        assert len(data) == piece.length
+        messages = list(messages_in(data))
+        assert piece.base_offset == messages[0][0] <= offset < piece.end_offset == messages[-1][0] + 1 <= end
+        found += messages
+        offset = piece.end_offset
+    return [message for message in found if begin <= message[0]]
+
+
+def read_batches(view: LogView, start: int, end: int, *, reverse: bool = False) -> list[Message]:
+    """The same through `batches`, in rising order."""
+    parts = [list(messages_in(data)) for _, data in view.batches(start, end, reverse=reverse)]
+    if reverse:
+        parts.reverse()
+    return [message for part in parts for message in part if start <= message[0] < end]

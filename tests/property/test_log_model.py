@@ -1,0 +1,215 @@
+"""The log against a list, through crashes, damage to derived files, a clock that jumps, and retention."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.base.errors import RemoteError
+from penstock.commitlog import Flush, LogConfig, LogState, LogView
+from penstock.vfs.memory import Keep, MemoryVfs
+from tests.logs import DIRECTORY, Message, append, open_log, read_batches, read_slices
+
+CONFIGS = st.builds(
+    LogConfig,
+    segment_bytes=st.sampled_from([4096, 6000, 20_000]),
+    segment_age_us=st.sampled_from([None, 5_000_000]),
+    max_age_us=st.sampled_from([None, None, 20_000_000]),
+    max_messages=st.sampled_from([None, None, 15]),
+    max_bytes=st.sampled_from([None, None, 9000]),
+)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """`messages` holds all that was ever appended and not lost; `durable_end` what was acked as flushed."""
+
+    @initialize(config=CONFIGS)
+    def start(self, config: LogConfig) -> None:
+        self.vfs = MemoryVfs()
+        self.config = config
+        self.now_us = 1_000_000_000
+        self.messages: list[Message] = []
+        self.log_start = 0
+        self.durable_start = 0
+        self.durable_end = 0
+        self.flush: Flush | None = None
+        self.kept_view: LogView | None = None
+        self.log = open_log(self.vfs, config, now_us=self.now_us)
+
+    @rule(rows=st.integers(1, 5), step_us=st.integers(0, 3_000_000), size_bytes=st.sampled_from([0, 40, 700, 5000]))
+    def append(self, rows: int, step_us: int, size_bytes: int) -> None:
+        self.now_us += step_us
+        self.messages += append(self.log, rows, self.now_us, size_bytes=size_bytes)
+
+    @rule()
+    def clock_steps_back(self) -> None:
+        self.now_us -= 3_600_000_000
+
+    @precondition(lambda self: self.flush is None)
+    @rule()
+    def begin_flush(self) -> None:
+        self.flush = self.log.flush()
+        assert self.flush is None or self.log.flush() is None, "one flush at a time"
+
+    @precondition(lambda self: self.flush is not None)
+    @rule()
+    def end_flush(self) -> None:
+        flush, self.flush = self.flush, None
+        assert flush is not None
+        flush.run()
+        self.log.flushed(flush)
+        assert self.log.flushed_end == flush.end
+        self.durable_end = flush.end
+
+    @rule(run=st.booleans(), step_us=st.integers(0, 10_000_000))
+    def tick(self, run: bool, step_us: int) -> None:
+        self.now_us += step_us
+        removal = self.log.tick(self.now_us)
+        assert self.log.log_start >= self.log_start
+        self.log_start = self.log.log_start
+        if removal is not None and run:
+            removal.run()
+            self.durable_start = self.log_start
+        elif removal is not None:
+            self.log.removal_failed(removal)
+
+    @rule(part=st.floats(0, 1))
+    def truncate_before(self, part: float) -> None:
+        offset = int(self.log.log_end * part)
+        removal = self.log.truncate_before(offset)
+        self.log_start = max(self.log_start, min(offset, self.log.flushed_end))
+        if removal is not None:
+            removal.run()
+            self.durable_start = self.log_start
+
+    @rule(config=CONFIGS)
+    def configure(self, config: LogConfig) -> None:
+        self.config = config
+        self.log.configure(config)
+
+    @rule()
+    def keep_view(self) -> None:
+        self.kept_view = self.log.view()
+
+    @precondition(lambda self: self.kept_view is not None)
+    @rule()
+    def read_kept_view(self) -> None:
+        view = self.kept_view
+        assert view is not None
+        try:
+            found = read_slices(self.vfs, view)
+        except RemoteError as error:
+            assert error.code == "offset_out_of_range"
+            assert error.details["log_start"] <= self.log_start
+        except FileNotFoundError:
+            # A consumer opens the file of a slice after retention has removed it; the broker asks again.
+            assert self.log_start > view.log_start
+        else:
+            assert found == self.messages[view.log_start : view.log_end]
+
+    @rule(part=st.floats(0, 1), bytes_max=st.integers(1, 20_000))
+    def read_from(self, part: float, bytes_max: int) -> None:
+        view = self.log.view()
+        start = view.log_start + int((view.log_end - view.log_start) * part)
+        assert read_slices(self.vfs, view, start, bytes_max=bytes_max) == self.messages[start:]
+
+    @rule(first=st.floats(0, 1), second=st.floats(0, 1), reverse=st.booleans())
+    def read_range(self, first: float, second: float, reverse: bool) -> None:
+        view = self.log.view()
+        width = view.log_end - view.log_start
+        start, end = sorted(view.log_start + int(width * part) for part in (first, second))
+        assert read_batches(view, start, end, reverse=reverse) == self.messages[start:end]
+
+    @rule(part=st.floats(0, 1), shift_us=st.integers(-1, 1))
+    def find_time(self, part: float, shift_us: int) -> None:
+        view = self.log.view()
+        if not self.messages:
+            assert view.offset_at(0, end=view.log_end) == view.log_end
+            return
+        timestamp_us = self.messages[int((len(self.messages) - 1) * part)][1] + shift_us
+        wanted = next((m[0] for m in self.messages[view.log_start :] if m[1] >= timestamp_us), view.log_end)
+        assert view.offset_at(timestamp_us, end=view.log_end) == wanted
+
+    @rule(seed=st.integers(0, 2**32), how=st.sampled_from(["remove", "short", "flip", "zeros", "foreign"]))
+    def damage_an_index(self, seed: int, how: str) -> None:
+        random = Random(seed)
+        names = [name for name in self.vfs.list(DIRECTORY) if name.endswith(".index")]
+        if not names:
+            return
+        path = f"{DIRECTORY}/{random.choice(names)}"
+        if how == "remove":
+            self.vfs.remove(path)
+            return
+        file = self.vfs.open(path)
+        size = file.size()
+        if how == "short":
+            file.truncate(random.randrange(size + 1))
+        elif how == "zeros":
+            file.write_at(0, bytes(size))
+        elif size:
+            place = random.randrange(size)
+            new = random.randbytes(1) if how == "foreign" else bytes([file.read_at(place, 1)[0] ^ 1 << seed % 8])
+            file.write_at(place, new)
+
+    @precondition(lambda self: self.flush is None)
+    @rule(damage=st.sampled_from(["none", "none", "one slot", "empty", "garbage", "missing"]), seed=st.integers(0, 2**32))
+    def reopen(self, damage: str, seed: int) -> None:
+        self.log.close()
+        self.durable_end, self.durable_start = self.log.log_end, self.log_start
+        path = f"{DIRECTORY}/checkpoint"
+        file = self.vfs.open(path)
+        if damage == "missing":
+            self.vfs.remove(path)
+        elif damage == "empty":
+            file.truncate(0)
+        elif damage == "garbage":
+            file.write_at(0, Random(seed).randbytes(file.size()))
+        elif damage == "one slot":
+            file.write_at(seed % 2 * 4096 + seed % 96, b"\xa5")
+        if damage != "none":
+            # The exact log_start is gone with it: it may go back, to what is still there.
+            self.durable_start = 0
+        self._open(self.vfs)
+        assert self.log.log_end == len(self.messages)
+
+    @rule(keep=st.sampled_from(Keep), seed=st.integers(0, 2**32))
+    def crash(self, keep: Keep, seed: int) -> None:
+        vfs = self.vfs.crash_clone(keep, Random(seed) if keep is Keep.SUBSET else None)
+        self.flush = None
+        self._open(vfs)
+        assert self.durable_end <= self.log.log_end <= len(self.messages)
+        if keep is Keep.ALL:
+            assert self.log.log_end == len(self.messages)
+        del self.messages[self.log.log_end :]
+        self.durable_end = self.log.log_end
+
+    def _open(self, vfs: MemoryVfs) -> None:
+        self.kept_view = None
+        self.vfs = vfs
+        self.log = open_log(vfs, self.config, now_us=self.now_us)
+        again = open_log(vfs.crash_clone(), self.config, now_us=self.now_us)
+        assert (again.log_start, again.log_end) == (self.log.log_start, self.log.log_end)
+        assert self.log.state is again.state is LogState.WRITABLE, (self.log.damage, again.damage)
+        assert self.durable_start <= self.log.log_start <= max(self.log_start, self._first_base())
+        self.log_start = self.durable_start = self.log.log_start
+
+    def _first_base(self) -> int:
+        return min(int(name[:20]) for name in self.vfs.list(DIRECTORY) if name.endswith(".arrows"))
+
+    @invariant()
+    def agrees(self) -> None:
+        log = self.log
+        assert log.state is LogState.WRITABLE, log.damage
+        assert (log.log_start, log.log_end) == (self.log_start, len(self.messages))
+        assert log.log_start <= log.flushed_end <= log.log_end
+        # Without a checkpoint the time of messages that are removed is forgotten.
+        assert log.last_timestamp_us >= (self.messages[-1][1] if log.log_start < log.log_end else 0)
+        view = log.view()
+        assert read_slices(self.vfs, view, bytes_max=10_000) == self.messages[log.log_start :]
+
+
+LogMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=100, deadline=None)
+TestLogAgainstAList = LogMachine.TestCase
