@@ -1,0 +1,136 @@
+"""What every file system promises, on a real folder and in memory alike."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.vfs import Vfs
+from penstock.vfs.faulty import FaultyVfs
+from penstock.vfs.memory import MemoryVfs
+from penstock.vfs.real import RealVfs
+
+
+@pytest.fixture(params=["real", "memory", "faulty"])
+def vfs(request: pytest.FixtureRequest, tmp_path: Path) -> Vfs:
+    if request.param == "real":
+        return RealVfs(tmp_path / "a" / "root")
+    return MemoryVfs() if request.param == "memory" else FaultyVfs(MemoryVfs())
+
+
+def test_writes_and_reads_at_positions(vfs: Vfs) -> None:
+    file = vfs.open("folder/file", create=True)
+    file.write_at(0, b"abc", bytearray(b"def"), memoryview(b"ghi"))
+    file.write_at(2, b"XY")
+    assert file.read_at(0, 100) == b"abXYefghi"
+    assert file.read_at(3, 2) == b"Ye"
+    assert file.read_at(9, 5) == b""
+    assert file.size() == 9
+    assert file.path == "folder/file"
+    file.close()
+    file.close()
+
+
+def test_a_write_behind_the_end_leaves_zeros(vfs: Vfs) -> None:
+    file = vfs.open("file", create=True)
+    file.write_at(3, b"x")
+    assert file.read_at(0, 10) == b"\0\0\0x"
+    file.close()
+
+
+def test_truncate_cuts_and_extends(vfs: Vfs) -> None:
+    file = vfs.open("file", create=True)
+    file.write_at(0, b"abcdef")
+    file.truncate(2)
+    file.truncate(4)
+    assert file.read_at(0, 10) == b"ab\0\0"
+    file.close()
+
+
+def test_more_buffers_than_one_system_call_takes(vfs: Vfs) -> None:
+    file = vfs.open("file", create=True)
+    file.write_at(0, *[b"%04d" % n for n in range(3000)])
+    assert file.size() == 12_000
+    assert file.read_at(4 * 2999, 4) == b"2999"
+    file.close()
+
+
+def test_a_missing_file_is_an_error_unless_it_is_created(vfs: Vfs) -> None:
+    with pytest.raises(FileNotFoundError):
+        vfs.open("nothing")
+    with pytest.raises(FileNotFoundError):
+        vfs.open("no/folder/file", read_only=True)
+    assert vfs.list("no") == []
+
+
+def test_read_only_files_refuse_writes(vfs: Vfs) -> None:
+    vfs.open("file", create=True).close()
+    file = vfs.open("file", read_only=True)
+    with pytest.raises(OSError, match=r"descriptor|reading"):
+        file.write_at(0, b"x")
+    assert file.size() == 0
+    file.close()
+
+
+def test_lists_names_sorted_with_folders_marked(vfs: Vfs) -> None:
+    for path in ("f/b", "f/a", "f/c/d"):
+        vfs.open(path, create=True).close()
+    assert list(vfs.list("f")) == ["a", "b", "c/"]
+    assert list(vfs.list("")) == ["f/"]
+
+
+def test_rename_replaces_and_moves_folders(vfs: Vfs) -> None:
+    for path, data in (("f/old", b"old"), ("f/new", b"new")):
+        file = vfs.open(path, create=True)
+        file.write_at(0, data)
+        file.close()
+    vfs.rename("f/old", "f/new")
+    vfs.rename("f", "deep/er/g")
+    file = vfs.open("deep/er/g/new")
+    assert file.read_at(0, 9) == b"old"
+    file.close()
+    assert vfs.list("f") == []
+    with pytest.raises(FileNotFoundError):
+        vfs.rename("f", "h")
+
+
+def test_removed_files_can_still_be_read_by_those_who_have_them_open(vfs: Vfs) -> None:
+    file = vfs.open("f/file", create=True)
+    file.write_at(0, b"still here")
+    vfs.remove("f/file")
+    vfs.remove("f/file")
+    vfs.remove("nowhere/at/all")
+    assert vfs.list("f") == []
+    assert file.read_at(0, 20) == b"still here"
+    file.close()
+    vfs.open("f/deep/file", create=True).close()
+    vfs.remove("f")
+    assert vfs.list("") == []
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a//b", "./a", "a/./b", "nul\0"])
+def test_paths_stay_within_the_root(vfs: Vfs, path: str) -> None:
+    with pytest.raises(OSError, match=r"root"):
+        vfs.open(path, create=True)
+
+
+def test_syncs_files_and_folders(vfs: Vfs) -> None:
+    file = vfs.open("f/g/file", create=True)
+    file.write_at(0, b"x")
+    file.sync()
+    file.close()
+    vfs.sync_dir("f/g")
+    vfs.sync_dir("")
+    with pytest.raises(FileNotFoundError):
+        vfs.sync_dir("missing")
+
+
+def test_only_real_files_have_a_descriptor(tmp_path: Path) -> None:
+    file = RealVfs(tmp_path).open("file", create=True)
+    descriptor = file.fileno()
+    assert descriptor is not None
+    assert not os.get_inheritable(descriptor)
+    file.close()
+    assert MemoryVfs().open("file", create=True).fileno() is None
