@@ -66,6 +66,7 @@ def test_power_loss_at_every_boundary(seed: int) -> None:
         if random.random() < 0.6:
             flush = journal.flush()
             flush.run()
+            journal.flushed(flush)
             durable = flush.index
     assert crashes > 8
 
@@ -75,6 +76,9 @@ def whole() -> bytes:
     journal, _, _ = Journal.open(vfs)
     for command in COMMANDS:
         journal.append(command)
+        flush = journal.flush()
+        flush.run()
+        journal.flushed(flush)
     return content(vfs)
 
 

@@ -1,11 +1,14 @@
 """The journal: the metadata commands of this broker, in order, on disk before they take effect.
 
 Rules: an entry is acted on only after its flush. A torn tail (an unfinished last entry) is cut at start, its bytes kept
-in a side file that nothing overwrites. A damaged entry with sound entries behind it is corruption: the broker does not
+in a side file that nothing overwrites. A damaged entry that is known to have been synced is corruption: the broker does
+not start on it, and nothing is deleted.
+in a side file that nothing overwrites. Damage to an entry that is known to have been synced is corruption: it does not
 start on it, and nothing is deleted.
+nothing by itself. So every entry says up to which index all was synced when it was written.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
-    entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | command (MessagePack)
+    entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | u64 synced index | command (MessagePack)
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ JOURNAL_VERSION = 1
 _MAGIC = b"PNSJ"
 _FILE_HEAD = struct.Struct("<4sI")
 _ENTRY_HEAD = struct.Struct("<II")
-_INDEX = struct.Struct("<Q")
+_INDEXES = struct.Struct("<QQ")
 _HEAD = _FILE_HEAD.pack(_MAGIC, JOURNAL_VERSION)
 
 
@@ -58,9 +61,11 @@ class Journal:
     """Append-only. One owner; only a flush runs elsewhere."""
 
     def __init__(self, file: File, end_position: int, index: int) -> None:
+        """For `open` only: what is there has been synced."""
         self._file = file
         self._end_position = end_position
         self._failed: OSError | None = None
+        self._synced_index = index
         self.index = index  # of the last entry
 
     @classmethod
@@ -104,7 +109,7 @@ class Journal:
         if self._failed is not None:
             raise OperationalError(f"the metadata journal failed before ({self._failed}); restart the broker")
         index = self.index + 1
-        content = _INDEX.pack(index) + encode_command(command)
+        content = _INDEXES.pack(index, self._synced_index) + encode_command(command)
         if len(content) > limits.REQUEST_BODY_BYTES_MAX:
             raise RemoteError(ErrorCode.TOO_LARGE, f"a metadata command of {len(content)} bytes is too large")
         try:
@@ -122,6 +127,10 @@ class Journal:
     def flush(self) -> JournalFlush:
         """The task that makes all entries so far durable."""
         return JournalFlush(self._file, self.index)
+
+    def flushed(self, flush: JournalFlush) -> None:
+        """`flush.run()` returned."""
+        self._synced_index = max(self._synced_index, flush.index)
 
     def flush_failed(self, error: OSError) -> None:
         """A sync failed: what is on the disk is unknown, so nothing is appended any more."""
@@ -164,15 +173,15 @@ def read_entries(data: bytes, path: str) -> Iterator[Entry]:
     while position < len(data):
         content = _content(data, position)
         if content is None:
-            if _sound_entry_behind(data, position):
+            if _synced_behind(data, position) > index:
                 raise CorruptionError(path, position, f"entry {index + 1} with a sound CRC-32C", "damaged bytes")
             return
-        (found_index,) = _INDEX.unpack_from(content)
+        found_index, _ = _INDEXES.unpack_from(content)
         if found_index != index + 1:
             raise CorruptionError(path, position, f"entry {index + 1}", f"entry {found_index}")
         index = found_index
         try:
-            command = decode_command(content[_INDEX.size :])
+            command = decode_command(content[_INDEXES.size :])
         except msgspec.DecodeError as error:
             text = f"{path}: entry {index} is not known to this Penstock ({error}): a newer one wrote it; upgrade"
             raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text) from None
@@ -186,12 +195,17 @@ def _content(data: bytes, position: int) -> bytes | None:
         return None
     size, crc = _ENTRY_HEAD.unpack_from(data, position)
     start = position + _ENTRY_HEAD.size
-    if not _INDEX.size < size <= limits.REQUEST_BODY_BYTES_MAX or start + size > len(data):
+    if not _INDEXES.size < size <= limits.REQUEST_BODY_BYTES_MAX or start + size > len(data):
         return None
     content = data[start : start + size]
     return content if crc32c(content) == crc else None
 
 
-def _sound_entry_behind(data: bytes, position: int) -> bool:
-    last_start = len(data) - _ENTRY_HEAD.size - _INDEX.size
-    return any(_content(data, start) is not None for start in range(position + 1, last_start))
+def _synced_behind(data: bytes, position: int) -> int:
+    """The highest index that a sound entry behind `position` knows to have been synced; 0 if there is none."""
+    synced_index = 0
+    for start in range(position + 1, len(data) - _ENTRY_HEAD.size - _INDEXES.size):
+        content = _content(data, start)
+        if content is not None:
+            synced_index = max(synced_index, _INDEXES.unpack_from(content)[1])
+    return synced_index

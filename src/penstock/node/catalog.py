@@ -53,6 +53,7 @@ class Catalog:
             if error is not None:
                 self._fail(error)
             else:
+                self._journal.flushed(flush)
                 self._apply_to(flush.index)
                 self.flush()
 

@@ -110,7 +110,9 @@ class Node:
         image, deleted, last_start_us = _folded(entries)
         command = StartBroker(started_us=now.wall_us)
         index = journal.append(command)
-        journal.flush().run()
+        flush = journal.flush()
+        flush.run()
+        journal.flushed(flush)
         image, _ = apply(image, index, command)
         self._catalog = Catalog(journal, image, self._outbox)
         self._streams = Streams(

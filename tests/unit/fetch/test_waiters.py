@@ -1,0 +1,110 @@
+"""The long poll: nobody is forgotten, nobody is answered twice."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.ids import Offset, StreamId
+from penstock.fetch.waiters import Waiter, Waiters
+from penstock.messages import FetchRequest
+
+REQUEST = FetchRequest(stream_id=StreamId(1), offset=Offset(0))
+
+
+def waiter(caller: str, partition: int = 1, deadline_us: int = 100) -> Waiter:
+    return Waiter(caller, REQUEST, partition, deadline_us)
+
+
+def test_first_come_first() -> None:
+    waiters = Waiters()
+    for caller in "abc":
+        waiters.park(waiter(caller))
+    waiters.park(waiter("d", partition=2))
+    assert [one.caller for one in waiters.waiting(1)] == ["a", "b", "c"]
+    assert len(waiters) == 4
+
+
+def test_taken_is_gone_and_taking_twice_is_nothing() -> None:
+    waiters = Waiters()
+    one = waiter("a")
+    waiters.park(one)
+    waiters.take(one)
+    waiters.take(one)
+    assert len(waiters) == 0
+    assert waiters.next_deadline_us is None
+    assert waiters.expired(1_000) == []
+
+
+def test_expired_at_the_deadline_not_before() -> None:
+    waiters = Waiters()
+    waiters.park(waiter("late", deadline_us=200))
+    waiters.park(waiter("soon", deadline_us=100))
+    assert waiters.next_deadline_us == 100
+    assert waiters.expired(99) == []
+    assert [one.caller for one in waiters.expired(100)] == ["soon"]
+    assert waiters.next_deadline_us == 200
+    assert waiters.waiting(1) != []
+
+
+def test_a_caller_waits_once() -> None:
+    waiters = Waiters()
+    waiters.park(waiter("a"))
+    with pytest.raises(AssertionError):
+        waiters.park(waiter("a", partition=2))
+
+
+def test_a_caller_may_come_again() -> None:
+    waiters = Waiters()
+    first, second = waiter("a", deadline_us=1), waiter("a", deadline_us=50)
+    waiters.park(first)
+    waiters.take(first)
+    waiters.park(second)
+    assert waiters.next_deadline_us == 50
+    assert waiters.expired(10) == []
+    assert waiters.expired(50) == [second]
+
+
+def test_drop_forgets_only_who_has_gone() -> None:
+    waiters = Waiters()
+    for caller in "abc":
+        waiters.park(waiter(caller))
+    waiters.drop(["a", "c", "stranger"])
+    assert [one.caller for one in waiters.waiting(1)] == ["b"]
+
+
+def test_many_answered_waiters_leave_no_trace() -> None:
+    waiters = Waiters()
+    stays = waiter("stays", deadline_us=10**9)
+    waiters.park(stays)
+    for number in range(10_000):
+        one = waiter(f"c{number}", partition=number, deadline_us=10**6 + number)
+        waiters.park(one)
+        waiters.take(one)
+    assert len(waiters._deadlines) < 100
+    assert waiters.expired(10**9) == [stays]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["park", "take", "drop", "expire"]), st.integers(0, 7), st.integers(0, 20))))
+def test_like_a_plain_list(steps: list[tuple[str, int, int]]) -> None:
+    waiters, model = Waiters(), {}
+    for kind, number, time_us in steps:
+        if kind == "park" and number not in model:
+            model[number] = waiter(str(number), partition=number % 3, deadline_us=time_us)
+            waiters.park(model[number])
+        elif kind == "take" and number in model:
+            waiters.take(model.pop(number))
+        elif kind == "drop":
+            waiters.drop([str(number)])
+            model.pop(number, None)
+        elif kind == "expire":
+            late = {one for one in model.values() if one.deadline_us <= time_us}
+            found = waiters.expired(time_us)
+            assert set(found) == late
+            assert [one.deadline_us for one in found] == sorted(one.deadline_us for one in late)
+            model = {key: one for key, one in model.items() if one not in late}
+        assert len(waiters) == len(model)
+        assert waiters.next_deadline_us == min((one.deadline_us for one in model.values()), default=None)
+        for partition in range(3):
+            assert waiters.waiting(partition) == [one for one in model.values() if one.partition == partition]

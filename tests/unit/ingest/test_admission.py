@@ -1,0 +1,233 @@
+"""Which messages become rows, and what the others hear."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.config import Acks, StreamConfig
+from penstock.hot.scan import Group
+from penstock.ingest import acks
+from penstock.ingest.admission import OTHER_STREAM, REFUSED, RESERVED_SUBJECT, Admission, Rules, admit, refuse_all
+from tests.unit.node.harness import Ack, parse_acks
+
+RULES = Rules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=1_000))
+
+
+def block(*lines: str) -> bytes:
+    return ("NATS/1.0\r\n" + "".join(f"{line}\r\n" for line in lines) + "\r\n").encode()
+
+
+def group(*messages: tuple[bytes, bytes | None, bytes | None, bytes]) -> Group:
+    made = Group()
+    for subject, reply, headers, value in messages:
+        made.subjects.append(subject)
+        made.replies.append(reply)
+        made.headers.append(headers)
+        made.values.append(value)
+        made.payload_bytes += len(value) + len(headers or b"")
+    return made
+
+
+def one(*lines: str, value: bytes = b"v", reply: bytes | None = b"r", subject: bytes = b"orders.a") -> Group:
+    return group((subject, reply, block(*lines) if lines else None, value))
+
+
+def errors(admission: Admission) -> list[Ack]:
+    return [ack for error in admission.errors for ack in parse_acks(error)]
+
+
+def refused_with(admission: Admission) -> int:
+    (error,) = errors(admission)
+    assert admission.count == 0
+    assert admission.dropped == {REFUSED: 1}
+    return error.err_code
+
+
+def test_plain_messages_pass_as_they_are() -> None:
+    messages = group((b"orders.a", b"r", None, b"1"), (b"orders.b", None, None, b""))
+    admission = admit(messages, RULES, log_end=0)
+    assert admission.columns.subjects is messages.subjects
+    assert admission.columns.values is messages.values
+    assert admission.columns.keys is None
+    assert admission.columns.headers is None
+    assert admission.replies == [b"r", None]
+    assert not admission.errors
+    assert not admission.dropped
+
+
+def test_empty_group() -> None:
+    admission = admit(Group(), RULES, log_end=0)
+    assert admission.count == 0
+
+
+@pytest.mark.parametrize("mode", [Acks.NEVER, Acks.ENVELOPE])
+@pytest.mark.parametrize("lines", [(), ("A: 1",), ("Penstock-Ack: bogus",)])
+def test_replies_of_others_are_left_alone(mode: Acks, lines: tuple[str, ...]) -> None:
+    rules = Rules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
+    admission = admit(one(*lines), rules, log_end=0)
+    assert admission.replies in ([None], [])
+    assert not admission.errors
+
+
+def test_headers_are_kept_and_foreign_ones_ignored() -> None:
+    admission = admit(one("penstock-key: a", "X-Penstock-Key: b", "nats-expected-stream: other"), RULES, log_end=0)
+    assert admission.columns.headers == [block("penstock-key: a", "X-Penstock-Key: b", "nats-expected-stream: other")]
+    assert admission.columns.keys == [None]
+
+
+@pytest.mark.parametrize(
+    ("lines", "key"),
+    [
+        (("Penstock-Key: abc",), b"abc"),
+        (("Penstock-Key:abc",), b"abc"),
+        (("Penstock-Key:",), b""),
+        (("Penstock-Key: first", "Penstock-Key: second"), b"first"),
+        (("Penstock-Key-Base64: AP8=",), b"\x00\xff"),
+        (("A: 1", "no colon here", "Penstock-Key: abc"), b"abc"),
+    ],
+)
+def test_key(lines: tuple[str, ...], key: bytes) -> None:
+    assert admit(one(*lines), RULES, log_end=0).columns.keys == [key]
+
+
+@pytest.mark.parametrize("line", ["Penstock-Key-Base64: !!!", "Penstock-Key-Base64: abc"])
+def test_bad_base64_is_refused(line: str) -> None:
+    assert refused_with(admit(one(line), RULES, log_end=0)) == 10003
+
+
+def test_long_key_is_refused() -> None:
+    rules = Rules.of(StreamConfig(name="orders", subject="orders.>"))
+    longest = "k" * limits.KEY_BYTES_MAX
+    assert admit(one(f"Penstock-Key: {longest}"), rules, log_end=0).count == 1
+    assert refused_with(admit(one(f"Penstock-Key: {longest}k"), rules, log_end=0)) == 10003
+
+
+def test_tombstone_needs_an_empty_payload() -> None:
+    assert admit(one("Penstock-Tombstone: 1", value=b""), RULES, log_end=0).columns.values == [None]
+    assert admit(one("Penstock-Tombstone: 1"), RULES, log_end=0).columns.values == [b"v"]
+    assert admit(one("A: 1", value=b""), RULES, log_end=0).columns.values == [b""]
+
+
+def test_ack_levels() -> None:
+    messages = group(
+        (b"orders.a", b"n", block("Penstock-Ack: none"), b"1"),
+        (b"orders.a", b"l", block("Penstock-Ack: leader"), b"2"),
+        (b"orders.a", b"a", block("Penstock-Ack: all"), b"3"),
+        (b"orders.a", None, block("Penstock-Ack: leader"), b"4"),
+    )
+    admission = admit(messages, RULES, log_end=0)
+    assert admission.replies == [None, b"l", b"a", None]
+    assert admission.early == {1}
+
+
+def test_unknown_ack_level_is_refused() -> None:
+    assert refused_with(admit(one("Penstock-Ack: sometimes"), RULES, log_end=0)) == 10003
+
+
+def test_another_stream_is_silent() -> None:
+    admission = admit(one("Nats-Expected-Stream: other", "Nats-TTL: 1"), RULES, log_end=0)
+    assert admission.count == 0
+    assert not admission.errors
+    assert admission.dropped == {OTHER_STREAM: 1}
+    assert admit(one("Nats-Expected-Stream: orders"), RULES, log_end=0).count == 1
+
+
+def test_expected_last_sequence_counts_rows_of_the_same_group() -> None:
+    def expecting(sequence: str) -> bytes:
+        return block(f"Nats-Expected-Last-Sequence: {sequence}")
+
+    messages = group(
+        (b"orders.a", b"0", expecting("7"), b""),
+        (b"orders.a", b"1", expecting("7"), b""),
+        (b"orders.a", b"2", expecting("8"), b""),
+        (b"orders.a", b"3", expecting("nine"), b""),
+        (b"orders.a", b"4", expecting("-9"), b""),
+        (b"orders.a", b"5", expecting("9" * 5_000), b""),
+    )
+    rules = Rules.of(StreamConfig(name="orders", subject="orders.>"))
+    admission = admit(messages, rules, log_end=7)
+    assert admission.replies == [b"0", b"2"]
+    assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [(r, 10071) for r in ("1", "3", "4", "5")]
+    assert errors(admission)[0].body["error"]["description"] == "wrong last sequence: 8"
+
+
+def test_zero_means_nothing_yet() -> None:
+    assert admit(one("Nats-Expected-Last-Sequence: 0"), RULES, log_end=0).count == 1
+    assert refused_with(admit(one("Nats-Expected-Last-Sequence: 0"), RULES, log_end=1)) == 10071
+
+
+@pytest.mark.parametrize(
+    "name", ["Nats-Expected-Last-Subject-Sequence", "Nats-Expected-Last-Msg-Id", "Nats-Rollup", "Nats-TTL"]
+)
+def test_a_check_that_cannot_be_made_is_refused(name: str) -> None:
+    admission = admit(one(f"{name}: 1"), RULES, log_end=0)
+    assert refused_with(admission) == 10003
+    assert name in errors(admission)[0].body["error"]["description"]
+
+
+def test_size_counts_headers() -> None:
+    headers = block("A: 1")
+    assert admit(one("A: 1", value=bytes(1_000 - len(headers))), RULES, log_end=0).count == 1
+    assert refused_with(admit(one("A: 1", value=bytes(1_001 - len(headers))), RULES, log_end=0)) == 10054
+    assert admit(one(value=bytes(1_000)), RULES, log_end=0).count == 1
+    assert refused_with(admit(one(value=bytes(1_001)), RULES, log_end=0)) == 10054
+
+
+def test_sequence_is_checked_before_size() -> None:
+    lines = ("Nats-Expected-Last-Sequence: 3",)
+    assert refused_with(admit(one(*lines, value=bytes(2_000)), RULES, log_end=0)) == 10071
+
+
+def test_header_block_over_64k() -> None:
+    rules = Rules.of(StreamConfig(name="orders", subject="orders.>"))
+    assert refused_with(admit(one("A: " + "x" * limits.HEADER_BLOCK_BYTES_MAX), rules, log_end=0)) == 10097
+
+
+def test_no_error_ack_for_who_wants_no_ack() -> None:
+    admission = admit(one("Penstock-Ack: none", value=bytes(2_000)), RULES, log_end=0)
+    assert not admission.errors
+    assert admission.dropped == {REFUSED: 1}
+
+
+def test_subject_that_is_no_text_is_refused_and_the_others_stored() -> None:
+    messages = group((b"orders.\xff", b"bad", None, b"1"), ("orders.ü".encode(), b"good", None, b"2"))
+    admission = admit(messages, RULES, log_end=0)
+    assert admission.columns.subjects == ["orders.ü".encode()]
+    assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [("bad", 10003)]
+
+
+def test_half_characters_of_two_subjects_do_not_make_one() -> None:
+    first, second = "ü".encode()[:1], "ü".encode()[1:]
+    admission = admit(group((b"orders." + first, None, None, b""), (second + b".x", None, None, b"")), RULES, log_end=0)
+    assert admission.count == 0
+
+
+@pytest.mark.parametrize("subject", [b"$SYS.x", b"$JS.API.x", b"_INBOX.a.b", b"$PENSTOCK.x"])
+def test_reserved_subjects_only_by_name(subject: bytes) -> None:
+    catch_all = Rules.of(StreamConfig(name="all", subject=">", acks=Acks.NEVER))
+    admission = admit(one(subject=subject), catch_all, log_end=0)
+    assert admission.count == 0
+    assert admission.dropped == {RESERVED_SUBJECT: 1}
+    named = Rules.of(StreamConfig(name="inbox", subject=subject.decode().split(".")[0] + ".>"))
+    assert admit(one(subject=subject), named, log_end=0).count == 1
+
+
+def test_refuse_all() -> None:
+    messages = group(
+        (b"orders.a", b"1", None, b""),
+        (b"orders.a", None, None, b""),
+        (b"orders.a", b"2", block("Penstock-Ack: none"), b""),
+        (b"orders.a", b"3", block("Nats-Expected-Stream: other"), b""),
+        (b"orders.a", b"4", block("Nats-Expected-Stream: orders"), b""),
+    )
+    admission = refuse_all(messages, RULES, acks.unavailable("busy"), "over_budget")
+    assert admission.count == 0
+    assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [("1", 10008), ("4", 10008)]
+    assert admission.dropped == {"over_budget": 4, OTHER_STREAM: 1}
+
+
+def test_refuse_all_does_not_count_what_it_would_not_have_stored() -> None:
+    catch_all = Rules.of(StreamConfig(name="all", subject=">", acks=Acks.NEVER))
+    admission = refuse_all(one(subject=b"_INBOX.a"), catch_all, acks.unavailable("busy"), "over_budget")
+    assert admission.dropped == {RESERVED_SUBJECT: 1}
