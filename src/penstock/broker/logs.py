@@ -28,6 +28,7 @@ _ROOT = "penstock"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _USER_PART = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]+@", re.IGNORECASE)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_UNSAFE_IN_JSON = re.compile(r"[\x7f-\x9f\u2028\u2029]")  # valid JSON, but line ends or commands to some
 _NEEDS_QUOTES = re.compile(r"[\s\"=]|^$")
 _COLOURS = {"INFO": "\x1b[32m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
 _DIM = "\x1b[2m"
@@ -140,4 +141,5 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = _plain(self.formatException(record.exc_info))
         if record.stack_info:
             line["stack"] = _plain(record.stack_info)
-        return msgspec.json.encode(line).decode()
+        encoded = msgspec.json.encode(line).decode()
+        return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)

@@ -34,7 +34,7 @@ class Expected:
         }
 
     def checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`batches`, each compared before it is passed on; Disagreement at the first difference, or if some are missing."""
+        """`batches`, each compared before it is passed on; Disagreement at a difference, or if some are missing."""
         position = 0
         last: pa.Scalar | None = None
         for batch in batches:
@@ -71,6 +71,4 @@ def busiest_routes(batches: Iterable[pa.RecordBatch], count: int) -> list[tuple[
     routes = flights.group_by(["origin", "dest"]).aggregate([("dest", "count"), ("arr_delay", "mean")])
     order = [("dest_count", "descending"), ("origin", "ascending"), ("dest", "ascending")]
     top = routes.sort_by(order).slice(0, count)
-    return [
-        (row["origin"], row["dest"], row["dest_count"], row["arr_delay_mean"] or 0.0) for row in top.to_pylist()
-    ]
+    return [(row["origin"], row["dest"], row["dest_count"], row["arr_delay_mean"] or 0.0) for row in top.to_pylist()]

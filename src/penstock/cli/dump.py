@@ -1,13 +1,207 @@
-"""`penstock dump`: what lies in the files of a data directory, without a broker."""
+"""`penstock dump`: what lies in the files of a data directory, without a broker.
+
+Rules: nothing is written, and damage stops nothing: it is shown where it is. Files that are not Penstock's are named.
+Rows are printed in pieces, so that a file of any size can be looked at.
+"""
 
 from __future__ import annotations
 
-from penstock.cli.failure import clearly
-from penstock.cli.options import examples
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-EXAMPLES = examples("penstock dump penstock-data")
+import typer
+
+from penstock.cli import output
+from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.options import Debug, Json, examples
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXAMPLES = examples(
+    "# every file, the first rows of each",
+    "penstock dump penstock-data",
+    "# all of one",
+    "penstock dump penstock-data/metadata.journal",
+    "penstock dump 'penstock-data/streams/00000001-orders/0/00000000000000000000.arrows' --json",
+    "# whether anything is damaged: exit code 1",
+    "penstock dump penstock-data --limit 0",
+)
+
+Row = dict[str, Any]
+
+_FOLDER_LIMIT = 5
+_PIECE_ROWS = 500
+_JOURNAL = "metadata.journal"
+_JSON_LINES = ".jsonl"
+_JSON = "penstock.json"
+_ALWAYS_SHOWN = frozenset({"position", "base_offset", "end_offset", "count", "index", "number", "slot"})
+_NOT_OURS = ("LOCK", "nats-server.conf")
 
 
 @clearly
-def dump() -> None:
-    """Print what is in files."""
+def dump(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="Files, or directories with all that is in them.")
+    ],
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            "-n",
+            metavar="N",
+            min=0,
+            help=f"Rows of each file.  Default: all of a file, {_FOLDER_LIMIT} of each in a directory.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Print what is in files, also while a broker uses them: segments, indexes, checkpoints, lineage, the journal.
+
+    Every row is checked, whatever the limit. The exit code is 1 if anything is damaged.
+    """
+    console = output.console()
+    damaged = 0
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        rows_max = limit if limit is not None else (_FOLDER_LIMIT if path.is_dir() else None)
+        for file in _files(path):
+            damaged += _dump_file(console, file, rows_max, as_json=as_json)
+    if damaged:
+        say_error(f"{damaged} damaged places; nothing was changed")
+        raise typer.Exit(FAILED)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    yield from sorted(file for file in path.rglob("*") if file.is_file() and file.name not in _NOT_OURS)
+
+
+def _dump_file(console: Console, file: Path, rows_max: int | None, *, as_json: bool) -> int:
+    """Print one file; the number of damaged places."""
+    tally = _Tally(rows_max)
+    try:
+        rows = tally.counted(_rows(file))
+        if as_json:
+            for row in rows:
+                output.print_json({"file": str(file), **row})
+            return tally.damaged
+        console.print(output.cell(f"{file} ({output.count_text(file.stat().st_size)} bytes)", "bold cyan"))
+        while piece := list(itertools.islice(rows, _PIECE_ROWS)):
+            _print_piece(console, piece)
+    except ValueError:
+        sys.stderr.write(f"{file}: not a file of Penstock's\n")
+        return 0
+    if tally.hidden:
+        console.print(output.cell(f"  and {output.count_text(tally.hidden)} more rows", "dim"))
+        console.print()
+    return tally.damaged
+
+
+class _Tally:
+    """Lets rows through up to a limit, and all that tell of damage."""
+
+    def __init__(self, rows_max: int | None) -> None:
+        self._rows_max = rows_max
+        self._shown = 0
+        self.hidden = 0
+        self.damaged = 0
+
+    def counted(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows to show; what they add up to is known when they are through."""
+        for row in rows:
+            if "damage" in row:
+                self.damaged += 1
+            elif self._rows_max is not None and self._shown >= self._rows_max:
+                self.hidden += 1
+                continue
+            self._shown += 1
+            yield row
+
+
+def _rows(file: Path) -> Iterator[Row]:
+    """Rows of one file by its name; ValueError if the name is not Penstock's."""
+    if file.name.startswith(_JOURNAL):
+        return _journal_rows(file)
+    if file.name.endswith(_JSON_LINES) or file.name == _JSON:
+        return _json_rows(file)
+    return _log_rows(file)
+
+
+def _log_rows(file: Path) -> Iterator[Row]:
+    from penstock.commitlog.dump import file_rows
+    from penstock.vfs.real import RealVfs
+
+    yield from file_rows(RealVfs(str(file.resolve().parent)), file.name)
+
+
+def _json_rows(file: Path) -> Iterator[Row]:
+    import msgspec
+
+    position = 0
+    for line in file.read_bytes().splitlines(keepends=True):
+        try:
+            content = msgspec.json.decode(line)
+            yield content if isinstance(content, dict) else {"content": content}
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            yield {"position": position, "damage": str(error)}
+        position += len(line)
+
+
+def _journal_rows(file: Path) -> Iterator[Row]:
+    import msgspec
+
+    from penstock.base.errors import CorruptionError, RemoteError
+    from penstock.metadata.journal import read_entries
+
+    data = file.read_bytes()
+    end_position = 0
+    try:
+        for entry in read_entries(data, str(file)):
+            end_position = entry.end_position
+            command = msgspec.to_builtins(entry.command)
+            kind = command.pop("type")
+            yield {"position": entry.position, "index": entry.index, "command": kind, "content": command}
+    except (CorruptionError, RemoteError) as error:
+        yield {"position": end_position, "damage": str(error)}
+        return
+    if 0 < end_position < len(data):
+        # A broker may be writing it at this moment; one that starts cuts it, and keeps the bytes.
+        yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of an entry that is not whole"}
+
+
+def _print_piece(console: Console, rows: list[Row]) -> None:
+    """Tables of rows with the same columns, and the damage between them."""
+    for columns, group in itertools.groupby(rows, key=tuple):
+        same = list(group)
+        if "damage" in columns:
+            for row in same:
+                console.print(output.cell(f"  DAMAGE at byte {row.get('position')}: {row['damage']}", "bold red"))
+            continue
+        # What says nothing in any of the rows is left out; --json has it.
+        shown = [name for name in columns if name in _ALWAYS_SHOWN or any(_says_something(row[name]) for row in same)]
+        table = output.table(*shown, right=tuple(name for name in shown if isinstance(same[0][name], int)))
+        for row in same:
+            table.add_row(*(output.cell(_text(name, row[name])) for name in shown))
+        console.print(table)
+
+
+def _says_something(value: object) -> bool:
+    return bool(value.strip("0")) if isinstance(value, str) else bool(value)
+
+
+def _text(name: str, value: object) -> str:
+    if name.endswith("_us") and isinstance(value, int):
+        return output.time_text(value)
+    if isinstance(value, dict | list):
+        import msgspec
+
+        return msgspec.json.encode(value).decode()
+    return "" if value is None else str(value)

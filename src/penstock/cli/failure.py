@@ -70,10 +70,12 @@ def _forget_stdout() -> None:
 
 def report(error: Exception) -> int:
     """Say on stderr what went wrong; the exit code."""
-    if isinstance(error, ConfigError):
-        many = len(error.mistakes) > 1
-        say_error(f"the config cannot work; {len(error.mistakes)} mistakes:" if many else "the config cannot work:")
-        for mistake in error.mistakes:
+    mistakes = _config_mistakes(error)
+    if mistakes:
+        say_error(
+            f"the config cannot work; {len(mistakes)} mistakes:" if len(mistakes) > 1 else "the config cannot work:"
+        )
+        for mistake in mistakes:
             sys.stderr.write(f"  - {printable(mistake)}\n")
         return USED_WRONGLY
     say_error(_text(error))
@@ -82,12 +84,22 @@ def report(error: Exception) -> int:
     return USED_WRONGLY if isinstance(error, ValueError) and not isinstance(error, PenstockError) else FAILED
 
 
+def _config_mistakes(error: Exception) -> list[str]:
+    if isinstance(error, ConfigError):
+        return error.mistakes
+    if isinstance(error, RemoteError) and error.code == ErrorCode.INVALID_CONFIG:
+        listed = error.details.get("mistakes")
+        return [str(one) for one in listed] if isinstance(listed, list | tuple) else error.message.splitlines()
+    return []
+
+
 def say_error(text: str) -> None:
-    """One line on stderr, with `Error:` in red on a terminal."""
+    """On stderr, with `Error:` in red on a terminal; further lines of `text` follow indented."""
     word = "Error:"
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         word = f"\x1b[1;31m{word}\x1b[0m"
-    sys.stderr.write(f"{word} {printable(text)}\n")
+    first, *further = text.splitlines() or [""]
+    sys.stderr.write(f"{word} {printable(first)}\n" + "".join(f"  {printable(line)}\n" for line in further))
 
 
 def printable(text: str) -> str:
@@ -104,7 +116,11 @@ def _text(error: Exception) -> str:
 def _advice(error: Exception) -> str:
     if isinstance(error, RemoteError):
         return _ADVICE.get(error.code, "")
-    if isinstance(error, OperationalError) and isinstance(error, ConnectionError):
+    if (
+        isinstance(error, OperationalError)
+        and isinstance(error, ConnectionError)
+        and "penstock serve" not in str(error)
+    ):
         return "start a broker with `penstock serve`, or say where one is with --server HOST:PORT or PENSTOCK_SERVER"
     if isinstance(error, CorruptionError):
         return "nothing was deleted; `penstock dump FILE` shows what is there"

@@ -52,9 +52,7 @@ Timeout = Annotated[
 ]
 Debug = Annotated[
     bool,
-    typer.Option(
-        "--debug", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL
-    ),
+    typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 

@@ -59,9 +59,7 @@ def publish(
         str | None,
         typer.Option("--stream", metavar="STREAM", help="Only this stream shall store it.", show_default=False),
     ] = None,
-    ack: Annotated[
-        str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")
-    ] = "all",
+    ack: Annotated[str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")] = "all",
     as_json: Json = False,
     nats: Annotated[
         str | None,

@@ -67,9 +67,7 @@ def read(
         str | None,
         typer.Option("--to", metavar="PLACE", help="End before here.  Default: where the log ends now."),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Print at most N messages.")
     ] = None,
@@ -78,6 +76,7 @@ def read(
         typer.Option(
             "--format",
             "-o",
+            metavar="table|json|raw|arrow",
             help="table; json (an object a line); raw (each value and a line end); arrow (an Arrow IPC stream).  "
             "Default: table on a terminal, else json.",
         ),
@@ -108,9 +107,7 @@ def read(
     with client:
         begin = _start(client, stream, from_place, seconds)
         stop = None if to_place is None else _start(client, stream, to_place, seconds)
-        source = client.read(
-            stream, begin, end=stop, follow=follow, batch_rows_max=_BATCH_ROWS_MAX, timeout=seconds
-        )
+        source = client.read(stream, begin, end=stop, follow=follow, batch_rows_max=_BATCH_ROWS_MAX, timeout=seconds)
         with closing(source):
             _print(_limited(_chosen(source, key, subject), limit), chosen)
 

@@ -100,7 +100,8 @@ def print_gaps(console: Console, title: str, gaps: tuple[GapInfo, ...]) -> None:
     """The latest gaps; nothing where there are none."""
     if not gaps:
         return
-    console.print(cell(f"\n{title}: nobody listened; what was published then was neither stored nor acked", "yellow"))
+    console.print()
+    console.print(cell(f"{title}: nobody listened; what was published then was neither stored nor acked", "yellow"))
     for gap in gaps[-_GAPS_SHOWN_MAX:]:
         console.print(cell(f"  {gap_text(gap)}"))
     if len(gaps) > _GAPS_SHOWN_MAX:
@@ -110,9 +111,11 @@ def print_gaps(console: Console, title: str, gaps: tuple[GapInfo, ...]) -> None:
 def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> None:
     """Damage, gaps and dropped messages of one partition; nothing where all is well."""
     if part.state_reason:
-        console.print(cell(f"\nStream {info.name} is {part.state}: {part.state_reason}", "yellow"))
+        console.print()
+        console.print(cell(f"Stream {info.name} is {part.state}: {part.state_reason}", "yellow"))
     if part.damage:
-        console.print(cell(f"\nDamage in stream {info.name}: nothing was deleted", "bold red"))
+        console.print()
+        console.print(cell(f"Damage in stream {info.name}: nothing was deleted", "bold red"))
         for damage in part.damage:
             lost = ""
             if damage.base_offset is not None:
@@ -123,6 +126,7 @@ def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> No
     print_gaps(console, f"Gaps of stream {info.name}", part.gaps)
     dropped = {reason: count for reason, count in part.dropped.items() if count}
     if dropped:
-        console.print(cell(f"\nNot stored by stream {info.name} since the broker started", "yellow"))
+        console.print()
+        console.print(cell(f"Not stored by stream {info.name} since the broker started", "yellow"))
         for reason, count in dropped.items():
             console.print(cell(f"  {count_text(count)}: {reason}"))

@@ -105,9 +105,7 @@ FIELDS = (
         "'fsync' with one replica.",
         _one_of(*Durability),
     ),
-    Field(
-        "storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)
-    ),
+    Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
     Field(
         "segment_age_ms",

