@@ -271,6 +271,30 @@ async def test_a_nats_server_that_comes_back_is_used_again(
         await connection.close()
 
 
+async def test_a_broker_that_comes_back_with_another_nats_server_is_followed_there(
+    server: RunningNats, broker: FakeBroker, tmp_path: Path
+) -> None:
+    cut_off = asyncio.Event()
+
+    async def tell() -> None:
+        cut_off.set()
+
+    async with await aio.connect(broker.address, nats_options={"disconnected_cb": tell}) as client:
+        with pytest.raises(penstock.StreamNotFound):
+            await client.publish("orders", b"x")
+        await server.kill()
+        await asyncio.wait_for(cut_off.wait(), 5)
+        (tmp_path / "other").mkdir()
+        async with running_nats(tmp_path / "other") as other:
+            connection = await nats.connect(other.url)
+            await Leader(connection).stores("orders", "orders")
+            broker.hello["nats_urls"] = (other.url,)
+            broker.cut_connections()
+            await client.status()
+            assert await client.publish("orders", b"x") is not None
+            await connection.close()
+
+
 async def test_no_nats_is_told_without_its_password(broker: FakeBroker, server: RunningNats) -> None:
     await server.kill()
     url = server.url.replace("nats://", "nats://me:secret@")

@@ -8,7 +8,10 @@
 | `batches`    | raw responses → verified Arrow batches → messages                        |
 | `reading`    | places in the log, fetching ahead                                        |
 | `columns`    | the caller's tables → batch messages                                     |
-| `publishing` | NATS, acks                                                               |
+| `publishing` | the NATS connection, messages in flight                                   |
+| `publish_format` | what headers and acks say                                            |
+| `checks`     | what callers pass, checked                                               |
+| `threads`    | between callers' threads and the event loop                              |
 | `values`     | what calls take and give                                                 |
 | `errors`     | what callers catch                                                       |
 | `aio`        | the asyncio face                                                         |

@@ -22,7 +22,7 @@ from penstock import __version__
 from penstock.base import limits
 from penstock.base.config import Acks
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import PartitionId, StreamId
+from penstock.base.ids import StreamId
 from penstock.base.subjects import subject_mistake
 from penstock.client import batches, reading
 from penstock.client import columns as column_data
@@ -30,17 +30,9 @@ from penstock.client.checks import milliseconds, name_and_id, require, stream_co
 from penstock.client.connection import DEFAULT_PORT
 from penstock.client.errors import OutcomeUnknown, StreamChanged, StreamNotFound
 from penstock.client.link import Link
-from penstock.client.publishing import Ack, Publisher, Value, publish_headers
-from penstock.client.values import (
-    EARLIEST,
-    AppendResult,
-    Message,
-    OffsetAt,
-    PubAck,
-    Start,
-    StreamName,
-    datetime_of,
-)
+from penstock.client.publish_format import Ack, Value, publish_headers
+from penstock.client.publishing import Publisher
+from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName, datetime_of
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -70,8 +62,6 @@ SERVER_VARIABLE = "PENSTOCK_SERVER"
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
 
 T = TypeVar("T")
-
-_PARTITION = PartitionId(0)
 
 
 async def connect(
@@ -367,7 +357,8 @@ class Client:
             done: asyncio.Future[PubAck | None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
-        self._publishing().note_failures(future)
+        assert self._publisher is not None
+        self._publisher.note_failures(future)
         return future  # type: ignore[return-value]  # a Future[PubAck] gives what a Future[PubAck | None] promises
 
     async def flush(self, *, timeout: float = 60.0) -> None:
@@ -394,7 +385,8 @@ class Client:
             text = f"no stream that acks stores the subject {subject!r}"
             raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
         all_headers = publish_headers(value, key, headers, None, "all")
-        return await self._publishing().publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
+        publisher = await self._publishing(timeout)
+        return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
 
     async def append(self, stream: StreamName, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
         """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
@@ -412,7 +404,11 @@ class Client:
             for message in column_data.batch_messages(table, bytes_max=bytes_max):
 
                 async def append(stream_id: StreamId, message: bytearray = message) -> AppendResult:
-                    return await self._append(stream_id, message, timeout)
+                    request = AppendRequest(stream_id=stream_id, timeout_ms=milliseconds(timeout))
+                    # A second more than the broker has, so that its own answer arrives rather than our time-out.
+                    answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout + 1.0, raw=message)
+                    moment = datetime_of(answer.timestamp_us)
+                    return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
 
                 done.append(await self._with_id(info if done else stream, timeout, append))
                 info = self._streams.get(info.name, info)
@@ -425,12 +421,6 @@ class Client:
             raise
         return done
 
-    async def _append(self, stream_id: StreamId, message: bytearray, timeout: float) -> AppendResult:
-        request = AppendRequest(stream_id=stream_id, partition=_PARTITION, timeout_ms=milliseconds(timeout))
-        # A second more than the broker has, so that its own answer arrives rather than our time-out.
-        answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout + 1.0, raw=message)
-        return AppendResult(answer.base_offset, answer.end_offset, datetime_of(answer.timestamp_us), answer.fsynced)
-
     async def _publish(
         self,
         subject: str,
@@ -442,13 +432,20 @@ class Client:
         timeout: float,
     ) -> asyncio.Future[PubAck] | None:
         all_headers = publish_headers(value, key, headers, stream, ack)
-        publisher = self._publishing()
+        publisher = await self._publishing(timeout)
         if ack == "none":
             await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
             return None
         return await publisher.publish(subject, value, all_headers, timeout_s=timeout)
 
-    def _publishing(self) -> Publisher:
+    async def _publishing(self, timeout: float) -> Publisher:
+        publisher = self._publisher
+        if publisher is not None and publisher.is_cut_off and self._nats_urls is None:
+            # The broker may have come back with its NATS at another address.
+            await self._link.refresh(timeout)
+            if self._publisher is publisher and self.nats_urls != publisher.urls:
+                self._publisher = None
+                await publisher.close()
         if self._publisher is None:
             urls = self.nats_urls
             if not urls:
@@ -476,7 +473,7 @@ class Client:
 
     async def _get(self, stream: StreamName, which: dict[str, Any], timeout: float) -> Message:
         async def get(stream_id: StreamId) -> Message:
-            request = GetRequest(stream_id=stream_id, partition=_PARTITION, **which)
+            request = GetRequest(stream_id=stream_id, **which)
             answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
             batches.check_format(answer.format_version)
             return batches.one_message(raw, answer.offset, source=f"the answer of {self.server}")

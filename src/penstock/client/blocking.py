@@ -24,7 +24,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client import aio
 from penstock.client.batches import messages_of
-from penstock.client.publishing import Ack, Value
+from penstock.client.publish_format import Ack, Value
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
 from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName
 from penstock.messages import StatusResponse, StreamInfo

@@ -48,6 +48,10 @@ class Link:
         async with self._connecting:
             await self._open(asyncio.get_running_loop().time() + timeout_s)
 
+    async def refresh(self, timeout_s: float) -> None:
+        """Have a connection, so that `hello` is what the broker says now. Unavailable, TimedOut."""
+        await self._connected(asyncio.get_running_loop().time() + timeout_s)
+
     async def call(
         self, request: Request, response_type: type[R], *, timeout_s: float, raw: Raw = b""
     ) -> tuple[R, bytes | memoryview]:

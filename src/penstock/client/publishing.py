@@ -2,24 +2,15 @@
 
 Rules: a publish ends with its ack, an error or its time-out; a time-out means that the outcome is unknown. At most
 `PUBLISHES_IN_FLIGHT_MAX` wait for an ack, further ones wait their turn. Order is the order of the calls.
-
-| said by           | how                                                                                     |
-|-------------------|-----------------------------------------------------------------------------------------|
-| key               | header `Penstock-Key`, or `Penstock-Key-Base64` where the bytes would not survive a header |
-| tombstone (None)  | header `Penstock-Tombstone: 1` and an empty payload                                       |
-| `stream="orders"` | header `Nats-Expected-Stream: orders`: other streams on the subject stay silent             |
-| `ack="leader"`    | header `Penstock-Ack: leader`                                                             |
-| `ack="none"`      | header `Penstock-Ack: none` and no reply subject                                           |
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,119 +19,17 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.subjects import subject_mistake
 from penstock.client.errors import TimedOut, Unavailable, specific
-from penstock.client.values import TOMBSTONE_HEADER, PubAck, check_header_name, check_header_value
+from penstock.client.publish_format import Value, parse_ack
+from penstock.client.values import PubAck
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg
 
-KEY_HEADER = "Penstock-Key"
-KEY_BASE64_HEADER = "Penstock-Key-Base64"
-ACK_HEADER = "Penstock-Ack"
-EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
-
-Ack = Literal["all", "leader", "none"]
-Value = bytes | bytearray | memoryview | str | None
-
 _NO_RESPONDERS = "503"
 _RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
 _RETRY_S = 0.25
 CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
-
-_ERROR_CODES = {
-    10054: ErrorCode.TOO_LARGE,
-    10097: ErrorCode.TOO_LARGE,
-    10077: ErrorCode.STORAGE_FAILED,
-    10008: ErrorCode.OVERLOADED,
-    10023: ErrorCode.OVERLOADED,
-    10109: ErrorCode.READ_ONLY,
-}
-
-
-class _AckError(msgspec.Struct):
-    code: int = 0
-    err_code: int = 0
-    description: str = ""
-
-
-class _AckBody(msgspec.Struct):
-    stream: str = ""
-    seq: int = 0
-    error: _AckError | None = None
-    duplicate: bool = False
-    offset: int | None = None
-    partition: int = 0
-    epoch: int | None = None
-    replicas: int | None = None
-    fsynced: bool | None = None
-
-
-_ack_decoder = msgspec.json.Decoder(_AckBody)
-
-
-def key_header(key: bytes | str) -> tuple[str, str]:
-    """(header name, value) that carries `key`; ValueError for an empty or oversized one."""
-    raw = key.encode() if isinstance(key, str) else bytes(key)
-    if not raw:
-        raise ValueError("an empty key cannot be published; None means no key")
-    if len(raw) > limits.KEY_BYTES_MAX:
-        raise ValueError(f"the key has {len(raw)} bytes; the limit is {limits.KEY_BYTES_MAX}")
-    with contextlib.suppress(UnicodeDecodeError):
-        text = raw.decode()
-        if text == text.strip() and text.isprintable():
-            return KEY_HEADER, text
-    return KEY_BASE64_HEADER, base64.b64encode(raw).decode()
-
-
-def publish_headers(
-    value: Value, key: bytes | str | None, headers: Mapping[str, str] | None, stream: str | None, ack: Ack
-) -> dict[str, str] | None:
-    """All headers of one publish, or None for none. ValueError for what a header cannot carry."""
-    out: dict[str, str] = {}
-    for name, text in (headers or {}).items():
-        check_header_name(name)
-        check_header_value(name, text)
-        out[name] = text
-    if key is not None:
-        name, text = key_header(key)
-        out[name] = text
-    if value is None:
-        out[TOMBSTONE_HEADER] = "1"
-    if stream is not None:
-        out[EXPECTED_STREAM_HEADER] = stream
-    if ack not in ("all", "leader", "none"):
-        raise ValueError(f"ack is {ack!r}; it can be 'all', 'leader' or 'none'")
-    if ack != "all":
-        out[ACK_HEADER] = ack
-    return out or None
-
-
-def parse_ack(data: bytes) -> PubAck:
-    """The ack in a reply; RemoteError if it is an error, or no ack at all."""
-    try:
-        body = _ack_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _no_ack() from None
-    if body.error is not None:
-        code = _ERROR_CODES.get(body.error.err_code, f"nats_{body.error.err_code}")
-        message = body.error.description or f"error {body.error.err_code}"
-        raise specific(RemoteError(code, message, stream=body.stream, err_code=body.error.err_code))
-    if not body.stream or body.seq < 1:
-        raise _no_ack()
-    return PubAck(
-        stream=body.stream,
-        offset=body.seq - 1 if body.offset is None else body.offset,
-        partition=body.partition,
-        duplicate=body.duplicate,
-        leader_epoch=body.epoch,
-        replicas=body.replicas,
-        fsynced=body.fsynced,
-    )
-
-
-def _no_ack() -> RemoteError:
-    text = "the reply is no ack of a stream; another service answers on this subject"
-    return RemoteError(ErrorCode.BAD_REQUEST, text)
 
 
 class _Waiter(Protocol):
@@ -254,7 +143,7 @@ class Publisher:
     """One NATS connection, made when the first message is published."""
 
     def __init__(self, urls: Sequence[str], name: str, options: Mapping[str, Any]) -> None:
-        self._urls = list(urls)
+        self.urls = tuple(urls)
         self._name = name
         self._options = dict(options)
         self._nats: NatsClient | None = None
@@ -269,6 +158,11 @@ class Publisher:
         self._failures = 0
         self._last_error = ""
         self._unconfirmed = False  # whether something was published without an ack since the last flush
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether there was a connection and is none now."""
+        return self._nats is not None and not self._nats.is_connected
 
     async def publish(
         self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float
@@ -328,7 +222,9 @@ class Publisher:
             task.cancel()
         for future in list(self._in_flight):
             if not future.done():
-                future.set_exception(Unavailable("the client was closed before the ack came"))
+                future.set_exception(
+                    Unavailable("closed before the ack came: whether the message is stored is unknown")
+                )
                 future.exception()
         connection = self._nats
         if connection is not None:
@@ -408,7 +304,7 @@ class Publisher:
         import nats
         from nats.errors import Error as NatsError
 
-        shown = ", ".join(_without_credentials(url) for url in self._urls)
+        shown = ", ".join(_without_credentials(url) for url in self.urls)
         try:
             async with asyncio.timeout_at(deadline_s), self._connecting:
                 if self._nats is None:
@@ -418,7 +314,7 @@ class Publisher:
                         "name": self._name,
                         **self._options,
                     }
-                    connection = await nats.connect(servers=self._urls, error_cb=self._failed, **options)
+                    connection = await nats.connect(servers=list(self.urls), error_cb=self._failed, **options)
                     try:
                         inbox = connection.new_inbox()
                         await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)

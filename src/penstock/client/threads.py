@@ -19,7 +19,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client import aio
 from penstock.client.errors import TimedOut, Unavailable
-from penstock.client.publishing import Value
+from penstock.client.publish_format import Value
 from penstock.client.values import PubAck
 
 T = TypeVar("T")

@@ -1,0 +1,127 @@
+"""What a published message says in its headers, and what an ack says. Pure: no NATS connection here.
+
+| said by           | how                                                                                     |
+|-------------------|-----------------------------------------------------------------------------------------|
+| key               | header `Penstock-Key`, or `Penstock-Key-Base64` where the bytes would not survive a header |
+| tombstone (None)  | header `Penstock-Tombstone: 1` and an empty payload                                       |
+| `stream="orders"` | header `Nats-Expected-Stream: orders`: other streams on the subject stay silent             |
+| `ack="leader"`    | header `Penstock-Ack: leader`                                                             |
+| `ack="none"`      | header `Penstock-Ack: none` and no reply subject                                           |
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.client.errors import specific
+from penstock.client.values import TOMBSTONE_HEADER, PubAck, check_header_name, check_header_value
+
+KEY_HEADER = "Penstock-Key"
+KEY_BASE64_HEADER = "Penstock-Key-Base64"
+ACK_HEADER = "Penstock-Ack"
+EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
+
+Ack = Literal["all", "leader", "none"]
+Value = bytes | bytearray | memoryview | str | None
+
+_ERROR_CODES = {
+    10054: ErrorCode.TOO_LARGE,
+    10097: ErrorCode.TOO_LARGE,
+    10077: ErrorCode.STORAGE_FAILED,
+    10008: ErrorCode.OVERLOADED,
+    10023: ErrorCode.OVERLOADED,
+    10109: ErrorCode.READ_ONLY,
+}
+
+
+class _AckError(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _AckBody(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    error: _AckError | None = None
+    duplicate: bool = False
+    offset: int | None = None
+    partition: int = 0
+    epoch: int | None = None
+    replicas: int | None = None
+    fsynced: bool | None = None
+
+
+_ack_decoder = msgspec.json.Decoder(_AckBody)
+
+
+def key_header(key: bytes | str) -> tuple[str, str]:
+    """(header name, value) that carries `key`; ValueError for an empty or oversized one."""
+    raw = key.encode() if isinstance(key, str) else bytes(key)
+    if not raw:
+        raise ValueError("an empty key cannot be published; None means no key")
+    if len(raw) > limits.KEY_BYTES_MAX:
+        raise ValueError(f"the key has {len(raw)} bytes; the limit is {limits.KEY_BYTES_MAX}")
+    with contextlib.suppress(UnicodeDecodeError):
+        text = raw.decode()
+        if text == text.strip() and text.isprintable():
+            return KEY_HEADER, text
+    return KEY_BASE64_HEADER, base64.b64encode(raw).decode()
+
+
+def publish_headers(
+    value: Value, key: bytes | str | None, headers: Mapping[str, str] | None, stream: str | None, ack: Ack
+) -> dict[str, str] | None:
+    """All headers of one publish, or None for none. ValueError for what a header cannot carry."""
+    out: dict[str, str] = {}
+    for name, text in (headers or {}).items():
+        check_header_name(name)
+        check_header_value(name, text)
+        out[name] = text
+    if key is not None:
+        name, text = key_header(key)
+        out[name] = text
+    if value is None:
+        out[TOMBSTONE_HEADER] = "1"
+    if stream is not None:
+        out[EXPECTED_STREAM_HEADER] = stream
+    if ack not in ("all", "leader", "none"):
+        raise ValueError(f"ack is {ack!r}; it can be 'all', 'leader' or 'none'")
+    if ack != "all":
+        out[ACK_HEADER] = ack
+    return out or None
+
+
+def parse_ack(data: bytes) -> PubAck:
+    """The ack in a reply; RemoteError if it is an error, or no ack at all."""
+    try:
+        body = _ack_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _no_ack() from None
+    if body.error is not None:
+        code = _ERROR_CODES.get(body.error.err_code, f"nats_{body.error.err_code}")
+        message = body.error.description or f"error {body.error.err_code}"
+        raise specific(RemoteError(code, message, stream=body.stream, err_code=body.error.err_code))
+    if not body.stream or body.seq < 1:
+        raise _no_ack()
+    return PubAck(
+        stream=body.stream,
+        offset=body.seq - 1 if body.offset is None else body.offset,
+        partition=body.partition,
+        duplicate=body.duplicate,
+        leader_epoch=body.epoch,
+        replicas=body.replicas,
+        fsynced=body.fsynced,
+    )
+
+
+def _no_ack() -> RemoteError:
+    text = "the reply is no ack of a stream; another service answers on this subject"
+    return RemoteError(ErrorCode.BAD_REQUEST, text)
