@@ -394,7 +394,7 @@ class Client:
         Columns: value (null: tombstone), subject, key, headers; see `client.columns`. Large data goes in several
         batches, each whole or not at all; an error in a later one has the results so far in `appended`
         (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
-        OutcomeUnknown: the connection broke after a batch was sent; it is not sent again.
+        OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """
         info = await self._info(stream, timeout)
         table = column_data.to_table(data, stream_subject=info.subject)
