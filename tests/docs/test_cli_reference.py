@@ -1,0 +1,67 @@
+"""The reference is what the code says, and every command has help that a newcomer can live on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.config import load
+from penstock.broker.settings import SETTINGS
+from penstock.cli.reference import cli_reference, commands, config_reference
+
+DOCS = Path(__file__).parents[2] / "docs"
+COMMANDS = {" ".join(path): command for path, command in commands()}
+REMAKE = "python -m penstock.cli.reference docs/reference"
+
+
+@pytest.mark.parametrize(("name", "made"), [("cli.md", cli_reference), ("config.md", config_reference)])
+def test_the_reference_is_what_the_code_says(name: str, made) -> None:
+    assert (DOCS / "reference" / name).read_text(encoding="utf-8") == made(), f"remake it: {REMAKE}"
+
+
+def test_the_commands_that_people_were_promised_are_there() -> None:
+    stream = {f"penstock stream {name}" for name in ("create", "list", "show", "alter", "delete", "find")}
+    others = {f"penstock {name}" for name in ("serve", "demo", "publish", "read", "status", "dump", "stream")}
+    assert set(COMMANDS) == {"penstock"} | stream | others
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_an_example_of_itself(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    assert f"$ {name}" in command.epilog.replace("\\[", "[")
+    for parameter in command.params:
+        assert parameter.help, f"{name}: {parameter.name} has no help"
+
+
+def test_every_option_in_an_example_exists() -> None:
+    flags = {name: {flag for one in command.params for flag in one.opts} for name, command in COMMANDS.items()}
+    for name, command in COMMANDS.items():
+        for line in command.epilog.split("\n\n"):
+            words = line.replace("[cyan]", "").replace("[/cyan]", "").split()
+            if words[:2] != ["$", "penstock"]:
+                continue
+            used = words[1:]
+            called = max((one for one in COMMANDS if used[: len(one.split())] == one.split()), key=len)
+            unknown = {word for word in used if word.startswith("--")} - flags[called]
+            assert not unknown, f"help of {name}: {called} has no {unknown}"
+
+
+def test_the_config_in_the_reference_can_be_read(tmp_path: Path) -> None:
+    text = (DOCS / "reference" / "config.md").read_text(encoding="utf-8")
+    shown = text.split("```toml\n")[1].split("```")[0].replace('nats_creds = "penstock.creds"\n', "")
+    file = tmp_path / "penstock.toml"
+    file.write_text(shown)
+    assert load(file=file, environment={}).broker_in_flight_bytes == 512 * 2**20
+    assert {line.partition(" =")[0] for line in shown.splitlines() if " =" in line} <= set(SETTINGS)
+
+
+def test_the_config_for_systemd_can_be_read(tmp_path: Path) -> None:
+    text = (DOCS / "how-to" / "systemd.md").read_text(encoding="utf-8")
+    shown = text.split("```toml\n")[1].split("```")[0]
+    file = tmp_path / "penstock.toml"
+    file.write_text("\n".join(line.strip() for line in shown.splitlines()))
+    (tmp_path / "nats-password").write_text("hunter2\n")
+    environment = {"PENSTOCK_NATS_PASSWORD_FILE": str(tmp_path / "nats-password")}
+    assert load(file=file, environment=environment).nats_credentials.password == "hunter2"

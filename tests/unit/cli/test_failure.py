@@ -1,0 +1,65 @@
+"""One clear line, advice, and the right exit code."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from penstock.base.errors import ConfigError, CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.cli import failure
+from penstock.client.errors import InvalidConfig, TimedOut, Unavailable
+
+
+def raised(error: BaseException) -> int:
+    @failure.clearly
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as caught:
+        command()
+    return int(caught.value.exit_code)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (RemoteError(ErrorCode.READ_ONLY, "no appends"), 1, "Error: no appends\n  `penstock status` says why\n"),
+        (RemoteError("a_code_of_tomorrow", "what now"), 1, "Error: what now\n"),
+        (OperationalError("one\ntwo"), 1, "Error: one\n  two\n"),
+        (Unavailable("nobody there"), 1, "Error: nobody there\n  start a broker"),
+        (TimedOut("too slow"), 1, "Error: too slow\n  give it more with --timeout"),
+        (CorruptionError("f", 7, 1, 2), 1, "Error: f: at byte 7: expected 1, found 2\n  nothing was deleted"),
+        (FileNotFoundError(2, "No such file", "x.creds"), 1, "Error: x.creds: No such file\n"),
+        (ValueError("a header may not"), 2, "Error: a header may not\n"),
+        (ConfigError(["a", "b"]), 2, "Error: the config cannot work; 2 mistakes:\n  - a\n  - b\n"),
+        (InvalidConfig(ErrorCode.INVALID_CONFIG, "name: bad"), 2, "Error: the config cannot work:\n  - name: bad\n"),
+        (OperationalError("\x1b[2Jgone"), 1, "Error: \\x1b[2Jgone\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_errors(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert raised(error) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith(said)
+    assert not captured.out
+    assert "Traceback" not in captured.err
+
+
+def test_a_mistake_in_the_program_keeps_its_traceback() -> None:
+    @failure.clearly
+    def command() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        command()
+
+
+def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_DEBUG", "1")
+
+    @failure.clearly
+    def command() -> None:
+        raise OperationalError("x")
+
+    with pytest.raises(OperationalError):
+        command()
