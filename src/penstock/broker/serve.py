@@ -51,6 +51,8 @@ class _Running:
 
 def run(config: BrokerConfig, *, ready: Callable[[Addresses], None]) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code. Blocks; one call per process."""
+    import pyarrow.compute  # noqa: F401 (takes a while: no client's first append shall wait for it)
+
     sys.setswitchinterval(THREAD_SWITCH_S)
     try:
         return asyncio.run(_serve(config, ready))
