@@ -1,0 +1,273 @@
+"""The command line against a real broker with its real nats-server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli.app import app
+from penstock.cli.child import ReadyLine, parse_ready, serving
+
+TIMEOUT_S = 30.0
+PENSTOCK = [sys.executable, "-m", "penstock"]
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadyLine]:
+    with serving(tmp_path_factory.mktemp("data"), "--listen", "127.0.0.1:0", "--nats-port", "0") as ready:
+        yield ready
+
+
+@pytest.fixture
+def run(broker: ReadyLine) -> Run:
+    runner = CliRunner()
+
+    def invoke(*args: str, code: int = 0, stdin: bytes | None = None, server: str | None = None) -> Result:
+        result = runner.invoke(app, args, input=stdin, env={"PENSTOCK_SERVER": server or broker.client})
+        assert result.exit_code == code, (args, result.output, result.exception)
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def stream(run: Run, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A stream of the test's own; its subjects begin with its name."""
+    name = request.node.name.partition("[")[0]
+    run("stream", "create", name, f"{name}.>")
+    yield name
+    run("stream", "delete", name, "--yes")
+
+
+def start(broker: ReadyLine, *args: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PENSTOCK_SERVER": broker.client}
+    return subprocess.Popen(
+        [*PENSTOCK, *args], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def lines(result: Result) -> list[dict]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_streams_from_create_to_delete(run: Run) -> None:
+    assert (
+        run("stream", "create", "life", "life.>", "--max-age", "7d").stdout == "stream life created: it stores life.>\n"
+    )
+    assert "was there already" in run("stream", "create", "life", "life.>", "--max-age", "7d").stdout
+    other = run("stream", "create", "life", "other.>", code=1)
+    assert "subject is 'life.>'" in other.stderr
+    assert "stream alter" in other.stderr
+    run("stream", "alter", "life", "--max-age", "none", "--max-bytes", "1GiB")
+    (info,) = [one for one in lines(run("stream", "list", "--json")) if one["config"]["name"] == "life"]
+    assert (info["config"]["max_age_ms"], info["config"]["max_bytes"]) == (None, 2**30)
+    assert "1GiB" in run("stream", "show", "life").stdout
+    assert lines(run("stream", "show", "life", "--json")) == [info]
+    assert "life.>" in run("stream", "find", "life.x").stdout
+    assert "no stream stores elsewhere" in run("stream", "find", "elsewhere", code=1).stderr
+    assert "for good?" in run("stream", "delete", "life", stdin=b"n\n", code=1).stderr
+    assert run("stream", "delete", "life", "--yes").stdout == "stream life deleted\n"
+    assert "there is no stream 'life'" in run("stream", "show", "life", code=1).stderr
+
+
+def test_wrong_use_is_told_all_at_once(run: Run) -> None:
+    result = run("stream", "create", "x", "x", "--max-age", "soon", "--max-bytes", "much", code=2)
+    assert "--max-age" in result.stderr
+    assert "--max-bytes" in result.stderr
+    result = run("stream", "create", "no good", "a..b", code=2)
+    assert "name:" in result.stderr
+    assert "subject:" in result.stderr
+    run("stream", "alter", "x", code=2)
+    run("read", "x", "--from", "nonsense", code=2)
+    run("read", "x", "--follow", "--to", "latest", code=2)
+    run("status", "--timeout", "never", code=2)
+
+
+def test_what_is_published_is_read_back(run: Run, stream: str) -> None:
+    said = run("publish", f"{stream}.a", '{"amount": 42}', "--key", "customer-7", "--header", "Colour=red").stdout
+    assert said == f"stored in {stream} at offset 0, on disk\n"
+    acked = lines(run("publish", f"{stream}.b", "-", "--json", stdin=b"\xff\x00"))
+    assert acked[0]["ack"]["offset"] == 1
+    run("publish", f"{stream}.a", "--tombstone", "--key", "customer-7")
+    first, second, third = lines(run("read", stream))
+    assert (first["subject"], first["key"], first["value"]) == (f"{stream}.a", "customer-7", '{"amount": 42}')
+    assert first["headers"] == {"Colour": ["red"], "Penstock-Key": ["customer-7"]}
+    assert second["value_base64"] == "/wA="
+    assert third["value"] is None
+    assert lines(run("read", stream, "--key", "customer-7")) == [first, third]
+    assert lines(run("read", stream, "--subject", "*.b")) == [second]
+    assert lines(run("read", stream, "--subject", "*.b", "--key", "customer-7")) == []
+    assert "(tombstone)" in run("read", stream, "--format", "table").stdout
+
+
+def test_many_messages_and_every_place(run: Run, stream: str) -> None:
+    numbers = b"".join(b"%d\n" % number for number in range(500))
+    assert (
+        f"stored in {stream} at offsets 0 to 499" in run("publish", f"{stream}.n", "-", "--lines", stdin=numbers).stdout
+    )
+    summary = lines(run("publish", f"{stream}.n", "again", "--count", "500", "--json"))[0]
+    assert (summary["messages"], summary["offsets"]) == (1000 - 500, {stream: [500, 999]})
+    assert run("read", stream, "--to", "500", "--format", "raw").stdout_bytes == numbers
+    assert run("read", stream, "--from", "497", "-n", "2", "-o", "raw").stdout == "497\n498\n"
+    assert [row["offset"] for row in lines(run("read", stream, "--from", "-2"))] == [998, 999]
+    assert len(lines(run("read", stream, "--from", "1h ago"))) == 1000
+    assert lines(run("read", stream, "--from", "latest")) == []
+    assert lines(run("read", stream, "--limit", "0")) == []
+    middle = lines(run("read", stream, "--from", "500", "-n", "1"))[0]
+    since = lines(run("read", stream, "--from", middle["timestamp"]))
+    assert since[0]["offset"] <= 500
+    assert since[-1]["offset"] == 999
+    table = pa.ipc.open_stream(run("read", stream, "-o", "arrow").stdout_bytes).read_all()
+    assert table["offset"].to_pylist() == list(range(1000))
+    beyond = run("read", stream, "--from", "5000", code=1)
+    assert "holds 0 up to (not including) 1000" in beyond.stderr
+
+
+def test_publishing_where_nobody_stores_is_an_error(run: Run) -> None:
+    assert "no stream stores" in run("publish", "nobody.stores.this", "x", code=1).stderr
+    run("publish", "bad subject", "x", code=2)
+    run("publish", "a", code=2)
+    run("publish", "a", "x", "--header", "nonsense", code=2)
+
+
+def test_status(run: Run, broker: ReadyLine, stream: str) -> None:
+    shown = run("status").stdout
+    assert broker.client in shown
+    assert broker.nats in shown
+    assert stream in shown
+    state = lines(run("status", "--json"))[0]
+    assert state["broker"]["nats"]["state"] == "connected"
+    assert stream in [one["config"]["name"] for one in state["streams"]]
+
+
+def test_without_a_broker_the_line_says_what_to_do(run: Run) -> None:
+    result = run("status", server="127.0.0.1:1", code=1)
+    assert result.stderr.startswith("Error: no broker answers at 127.0.0.1:1")
+    assert "penstock serve" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "no broker answers at 127.0.0.1:2" in run("--server", "127.0.0.1:2", "status", code=1).stderr
+
+
+def test_dump_reads_what_a_broker_is_writing(run: Run, broker: ReadyLine, stream: str) -> None:
+    run("publish", f"{stream}.a", "x", "--count", "10")
+    rows = lines(run("dump", broker.data_dir, "--json", "--limit", "100000"))
+    batches = [row for row in rows if f"-{stream}/" in row["file"] and row["file"].endswith(".arrows") and "crc" in row]
+    assert (batches[0]["base_offset"], batches[-1]["end_offset"]) == (0, 10)
+    created = [row for row in rows if row.get("command") == "create_stream"]
+    assert stream in [row["content"]["config"]["name"] for row in created]
+    assert "damage" not in {name for row in rows for name in row}
+    shown = run("dump", broker.data_dir).stdout
+    assert "metadata.journal" in shown
+    assert "lineage" in shown
+
+
+def test_dump_shows_damage_and_goes_on(run: Run, broker: ReadyLine, stream: str, tmp_path: Path) -> None:
+    for _ in range(3):
+        run("publish", f"{stream}.a", "x")
+    (segment,) = Path(broker.data_dir).glob(f"streams/*-{stream}/0/*.arrows")
+    copy = tmp_path / segment.name
+    data = bytearray(segment.read_bytes())
+    second = lines(run("dump", str(segment), "--json"))[2]["position"]
+    data[second + 600] ^= 1
+    copy.write_bytes(data)
+    result = run("dump", str(copy), "--json", code=1)
+    rows = lines(result)
+    assert [row.get("base_offset") for row in rows] == [None, 0, None, 2]
+    assert rows[2]["position"] == second
+    assert "1 damaged places" in result.stderr
+    assert "DAMAGE at byte" in run("dump", str(copy), "--limit", "0", code=1).stdout
+    assert copy.read_bytes() == data
+    assert "No such file" in run("dump", str(tmp_path / "none"), code=1).stderr
+    (tmp_path / "mine.txt").write_text("hello")
+    assert "not a file of Penstock's" in run("dump", str(tmp_path / "mine.txt")).stderr
+
+
+def test_following_prints_what_comes_and_ctrl_c_is_quiet(run: Run, broker: ReadyLine, stream: str) -> None:
+    run("publish", f"{stream}.a", "first")
+    with start(broker, "read", stream, "--follow", "--format", "raw") as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"first\n"
+            run("publish", f"{stream}.a", "second")
+            assert process.stdout.readline() == b"second\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+    assert (out, err, process.returncode) == (b"", b"", 130)
+
+
+@pytest.mark.parametrize("shape", ["json", "table", "raw", "arrow"])
+def test_a_reader_of_our_output_that_has_enough_is_fine(
+    run: Run, broker: ReadyLine, request: pytest.FixtureRequest, shape: str
+) -> None:
+    name = f"pipe-{shape}"
+    run("stream", "create", name, f"{name}.>")
+    run("publish", f"{name}.a", "x" * 10_000, "--count", "300")
+    with start(broker, "read", name, "--format", shape) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.read(10)
+            process.stdout.close()
+            assert process.stderr is not None
+            err = process.stderr.read()
+            process.wait(TIMEOUT_S)
+        finally:
+            process.kill()
+    assert (err, process.returncode) == (b"", 0)
+
+
+def test_serving_says_ready_once_and_stops_on_sigterm(tmp_path: Path) -> None:
+    command = [*PENSTOCK, "serve", "--listen", "127.0.0.1:0", "--nats-port", "0", "--log-format", "json"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "a b")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = parse_ready(process.stdout.readline().decode())
+            assert ready is not None
+            assert ready.data_dir == str(tmp_path / "a b")
+            second = subprocess.run(
+                [*command, "--data-dir", str(tmp_path / "a b")], capture_output=True, timeout=TIMEOUT_S, env=environment
+            )
+            assert second.returncode == 1
+            assert b"in use by another broker" in second.stderr
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert out == b""
+    assert all("event" in json.loads(line) for line in err.splitlines())
+
+
+def test_settings_that_cannot_work_are_told_together(run: Run) -> None:
+    result = run("serve", "--listen", "0.0.0.0:1", "--nats-port", "x", "--log-level", "loud", code=2)
+    assert "3 mistakes" in result.stderr
+    shown = run("serve", "--nats", "nats://me:secret@h:1", "--print-config").stdout
+    assert 'nats = ["nats://h:1"]  # from --nats' in shown
+    assert "secret" not in shown
+
+
+def test_help_is_quick() -> None:
+    imported = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "penstock", "--help"],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    ).stderr.decode()
+    modules = {line.rpartition("|")[2].strip() for line in imported.splitlines()}
+    # What takes long to import is not: that keeps it below 400 ms on any machine.
+    assert not modules & {"pyarrow", "pyarrow.lib", "nats", "asyncio", "ssl", "penstock.client.aio", "penstock.node"}
