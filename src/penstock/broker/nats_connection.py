@@ -18,6 +18,9 @@ from penstock.hot.scan import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionClosed, SessionEvent, SessionState
 
+# It does not tell a client that it cuts off for reading too slowly why it does so.
+_WHY = "it stopped, or this broker read too slowly (its log then says Slow Consumer)"
+
 
 class ConnectionOwner(Protocol):
     """Who is told what a connection brings. All calls are on the event loop; none may block."""
@@ -106,9 +109,9 @@ class NatsConnection(asyncio.BufferedProtocol):
         if self._closed is not None:
             self._owner.lost(self._closed.kind, self._closed.reason)
         elif exc is not None:
-            self._owner.lost(ErrorKind.OTHER, f"the connection to nats-server broke: {exc}")
+            self._owner.lost(ErrorKind.OTHER, f"the connection to nats-server broke ({exc}): {_WHY}")
         else:
-            self._owner.lost(ErrorKind.OTHER, "nats-server closed the connection")
+            self._owner.lost(ErrorKind.OTHER, f"nats-server closed the connection: {_WHY}")
 
     def pause_writing(self) -> None:
         """More waits to be written than the limit."""
