@@ -1,0 +1,305 @@
+"""Real brokers and nats-servers as child processes, for tests that kill, stop and starve them.
+
+Rules: a child is ended by the test that started it, whatever happens. Nothing here waits for a time to pass: it waits
+for a line, for an exit, or for an answer, and gives up after a deadline with what the child has said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TypeVar
+
+import penstock
+from penstock import aio
+from penstock.broker.nats_server import find_nats_server
+
+DEADLINE_S = 20.0
+_SOURCES = str(Path(penstock.__file__).parent.parent)
+_SERVE = ("-c", "from penstock.cli import main; main()", "serve")
+_READY = re.compile(r"ready client=(\S+) nats=(\S+) data=")
+_LISTENING = re.compile(r"Listening for client connections on 127\.0\.0\.1:(\d+)")
+_LOOK_S = 0.01  # between two looks at what cannot be waited for
+
+T = TypeVar("T")
+
+
+class Lines:
+    """What a child writes to a pipe, line by line, as it comes."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._lines: list[str] = []
+        self._ended = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for line in self._pipe:
+            with self._changed:
+                self._lines.append(line.decode("utf-8", "replace"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        with self._changed:
+            return "".join(self._lines)
+
+    def wait_for(
+        self, pattern: str | re.Pattern[str], timeout_s: float = DEADLINE_S, *, after: int = 0
+    ) -> re.Match[str]:
+        """The first match from line number `after` on; AssertionError when the pipe ends or time is up without one."""
+        wanted = re.compile(pattern)
+        deadline_s = time.monotonic() + timeout_s
+        seen = after
+        with self._changed:
+            while True:
+                for line in self._lines[seen:]:
+                    if (found := wanted.search(line)) is not None:
+                        return found
+                seen = len(self._lines)
+                left_s = deadline_s - time.monotonic()
+                if self._ended or left_s <= 0:
+                    said = "".join(self._lines)
+                    raise AssertionError(f"no line {wanted.pattern!r}; the child said:\n{said}")
+                self._changed.wait(left_s)
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._lines)
+
+    def close(self) -> None:
+        """Wait for the end of the pipe; its writer has ended."""
+        self._thread.join(DEADLINE_S)
+        self._pipe.close()
+
+
+class Child:
+    """One process of ours, started again as often as wanted."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stdout: Lines | None = None
+        self.stderr: Lines | None = None
+
+    def _launch(
+        self, arguments: list[str], environment: Mapping[str, str], before_exec: Callable[[], None] | None = None
+    ) -> None:
+        assert not self.is_running
+        self._close()
+        self.process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            preexec_fn=before_exec,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.stdout, self.stderr = Lines(self.process.stdout), Lines(self.process.stderr)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def said(self) -> str:
+        """What it has written to stderr."""
+        return "" if self.stderr is None else self.stderr.text
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self.is_running, self.said
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> int:
+        """Its exit code, once it has ended by itself."""
+        assert self.process is not None
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout_s} s; it said:\n{self.said}") from None
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone. Twice is fine."""
+        if self.is_running:
+            assert self.process is not None
+            self.process.kill()
+        if self.process is not None:
+            self.process.wait()
+
+    def _close(self) -> None:
+        for lines in (self.stdout, self.stderr):
+            if lines is not None:
+                lines.close()
+        self.stdout = self.stderr = None
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        self.kill()
+        self._close()
+
+
+class BrokerProcess(Child):
+    """`penstock serve` on a data directory; the next `start` uses the same one."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *arguments: str,
+        nats: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        before_exec: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.data_dir = data_dir
+        self.client_address = ""
+        self.nats_url = ""
+        self.listen = "127.0.0.1:0"
+        self.arguments = [*(("--nats", nats) if nats is not None else ("--nats-port", "0")), *arguments]
+        self.environment = broker_environment(environment or {})
+        self._before_exec = before_exec
+
+    def launch(self) -> None:
+        """Start the process without waiting for anything."""
+        places = ["--data-dir", str(self.data_dir), "--listen", self.listen]
+        command = [sys.executable, "-W", "error", *_SERVE, *places, *self.arguments]
+        self._launch(command, self.environment, self._before_exec)
+
+    def start(self) -> None:
+        """Start it and return once it is ready."""
+        self.launch()
+        assert self.stdout is not None
+        try:
+            found = self.stdout.wait_for(_READY)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nand on stderr:\n{self.said}") from None
+        self.client_address, self.nats_url = found.group(1), found.group(2)
+
+    def stop(self, timeout_s: float = DEADLINE_S) -> int:
+        """SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def restart(self) -> None:
+        """kill -9 and start again on the same port, so that clients find it."""
+        self.kill()
+        self.listen = self.client_address
+        self.start()
+
+    def logged(self, pattern: str, timeout_s: float = DEADLINE_S, *, after: int = 0) -> re.Match[str]:
+        """Wait for a line on stderr."""
+        assert self.stderr is not None
+        return self.stderr.wait_for(pattern, timeout_s, after=after)
+
+    def memory_bytes(self) -> int:
+        """Resident memory now (Linux)."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE")
+
+    def io_counts(self) -> dict[str, int]:
+        """The kernel's counts of what the process has read and written (Linux)."""
+        lines = Path(f"/proc/{self.pid}/io").read_text().splitlines()
+        return {name: int(count) for name, count in (line.split(": ") for line in lines)}
+
+    def open_files(self) -> int:
+        """How many file descriptors it holds (Linux)."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    async def client(self, name: str = "test") -> aio.Client:
+        """A client of it."""
+        return await aio.connect(self.client_address, name=name)
+
+
+def broker_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without settings of Penstock, so that a child imports what the test imports."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "NOTIFY_"))}
+    path = more.get("PYTHONPATH", "")
+    return {**kept, **more, "PYTHONPATH": os.pathsep.join(filter(None, (path, _SOURCES)))}
+
+
+class NatsProcess(Child):
+    """A nats-server of the test's own; every start is on the same port."""
+
+    def __init__(self, folder: Path, config: str = "") -> None:
+        super().__init__()
+        self.port = 0
+        self._config_file = folder / "nats-server.conf"
+        self._config_file.write_text(config)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it and return once it serves."""
+        place = ["-a", "127.0.0.1", "-p", str(self.port or -1)]
+        self._launch([str(find_nats_server()), "-c", str(self._config_file), *place], os.environ)
+        assert self.stderr is not None
+        self.port = int(self.stderr.wait_for(_LISTENING).group(1))
+        self.stderr.wait_for("Server is ready")
+
+
+@contextmanager
+def running_broker(
+    data_dir: Path,
+    *arguments: str,
+    nats: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    before_exec: Callable[[], None] | None = None,
+) -> Iterator[BrokerProcess]:
+    """A broker that serves; ended when the block is left."""
+    broker = BrokerProcess(data_dir, *arguments, nats=nats, environment=environment, before_exec=before_exec)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.end()
+
+
+@contextmanager
+def running_nats(folder: Path, config: str = "") -> Iterator[NatsProcess]:
+    """A nats-server that serves; ended when the block is left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    server = NatsProcess(folder, config)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
+
+
+async def eventually(look: Callable[[], Awaitable[T]], what: str, timeout_s: float = DEADLINE_S) -> T:
+    """The first answer of `look` that is true; it is asked again and again until the deadline."""
+    last: T | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not (last := await look()):  # noqa: ASYNC110 (another process cannot set an event here)
+                await asyncio.sleep(_LOOK_S)
+            return last
+    except TimeoutError:
+        raise AssertionError(f"not within {timeout_s} s: {what}; last seen: {last!r}") from None

@@ -1,0 +1,27 @@
+"""Brokers that the tests of one module share, and a client for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from penstock import aio
+from tests.broker_process import BrokerProcess, running_broker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker with its own nats-server for all tests of a module; it must still be well when they have passed."""
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as shared:
+        yield shared
+        assert shared.is_running, shared.said
+        assert shared.stop() == 0, shared.said
+        assert "Traceback" not in shared.said, shared.said
+
+
+@pytest.fixture
+async def client(broker: BrokerProcess) -> AsyncIterator[aio.Client]:
+    """A client of the shared broker."""
+    async with await broker.client() as connected:
+        yield connected

@@ -1,0 +1,112 @@
+"""Publishers that keep a broker busy through crashes, and know what they were promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import nats
+from nats.aio.client import Client as Nats
+from nats.js.errors import NoStreamResponseError
+
+from penstock import aio
+
+Place = tuple[str, int]  # publisher's subject, number of its message
+
+
+class Publisher:
+    """One connection that publishes numbered messages on its own subject, `window` of them without an ack."""
+
+    def __init__(self, connection: Nats, subject: str, window: int, padding: bytes) -> None:
+        self.subject = subject
+        self.sent = 0
+        self.acked: dict[int, list[int]] = {}  # number → the offsets it was acked with
+        self.refused: Counter[str] = Counter()
+        self._connection = connection
+        self._window = asyncio.Semaphore(window)
+        self._padding = padding
+        self._inbox = connection.new_inbox()
+        self._js = connection.jetstream(publish_async_max_pending=1_000_000)
+
+    async def publish_until(self, stop: asyncio.Event, count: int | None = None) -> None:
+        """Publish as fast as acks allow; while nobody stores, wait for `stop`."""
+        while not stop.is_set() and (count is None or count > 0):
+            count = None if count is None else count - 1
+            await self._window.acquire()
+            number = self.sent
+            self.sent += 1
+            future = await self._js.publish_async(self.subject, b"%d " % number + self._padding)
+            future.add_done_callback(lambda done, number=number: self._done(number, done))  # type: ignore[misc]
+
+    def _done(self, number: int, future: asyncio.Future[nats.js.api.PubAck]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self.acked.setdefault(number, []).append(future.result().seq - 1)
+        else:
+            self.refused["nobody" if isinstance(error, NoStreamResponseError) else str(error)] += 1
+        self._window.release()
+
+    def forget_unacked(self) -> None:
+        """Give the places of messages whose ack will never come to new ones."""
+        pending = self._js._publish_async_futures
+        for future in list(pending.values()):
+            if not future.done():
+                future.cancel()
+                self._window.release()
+
+    @property
+    def acked_count(self) -> int:
+        return len(self.acked)
+
+
+@asynccontextmanager
+async def publishers(
+    url: str, prefix: str, count: int, *, window: int, padding: bytes
+) -> AsyncIterator[list[Publisher]]:
+    """`count` of them, each with its own connection to NATS, which comes back whenever NATS does."""
+    async with AsyncExitStack() as stack:
+        yield [
+            Publisher(await stack.enter_async_context(connected_to(url)), f"{prefix}.{number}", window, padding)
+            for number in range(count)
+        ]
+
+
+@asynccontextmanager
+async def connected_to(url: str) -> AsyncIterator[Nats]:
+    """An unmodified NATS client that comes back whenever NATS does."""
+    connection = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.02, error_cb=_ignore)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _ignore(error: Exception) -> None:
+    """A connection that is lost and comes back is what these tests are about."""
+
+
+async def check_nothing_acked_is_lost(client: aio.Client, stream: str, senders: list[Publisher]) -> int:
+    """Every acked message is at its offset, offsets are dense, each message is there once at most, in order."""
+    places: dict[Place, int] = {}
+    last: dict[str, int] = {}
+    next_offset = 0
+    async for batch in client.read(stream):
+        columns = [batch.column(name).to_pylist() for name in ("offset", "subject", "value")]
+        for offset, subject, value in zip(*columns, strict=True):
+            assert offset == next_offset, f"offset {offset} follows {next_offset - 1}"
+            next_offset += 1
+            number = int(value.split(b" ", 1)[0])
+            assert (subject, number) not in places, f"{subject} {number} is stored twice"
+            assert last.get(subject, -1) < number, f"{subject} {number} comes after {last[subject]}"
+            last[subject] = number
+            places[subject, number] = offset
+    for sender in senders:
+        for number, offsets in sender.acked.items():
+            assert len(offsets) == 1, f"{sender.subject} {number} was acked {len(offsets)} times: {offsets}"
+            found = places.get((sender.subject, number))
+            assert found == offsets[0], f"{sender.subject} {number} was acked at {offsets[0]} and is at {found}"
+    return next_offset
