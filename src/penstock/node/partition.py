@@ -33,9 +33,15 @@ from penstock.node.step import Reply, Step
 from penstock.vfs import Vfs
 
 OVER_BUDGET = "over_budget"
+FENCED = "fenced"
 READ_ONLY = "read_only"
 STORE_FAILED = "store_failed"
 _REPLICAS = 1
+_CODES = {
+    FENCED: ErrorCode.STORAGE_FAILED,
+    READ_ONLY: ErrorCode.READ_ONLY,
+    OVER_BUDGET: ErrorCode.OVERLOADED,
+}
 _PARTITION = 0  # every stream has one
 
 
@@ -112,7 +118,8 @@ class Partition:
 
     def _why_closed(self) -> tuple[acks.AckError, str] | None:
         if self.log.state is not LogState.WRITABLE:
-            return acks.store_failed(f"the stream is {self.log.state.name.lower()}; see its status"), READ_ONLY
+            reason = FENCED if self.log.state is LogState.FENCED else READ_ONLY
+            return acks.store_failed(f"the stream is {reason}; see its status"), reason
         if self.in_flight_bytes > self._budget.partition_bytes_max:
             return acks.unavailable("too much waits for the disk"), OVER_BUDGET
         return None
@@ -143,8 +150,8 @@ class Partition:
     def append(self, caller: Hashable, data: bytes | memoryview, now_us: int, step: Step) -> None:
         """Append the rows of a checked message under our own offsets; `caller` is answered once they are committed."""
         if (closed := self._why_closed()) is not None:
-            code = ErrorCode.OVERLOADED if closed[1] == OVER_BUDGET else ErrorCode.READ_ONLY
-            step.replies.append(Reply(caller, RemoteError(code, closed[0].description)))
+            error, reason = closed
+            step.replies.append(Reply(caller, RemoteError(_CODES[reason], error.description)))
             return
         base_offset = self.log.log_end
         timestamp_us = max(now_us, self.log.last_timestamp_us)

@@ -134,7 +134,7 @@ class CheckAppend:
 
         try:
             codec.verify(self.raw, file="the appended batch")
-            rows = codec.check_rows(self.raw)
+            rows = codec.check_rows(self.raw, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
         for subject in pc.unique(rows.column("subject")).to_pylist():

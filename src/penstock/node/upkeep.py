@@ -91,7 +91,11 @@ class Upkeep:
     def _tell_damage(self, partition: Partition) -> None:
         damage = partition.log.damage
         for one in damage[partition.damage_told :]:
-            self._outbox.notice(f"stream {partition.stream.name!r}: damaged, and read-only from now on: {one}")
+            end = "an unknown end" if one.end_offset is None else str(one.end_offset)
+            self._outbox.notice(
+                f"stream {partition.stream.name!r} is read-only: {one.file} is damaged at byte {one.position}, "
+                f"offsets {one.base_offset} to {end} are lost: {one.reason}"
+            )
         partition.damage_told = len(damage)
 
     def _tell(self, partition: Partition, trouble: str) -> None:
@@ -104,7 +108,11 @@ class Upkeep:
         """Tell what recovery found, and sync what it left unsynced."""
         log = partition.log
         name = partition.stream.name
-        self._outbox.step.notices += [f"stream {name!r}: {note}" for note in (*log.notices, *log.cuts)]
+        for note in log.notices:
+            self._outbox.notice(f"stream {name!r}: {note}")
+        for cut in log.cuts:
+            kept = "" if cut.kept_as is None else f", kept in {cut.kept_as}"
+            self._outbox.notice(f"stream {name!r}: cut {cut.length_bytes} torn bytes{kept}: {cut.reason}")
         self._tell_damage(partition)
         self.flush(partition)
 

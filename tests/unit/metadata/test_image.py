@@ -48,6 +48,7 @@ def test_another_config_under_the_name_is_refused_and_says_why() -> None:
     other = StreamConfig(name="orders", subject="orders.*", max_bytes=5)
     image, outcomes = folded(create(), create(other))
     assert code_of(outcomes[1]) == ErrorCode.STREAM_EXISTS
+    assert isinstance(outcomes[1], RemoteError)
     assert outcomes[1].details["differences"] == {"subject": ["orders.>", "orders.*"], "max_bytes": [None, 5]}
     assert image.by_name("orders").config == ORDERS
 

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
-from penstock.base.ids import StreamId
+from penstock.base.ids import Offset, StreamId
 from penstock.batch import codec, schema
 from penstock.hot.scan import Group
 from penstock.messages import (
@@ -141,7 +142,7 @@ class Broker:
         self.open_requests: set[Hashable] = set()
         self.notices: list[str] = []
         self.steps: list[Step] = []
-        self._callers = 0
+        self._callers = self._callers_aside = 0
         self.node = Node(self.vfs, Settings(broker_version="1", address="here:1", **settings))
 
     # Life
@@ -326,7 +327,7 @@ class Broker:
 
     def create(self, name: str, subject: str | None = None, **config: Any) -> Hashable:
         """Ask for a stream; on `<name>.>` unless told otherwise."""
-        wanted = StreamConfig(name=name, subject=subject or f"{name}.>", **config)
+        wanted = msgspec.convert({"name": name, "subject": subject or f"{name}.>", **config}, StreamConfig)
         return self.request(CreateStreamRequest(config=wanted))
 
     def delete(self, name: str) -> Hashable:
@@ -335,12 +336,19 @@ class Broker:
 
     def stream(self, name: str) -> StreamInfo:
         """A stream as the broker reports it."""
-        (found,) = self.ask(MetadataRequest(names=(name,)), MetadataResponse).streams
+        caller = self.request(MetadataRequest(names=(name,)), caller=self._aside())
+        (found,) = self.answer(caller, MetadataResponse).streams
         return found
 
     def streams(self) -> dict[str, StreamInfo]:
         """All streams, by name."""
-        return {info.name: info for info in self.ask(MetadataRequest(), MetadataResponse).streams}
+        caller = self.request(MetadataRequest(), caller=self._aside())
+        return {info.name: info for info in self.answer(caller, MetadataResponse).streams}
+
+    def _aside(self) -> str:
+        """A caller for what a test wants to know, beside the callers that it is about."""
+        self._callers_aside += 1
+        return f"aside{self._callers_aside}"
 
     def stream_id(self, name: str) -> StreamId:
         """Its id."""
@@ -359,13 +367,14 @@ class Broker:
 
     def read(self, name: str) -> list[Row]:
         """Everything that readers can see."""
-        info = self.stream(name).partitions[0]
+        info = self.stream(name)
         rows: list[Row] = []
-        offset = int(info.log_start)
-        while offset < info.committed_end:
-            caller = self.fetch(name, offset)
+        offset = int(info.partitions[0].log_start)
+        while offset < info.partitions[0].committed_end:
+            request = FetchRequest(stream_id=info.stream_id, offset=Offset(offset))
+            caller = self.request(request, caller=self._aside())
             response = self.answer(caller, FetchResponse)
-            rows += [row for row in rows_of(self.payloads[caller], self.stream_id(name)) if row.offset >= offset]
+            rows += [row for row in rows_of(self.payloads[caller], info.stream_id) if row.offset >= offset]
             assert response.end_offset > offset
             offset = int(response.end_offset)
         return rows
