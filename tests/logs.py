@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
@@ -75,7 +76,7 @@ def _columns(batch: memoryview) -> tuple[list[bytes], list[bytes], list[bytes], 
     for number in range(4):
         offsets = parts[3 * number + 1].cast("i")
         data = bytes(parts[3 * number + 2])
-        columns.append([data[a:b] for a, b in zip(offsets, offsets[1:], strict=False)])
+        columns.append([data[a:b] for a, b in pairwise(offsets)])
     return columns[0], columns[1], columns[2], columns[3]
 
 

@@ -11,7 +11,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
+
+from penstock.base import limits
+from penstock.vfs import Vfs
 
 CHECKPOINT = "checkpoint"
 LINEAGE = "lineage"
@@ -35,6 +39,17 @@ def base_offset_of(name: str) -> int | None:
     match = _SEGMENT.fullmatch(name)
     offset = int(match.group(1)) if match else _OFFSET_END
     return offset if offset < _OFFSET_END else None
+
+
+def side_path(vfs: Vfs, path: str, position: int) -> str:
+    """A path for the bytes that are cut out of the file at `path` from `position` on; OSError if there are too many."""
+    directory, _, name = path.rpartition("/")
+    there = set(vfs.list(directory))
+    for number in range(limits.CUT_FILES_MAX):
+        side = f"{name}.cut-{position}" + (f".{number}" if number else "")
+        if side not in there:
+            return f"{directory}/{side}"
+    raise OSError(errno.EEXIST, f"there are {limits.CUT_FILES_MAX} side files of byte {position} already", path)
 
 
 def is_known(name: str) -> bool:

@@ -185,16 +185,23 @@ class PackedEntries:
 
 
 class FileEntries:
-    """Entries read from an index file one by one, each checked; for sealed segments, which cost no memory."""
+    """Entries read from an index file one by one, each checked; for sealed segments, which cost no memory.
+
+    IndexDamagedError if the file does not end where its segment does, at `end_position` with `end_offset`.
+    """
 
     __slots__ = ("_file", "count")
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, *, end_position: int, end_offset: int) -> None:
         self._file = file
         size = file.size()
         if size % ENTRY_BYTES or not size:
             raise IndexDamagedError(file.path, size, f"one or more entries of {ENTRY_BYTES} bytes", f"{size} bytes")
         self.count = size // ENTRY_BYTES
+        last = self.extent(self.count - 1)
+        if (last.end_position, last.end_offset) != (end_position, end_offset):
+            wanted, found = f"an end at offset {end_offset}, byte {end_position}", f"{last}"
+            raise IndexDamagedError(file.path, size - ENTRY_BYTES, wanted, found)
 
     def extent(self, number: int) -> Extent:
         """Batch `number`; IndexDamagedError if its entry fails the check."""

@@ -107,12 +107,7 @@ def mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry])
     finally:
         file.close()
     if len(rest) >= ENTRY_BYTES and any(rest):
-        there = vfs.list(directory)
-        names = (f"{files.LINEAGE}.cut-{position}.{number}" for number in range(limits.CUT_FILES_MAX))
-        name = next((name for name in names if name not in there), None)
-        if name is None:
-            raise OSError(f"{path}: there are {limits.CUT_FILES_MAX} side files already")
-        side = vfs.open(f"{directory}/{name}", create=True)
+        side = vfs.open(files.side_path(vfs, path, position), create=True)
         try:
             side.write_at(0, rest)
             side.sync()

@@ -230,16 +230,14 @@ class Recovery:
         except OSError:
             return False
         try:
-            entries = FileEntries(file)
+            entries = FileEntries(file, end_position=found.size_bytes, end_offset=next_base)
             first, last = entries.extent(0), entries.extent(entries.count - 1)
         except (OSError, IndexDamagedError):
             return False
         finally:
             file.close()
         found.last_timestamp_us = last.max_timestamp_us
-        return (first.position, first.base_offset, last.end_position, last.end_offset) == (
-            SCHEMA_BYTES, found.base_offset, found.size_bytes, next_base
-        )  # fmt: skip
+        return (first.position, first.base_offset) == (SCHEMA_BYTES, found.base_offset)
 
     def _scan(self, found: _Found, file: File, schema_mistake: CorruptionError | None) -> None:
         found.scan = scan = rebuild.scan_segment(
@@ -328,7 +326,7 @@ class Recovery:
         for each in reversed(later):
             kept_as = None
             if each.has_batches():
-                kept_as = self._side_path(each.path, 0)
+                kept_as = files.side_path(self._vfs, each.path, 0)
                 self._vfs.rename(each.path, kept_as)
             else:
                 self._vfs.remove(each.path)
@@ -344,7 +342,7 @@ class Recovery:
         try:
             kept_as = None
             if torn.behind is not None or (self._out.checkpoint is None and not _is_zeros(file, torn, one)):
-                kept_as = self._side_path(one.path, torn.position)
+                kept_as = files.side_path(self._vfs, one.path, torn.position)
                 self._copy(file, torn.position, one.size_bytes, kept_as)
             file.truncate(torn.position)
             if torn.position == 0:
@@ -357,14 +355,6 @@ class Recovery:
         cut_bytes = one.size_bytes - torn.position
         self._out.cuts.append(Cut(one.path, torn.position, cut_bytes, kept_as, torn.reason))
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
-
-    def _side_path(self, path: str, position: int) -> str:
-        there = set(self._vfs.list(self._directory))
-        for number in range(limits.CUT_FILES_MAX):
-            side = f"{path}.cut-{position}" + (f".{number}" if number else "")
-            if side.rsplit("/", 1)[-1] not in there:
-                return side
-        raise OSError(f"{path}: there are {limits.CUT_FILES_MAX} side files of position {position} already")
 
     def _copy(self, source: File, position: int, end_position: int, side_path: str) -> None:
         target = self._vfs.open(side_path, create=True)

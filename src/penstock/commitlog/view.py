@@ -90,9 +90,11 @@ class LogView:
         """
         kept = 0
         for segment in reversed(self._segments):
-            if kept + segment.size_bytes > bytes_max:
+            if kept + segment.size_bytes > bytes_max and segment.base_offset < segment.end_offset:
                 room = bytes_max - kept
-                return self._with_entries(segment, lambda entries: _start_keeping(segment, entries, room))  # noqa: B023
+                found = self._with_entries(segment, lambda entries: _start_keeping(segment, entries, room))  # noqa: B023
+                newest = self._with_entries(segment, lambda entries: entries.extent(entries.count - 1))
+                return found if found < self.log_end else newest.base_offset
             kept += segment.size_bytes
         return self.log_start
 
@@ -208,7 +210,8 @@ class LogView:
         try:
             file = self._vfs.open(files.index_path(segment.path), read_only=True)
             try:
-                return use(FileEntries(file))
+                end = {"end_position": segment.size_bytes, "end_offset": segment.end_offset}
+                return use(FileEntries(file, **end))
             finally:
                 file.close()
         except (FileNotFoundError, IndexDamagedError):
