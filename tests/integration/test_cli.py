@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -228,12 +229,26 @@ def test_a_reader_of_our_output_that_has_enough_is_fine(
     assert (err, process.returncode) == (b"", 0)
 
 
+def listening(path: Path) -> socket.socket:
+    """A socket in the place of systemd's."""
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    receiver.settimeout(TIMEOUT_S)
+    receiver.bind(str(path))
+    return receiver
+
+
 def test_serving_says_ready_once_and_stops_on_sigterm(tmp_path: Path) -> None:
     command = [*PENSTOCK, "serve", "--listen", "127.0.0.1:0", "--nats-port", "0", "--log-format", "json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    with subprocess.Popen(
-        [*command, "--data-dir", str(tmp_path / "a b")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    ) as process:
+    with (
+        listening(tmp_path / "notify") as systemd,
+        subprocess.Popen(
+            [*command, "--data-dir", str(tmp_path / "a b")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environment, "NOTIFY_SOCKET": str(tmp_path / "notify")},
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             ready = parse_ready(process.stdout.readline().decode())
@@ -244,7 +259,9 @@ def test_serving_says_ready_once_and_stops_on_sigterm(tmp_path: Path) -> None:
             )
             assert second.returncode == 1
             assert b"in use by another broker" in second.stderr
+            assert systemd.recv(4096).startswith(b"READY=1\nSTATUS=serving clients on 127.0.0.1:")
             process.send_signal(signal.SIGTERM)
+            assert systemd.recv(4096) == b"STOPPING=1"
             out, err = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()

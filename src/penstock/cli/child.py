@@ -21,6 +21,19 @@ _STOP_TIMEOUT_S = 20.0
 _LOG_LINES_MAX = 200
 _LOG_LINES_SHOWN = 20
 
+# Linux tells the broker when we die without having stopped it (kill -9), so that it does not stay behind.
+_PROGRAM = """
+import ctypes, os, signal, sys
+parent = int(sys.argv.pop(1))
+if sys.platform == "linux":
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+if os.getppid() != parent:
+    sys.exit("the process that started this broker is gone")
+from penstock.cli import main
+main()
+"""
+
 
 class ReadyLine(NamedTuple):
     """What `penstock serve` says when it serves."""
@@ -48,7 +61,8 @@ def serving(data_dir: Path, *options: str) -> Iterator[ReadyLine]:
     It gets none of our PENSTOCK_* variables: they are meant for another broker.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    command = [sys.executable, "-m", "penstock", "serve", "--data-dir", str(data_dir), *options]
+    program = [sys.executable, "-c", _PROGRAM, str(os.getpid())]
+    command = [*program, "serve", "--data-dir", str(data_dir), *options]
     # A session of its own: Ctrl-C reaches us alone, and we stop the broker in good order.
     process = subprocess.Popen(
         command,

@@ -43,7 +43,9 @@ _IN_FLIGHT_MAX = 4_000  # nats-py's own default
 _STALL_S = 30.0
 _PROGRESS_EVERY = 1_000
 _ROWS_SHOWN = 5
-_VALUE_CHARS_SHOWN = 100
+_VALUE_CHARS_MIN = 20
+_VALUE_CHARS_MAX = 100
+_OTHER_COLUMNS_CHARS = 44  # offset, subject and key, with the gaps between
 _ROUTES_SHOWN = 10
 _TIMEOUT_S = 60.0
 
@@ -193,10 +195,9 @@ def _say_disk(console: Console, data_dir: Path, messages: Messages) -> None:
 
 def _show_rows(console: Console, batch: pa.RecordBatch) -> None:
     table = output.table("offset", "subject", "key", "value", right=("offset",))
-    table.columns[3].overflow = "ellipsis"
-    table.columns[3].no_wrap = True
+    chars = max(_VALUE_CHARS_MIN, min(_VALUE_CHARS_MAX, console.width - _OTHER_COLUMNS_CHARS))
     for message in messages_of(batch.slice(0, _ROWS_SHOWN)):
-        value = output.shown_bytes(message.value, _VALUE_CHARS_SHOWN)
+        value = output.shown_bytes(message.value, chars)
         values = (message.offset, message.subject, output.shown_bytes(message.key), value)
         table.add_row(*(output.cell(value) for value in values))
     console.print()

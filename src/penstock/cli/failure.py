@@ -54,6 +54,8 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
             _forget_stdout()
             raise typer.Exit(0) from None
         except KeyboardInterrupt:
+            # What was half made at that moment may complain when it goes; nobody asked.
+            sys.unraisablehook = lambda _: None
             raise typer.Exit(INTERRUPTED) from None
         except (PenstockError, OSError, ValueError, ImportError) as error:
             if _debugging or os.environ.get(DEBUG_VARIABLE):

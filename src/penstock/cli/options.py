@@ -52,9 +52,11 @@ Timeout = Annotated[
 ]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL),
+    typer.Option(
+        "--debug", metavar="", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for scripts.")]
 
 DEFAULT_TIMEOUT = "10s"
 
@@ -119,7 +121,7 @@ def text_option(name: str, *, flag: str, metavar: str, meaning: str, panel: str 
 
 def switch(name: str, *, flag: str, meaning: str, panel: str | None = None) -> inspect.Parameter:
     """A parameter for an option without a value: True, or None when it is not given."""
-    option = typer.Option(flag, help=escape(meaning), rich_help_panel=panel, show_default=False)
+    option = typer.Option(flag, metavar="", help=escape(meaning), rich_help_panel=panel, show_default=False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[bool | None, option]
     )

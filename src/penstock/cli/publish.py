@@ -52,9 +52,13 @@ def publish(
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="With '-': each line of stdin is a message.")] = False,
+    lines: Annotated[
+        bool, typer.Option("--lines", metavar="", help="With '-': each line of stdin is a message.")
+    ] = False,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Publish the message N times.")] = 1,
-    tombstone: Annotated[bool, typer.Option("--tombstone", help="Say that the key is gone; has no value.")] = False,
+    tombstone: Annotated[
+        bool, typer.Option("--tombstone", metavar="", help="Say that the key is gone; has no value.")
+    ] = False,
     stream: Annotated[
         str | None,
         typer.Option("--stream", metavar="STREAM", help="Only this stream shall store it.", show_default=False),

@@ -44,7 +44,8 @@ def _serve(
         typer.Option("--config", metavar="FILE", help="Settings in TOML.  Default: $PENSTOCK_CONFIG, else none."),
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the settings in effect (without secrets) and stop.")
+        bool,
+        typer.Option("--print-config", metavar="", help="Print the settings in effect (without secrets) and stop."),
     ] = False,
     debug: Debug = False,
     **flags: Any,

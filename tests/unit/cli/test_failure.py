@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import typer
 
@@ -37,7 +39,10 @@ def raised(error: BaseException) -> int:
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_errors(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors(
+    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # so that it is put back
     assert raised(error) == code
     captured = capsys.readouterr()
     assert captured.err.startswith(said)
