@@ -1,0 +1,99 @@
+"""Power losses under a random load: what was answered or acked is there afterwards, in its place, once."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from penstock.vfs.faulty import CHANGES, Fault, Kind, Operation, no_faults, nth
+from penstock.vfs.memory import Keep, MemoryVfs
+from tests.unit.node.harness import Broker
+from tests.unit.node.workload import NAMES, Workload
+
+
+def do_something(workload: Workload, random: Random) -> None:
+    """One act of a client, of NATS, of the disk, or of time."""
+    name = random.choice(NAMES)
+    acts: list[tuple[int, Callable[[], None]]] = [
+        (3, lambda: workload.create(name, segment_bytes=4096)),
+        (1, lambda: workload.delete(name)),
+        (1, lambda: workload.alter(name, segment_bytes=random.choice((4096, 8192)))),
+        (8, lambda: workload.publish(name, random.randint(1, 3), random.choice((0, 0, 700)))),
+        (3, lambda: workload.append(name, random.randint(1, 3))),
+        (12, lambda: workload.run_disk(random.randrange(100))),
+        (12, lambda: workload.complete(random.randrange(100))),
+        (1, lambda: workload.broker.tick(1_500)),
+    ]
+    random.choices([act for _, act in acts], [weight for weight, _ in acts])[0]()
+
+
+def left_by(memory: MemoryVfs, random: Random) -> MemoryVfs:
+    """One of the things that a power loss now could leave."""
+    keep = random.choice((Keep.SYNCED, Keep.SUBSET, Keep.SUBSET, Keep.ALL))
+    return memory.crash_clone(keep, random if keep is Keep.SUBSET else None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_power_loss_at_every_write_boundary(seed: int) -> None:
+    random = Random(seed)
+    broker = Broker().start()
+    workload = Workload(broker)
+    crashes = 0
+
+    def cut_the_power(operation: Operation) -> None:
+        nonlocal crashes
+        if operation.kind in CHANGES:
+            crashes += 1
+            workload.check(broker.crash(memory=left_by(broker.memory, random)).start())
+
+    broker.vfs.watcher = cut_the_power
+    for _ in range(400):
+        do_something(workload, random)
+    assert crashes > 100
+    workload.settle()
+    assert sum(map(len, workload.stored.values())) > 10
+    broker.vfs.watcher = None
+    broker.stop()
+    workload.listen()
+    workload.check(broker.crash().start())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lives_of_one_data_directory(seed: int) -> None:
+    random = Random(1_000 + seed)
+    workload = Workload(Broker().start())
+    for _ in range(12):
+        for _ in range(random.randint(1, 60)):
+            do_something(workload, random)
+        after = workload.broker.crash(memory=left_by(workload.broker.memory, random)).start()
+        workload.check(after)
+        workload.go_on_with(after)
+
+
+FAULTS = {
+    "full disk": (Fault(errno.ENOSPC, 100), Kind.WRITE),
+    "no file": (Fault(errno.EMFILE), Kind.OPEN),
+    "bad sync": (Fault(errno.EIO), Kind.SYNC),
+    "bad write": (Fault(errno.EIO), Kind.WRITE),
+    "bad folder": (Fault(errno.EIO), Kind.SYNC_DIR),
+    "bad removal": (Fault(errno.EIO), Kind.REMOVE),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("seed", range(4))
+def test_one_operation_fails_somewhere(fault: str, seed: int) -> None:
+    random = Random(f"{fault} {seed}")
+    workload = Workload(Broker().start())
+    broker = workload.broker
+    broker.vfs.plan = nth(random.randrange(12), *FAULTS[fault])
+    for _ in range(150):
+        do_something(workload, random)
+    broker.vfs.plan = no_faults
+    workload.settle()
+    broker.stop()
+    workload.listen()
+    workload.check(broker.crash(memory=left_by(broker.memory, random)).start())

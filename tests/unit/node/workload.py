@@ -1,0 +1,215 @@
+"""What people do with a broker, and what they may rely on afterwards: a model that any crash is held against.
+
+Rules: a promise is what was answered or acked, and nothing else. What was asked and not answered may have happened or
+not. Every value is unique, so that a message that is there twice, or in the wrong stream, is seen.
+
+| promise                             | holds after any crash                                              |
+|-------------------------------------|--------------------------------------------------------------------|
+| a PubAck, an append's answer        | the value is at that offset of that stream, once                   |
+| a create's, alter's answer          | the stream is there under its id with that config                  |
+| a delete's answer                   | it is gone, and so are its files                                   |
+| nothing                             | what is there was sent to that stream, without holes               |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from penstock.base.config import StreamConfig
+from penstock.base.errors import RemoteError
+from penstock.base.ids import StreamId
+from penstock.messages import (
+    AlterStreamRequest,
+    AppendRequest,
+    AppendResponse,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    Request,
+)
+from tests.unit.node.harness import Broker, Executed, batch_of, nats_matches
+
+NAMES = ("a", "b", "c")
+
+
+@dataclass
+class Asked:
+    """A request that is not answered yet."""
+
+    request: Request
+    values: tuple[bytes, ...] = ()
+
+
+class Workload:
+    """Drives one broker, with disk work held back, and keeps the promises."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.begin(broker)
+        self.configs: dict[int, list[dict[str, Any]]] = {}  # of streams that were promised: those that they may have
+        self.deleting: set[int] = set()
+        self.deleted: set[int] = set()
+        self.stored: dict[int, dict[int, bytes]] = {}  # stream → offset → value that was promised
+        self.sent: dict[int, set[bytes]] = {}
+        self._values = 0
+
+    def begin(self, broker: Broker) -> None:
+        """Go on with this broker."""
+        self.broker = broker
+        broker.disk_runs_at_once = False
+        self.executed: list[Executed] = []
+        self._asked: dict[Hashable, Asked] = {}
+        self._published: dict[str, tuple[bytes, dict[str, int]]] = {}
+        self._acks_seen = 0
+
+    # Doing
+
+    def _next_value(self) -> bytes:
+        self._values += 1
+        return f"value-{self._values}".encode()
+
+    def _ask(self, request: Request, raw: bytes | bytearray = b"", values: tuple[bytes, ...] = ()) -> None:
+        caller = f"w{self._values}-{len(self._asked)}-{len(self.broker.replies)}"
+        self._asked[caller] = Asked(request, values)
+        self.broker.request(request, raw, caller=caller)
+        self.listen()
+
+    def create(self, name: str, **config: Any) -> None:
+        """Ask for a stream."""
+        wanted = msgspec.convert({"name": name, "subject": f"{name}.>", **config}, StreamConfig)
+        self._ask(CreateStreamRequest(config=wanted))
+
+    def alter(self, name: str, **changes: Any) -> None:
+        """Ask for another config, unless somebody does so already."""
+        stream_id = self.promised().get(name)
+        if stream_id is None or any(isinstance(asked.request, AlterStreamRequest) for asked in self._asked.values()):
+            return
+        self.configs[stream_id].append({**self.configs[stream_id][-1], **changes})
+        self._ask(AlterStreamRequest(name=name, stream_id=StreamId(stream_id), changes=changes))
+
+    def delete(self, name: str) -> None:
+        """Ask for a stream's end."""
+        stream_id = self.promised().get(name)
+        if stream_id is not None:
+            self.deleting.add(stream_id)
+            self._ask(DeleteStreamRequest(name=name, stream_id=StreamId(stream_id)))
+
+    def publish(self, name: str, count: int, size_bytes: int = 0) -> None:
+        """One read of the NATS connection with so many messages; all want an ack."""
+        subject = f"{name}.x"
+        streams = {p[:-2]: sid for sid, p in self.broker.nats.subscriptions.items() if nats_matches(p, subject)}
+        messages = []
+        for _ in range(count):
+            value = self._next_value().ljust(size_bytes, b".")
+            reply = f"r{self._values}"
+            self._published[reply] = (value, streams)
+            for stream_id in streams.values():
+                self.sent.setdefault(stream_id, set()).add(value)
+            messages.append((subject.encode(), reply.encode(), None, value))
+        self.broker.deliver(messages)
+        self.listen()
+
+    def append(self, name: str, count: int) -> None:
+        """A batch over the socket."""
+        stream_id = self.promised().get(name)
+        if stream_id is None:
+            return
+        values = tuple(self._next_value() for _ in range(count))
+        self.sent.setdefault(stream_id, set()).update(values)
+        raw = batch_of([(f"{name}.y", None, value, None) for value in values])
+        self._ask(AppendRequest(stream_id=StreamId(stream_id), timeout_ms=1), raw, values)
+
+    def run_disk(self, number: int) -> None:
+        """Some piece of disk work runs; the broker hears of it later."""
+        if self.broker.disk:
+            self.executed.append(self.broker.execute(number % len(self.broker.disk)))
+
+    def complete(self, number: int) -> None:
+        """The broker hears of some piece of disk work."""
+        if self.executed:
+            self.broker.complete(self.executed.pop(number % len(self.executed)))
+            self.listen()
+
+    def settle(self) -> None:
+        """All disk work is done, and the broker has heard of it."""
+        while self.broker.disk or self.executed:
+            self.run_disk(0)
+            self.complete(0)
+
+    # Promises
+
+    def promised(self) -> dict[str, int]:
+        """Name → id of streams that were promised and that nobody has asked to delete."""
+        return {
+            configs[0]["name"]: stream_id
+            for stream_id, configs in self.configs.items()
+            if stream_id not in self.deleting
+        }
+
+    def listen(self) -> None:
+        """Take note of what the broker has promised."""
+        for ack in self.broker.acks[self._acks_seen :]:
+            if not ack.err_code:
+                assert ack.body["fsynced"]
+                value, streams = self._published[ack.reply]
+                self._store(streams[ack.body["stream"]], ack.body["offset"], value)
+        self._acks_seen = len(self.broker.acks)
+        for caller in [caller for caller in self._asked if caller in self.broker.replies]:
+            self._heard(self._asked.pop(caller), self.broker.replies[caller].response)
+
+    def _store(self, stream_id: int, offset: int, value: bytes) -> None:
+        stored = self.stored.setdefault(stream_id, {})
+        assert offset not in stored, f"offset {offset} was promised twice"
+        stored[offset] = value
+
+    def _heard(self, asked: Asked, response: object) -> None:
+        request = asked.request
+        if isinstance(response, CreateStreamResponse):
+            self.configs.setdefault(response.stream.stream_id, [msgspec.to_builtins(response.stream.config)])
+        elif isinstance(response, AppendResponse):
+            assert isinstance(request, AppendRequest)
+            for number, value in enumerate(asked.values):
+                self._store(request.stream_id, response.base_offset + number, value)
+        elif isinstance(request, AlterStreamRequest) and not isinstance(response, RemoteError):
+            assert request.stream_id is not None
+            del self.configs[request.stream_id][:-1]
+        elif isinstance(request, DeleteStreamRequest) and not isinstance(response, RemoteError):
+            assert request.stream_id is not None
+            self.deleted.add(request.stream_id)
+
+    def check(self, after: Broker) -> None:
+        """Hold the promises against a broker that was just started."""
+        after.settle()
+        found = {int(info.stream_id): info for info in after.streams().values()}
+        for stream_id, configs in self.configs.items():
+            if stream_id not in self.deleting:
+                assert msgspec.to_builtins(found[stream_id].config) in configs
+        assert not self.deleted & found.keys()
+        for stream_id, info in found.items():
+            rows = after.read(info.name)
+            assert info.partitions[0].state == "online", info
+            assert [row.offset for row in rows] == list(range(len(rows)))
+            values = [row.value for row in rows]
+            assert len(set(values)) == len(values)
+            assert set(values) <= self.sent.get(stream_id, set())
+            for offset, value in self.stored.get(stream_id, {}).items():
+                assert values[offset] == value
+        folders = {path.split("/")[1] for path in after.memory.files() if path.startswith("streams/")}
+        assert folders == {f"{stream_id:08d}-{info.name}" for stream_id, info in found.items()}
+        assert not any(path.startswith("quarantine/") for path in after.memory.files())
+
+    def go_on_with(self, after: Broker) -> None:
+        """After a crash: what this broker shows is what it promises from now on."""
+        found = after.streams()
+        for info in found.values():
+            rows = after.read(info.name)
+            self.stored[info.stream_id] = {row.offset: row.value or b"" for row in rows}
+            self.configs[info.stream_id] = [msgspec.to_builtins(info.config)]
+        ids = {int(info.stream_id) for info in found.values()}
+        self.deleted |= self.deleting - ids
+        self.deleting -= ids
+        self.configs = {stream_id: configs for stream_id, configs in self.configs.items() if stream_id in ids}
+        self.begin(after)
