@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli.app import app
 from penstock.cli.child import ReadyLine, parse_ready, serving
+from penstock.cli.options import complete_stream
 
 TIMEOUT_S = 30.0
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -288,3 +289,25 @@ def test_help_is_quick() -> None:
     modules = {line.rpartition("|")[2].strip() for line in imported.splitlines()}
     # What takes long to import is not: that keeps it below 400 ms on any machine.
     assert not modules & {"pyarrow", "pyarrow.lib", "nats", "asyncio", "ssl", "penstock.client.aio", "penstock.node"}
+
+
+def test_names_of_streams_are_completed(
+    run: Run, broker: ReadyLine, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SERVER", broker.client)
+    assert complete_stream(stream[:-3]) == [stream]
+    assert complete_stream("no-such") == []
+    monkeypatch.setenv("PENSTOCK_SERVER", "127.0.0.1:1")
+    assert complete_stream(stream[:-3]) == []
+
+
+def test_the_shell_gets_completions(broker: ReadyLine, stream: str) -> None:
+    environment = {
+        **os.environ,
+        "PENSTOCK_SERVER": broker.client,
+        "_PENSTOCK_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"penstock read {stream[:-3]}",
+        "COMP_CWORD": "2",
+    }
+    done = subprocess.run(PENSTOCK, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert done.stdout.decode().split() == [stream]

@@ -11,8 +11,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -68,7 +67,7 @@ def run(data_dir: Path, rows: int | None) -> None:
 def _run(console: Console, ready: ReadyLine, messages: Messages) -> None:
     with blocking.connect(ready.client, name="penstock-demo", timeout=_TIMEOUT_S) as client:
         stream = _fresh_stream(console, client)
-        with _progress(console, len(messages.values)) as advance:
+        with output.progress("Publishing", len(messages.values)) as advance:
             seconds = asyncio.run(_publish(ready.nats, messages, advance))
         _say_published(console, messages, seconds)
         expected = Expected(messages)
@@ -232,25 +231,6 @@ def _what_next(console: Console, data_dir: Path) -> None:
         if why:
             console.print(f"  # {why}", style="dim", soft_wrap=True)
         console.print(f"  {command}", soft_wrap=True)
-
-
-@contextmanager
-def _progress(console: Console, total: int) -> Iterator[Callable[[int], None]]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True
-    ) as bar:
-        task = bar.add_task("Publishing", total=total)
-        yield lambda acked: bar.update(task, completed=acked)
 
 
 # Around it

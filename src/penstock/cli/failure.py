@@ -106,6 +106,8 @@ def say_error(text: str) -> None:
 
 def printable(text: str) -> str:
     """`text` with control characters escaped: names and payloads are other people's."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

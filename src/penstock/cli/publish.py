@@ -159,7 +159,7 @@ def _publish_many(
     """Publish with acks in flight; the first failure ends it, and says how far it got."""
     started_s = time.perf_counter()
     tally = _Tally()
-    with _progress(total) as advance:
+    with output.progress("Publishing", total) as advance:
         try:
             for sent, value in enumerate(values, 1):
                 tally.waiting.append(client.publish_nowait(subject, value, **options))
@@ -202,19 +202,3 @@ class _Tally:
                 first, last = self.ranges.get(ack.stream, (ack.offset, ack.offset))
                 self.ranges[ack.stream] = min(first, ack.offset), max(last, ack.offset)
         del self.waiting[:taken]
-
-
-def _progress(total: int | None) -> Any:
-    from contextlib import contextmanager
-
-    @contextmanager
-    def shown() -> Iterator[Any]:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-        console = output.console(stderr=True)
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda done: bar.update(task, completed=done)
-
-    return shown()

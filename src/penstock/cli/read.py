@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import places
+from penstock.cli import output, places
 from penstock.cli.failure import clearly
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -111,7 +111,8 @@ def read(
         stop = None if to_place is None else _start(client, stream, to_place, seconds)
         source = client.read(stream, begin, end=stop, follow=follow, batch_rows_max=_BATCH_ROWS_MAX, timeout=seconds)
         with closing(source):
-            _print(_limited(_chosen(source, key, subject), limit), chosen)
+            batches = source if follow else _with_progress(client, stream, begin, source, seconds)
+            _print(_limited(_chosen(batches, key, subject), limit), chosen)
 
 
 def _start(client: Client, stream: str, place: Start | places.LastMessages, timeout: float) -> Start:
@@ -121,6 +122,20 @@ def _start(client: Client, stream: str, place: Start | places.LastMessages, time
 
     at = client.offsets(stream, LATEST, timeout=timeout)
     return max(at.log_start, at.committed_end - place.message_count)
+
+
+def _with_progress(
+    client: Client, stream: str, begin: Start, batches: Iterator[pa.RecordBatch], timeout: float
+) -> Iterator[pa.RecordBatch]:
+    """`batches`, with a bar where the messages themselves go elsewhere than to the terminal."""
+    if sys.stdout.isatty() or not sys.stderr.isatty():
+        yield from batches
+        return
+    at = client.offsets(stream, begin, timeout=timeout)
+    with output.progress("Reading", at.committed_end - at.offset) as advance:
+        for batch in batches:
+            advance(batch.column("offset")[-1].as_py() + 1 - at.offset)
+            yield batch
 
 
 def _chosen(batches: Iterator[pa.RecordBatch], key: str | None, subject: str | None) -> Iterator[pa.RecordBatch]:
