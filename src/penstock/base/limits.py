@@ -43,6 +43,7 @@ METADATA_STREAMS_MAX = 1_000  # streams in one page of metadata
 IN_FLIGHT_REQUESTS_MAX = 256  # per connection; further frames stay in the socket
 WRITE_QUEUE_BYTES_MAX = 128 * MIB  # answers that wait for one connection; beyond it no request is read
 HELLO_TIMEOUT_MS = 5_000
+WRITE_QUEUE_PARTS_MAX = 256  # the same, counted: a part of a file holds it open
 WRITE_STALL_MS_MAX = 30_000  # a client that takes no byte for so long is cut off
 
 # Ingest

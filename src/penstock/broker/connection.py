@@ -28,7 +28,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import HelloRequest, Request, Response
 from penstock.node.step import Extent
-from penstock.vfs import File
+from penstock.vfs import File, Vfs
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
 
 _READ_BYTES = 256 * limits.KIB
@@ -64,10 +64,12 @@ class ConnectionOwner(Protocol):
 class _Range:
     """A part of a file that still has to be sent."""
 
+    vfs: Vfs
     file: File
     position: int
     length: int
     warm_end: int = 0  # up to here the page cache has it
+    is_last_user: bool = True  # else the next range in the queue goes on with the same file
 
 
 class Progress(NamedTuple):
@@ -108,8 +110,9 @@ class Connection:
         self._shut = False
         self._closed = False
         self._reading = False
+        self._taking = False  # frames are being taken: an answer that is given at once must not begin to take more
         self._writing = False
-        self._warming = False
+        self._warming: File | None = None  # a disk thread reads from it
         self._last_read_us = self._last_write_us = elapsed_us()
         self._set_reading(True)
 
@@ -141,25 +144,30 @@ class Connection:
         self._take_frames()
 
     def _take_frames(self) -> None:
-        while not self._closing and not self._closed:
-            if self._is_full:
-                self._set_reading(False)
-                return
-            try:
+        if self._taking:
+            return
+        self._taking = True
+        try:
+            while not self._closing and not self._closed:
+                if self._is_full:
+                    self._set_reading(False)
+                    return
                 frame = self._decoder.next_frame()
-            except RemoteError as error:
-                self._refuse(Frame(0, 0, 0, b"", b""), error)
-                return
-            if frame is None:
-                self._set_reading(True)
-                return
-            self._take_frame(frame)
+                if frame is None:
+                    self._set_reading(True)
+                    return
+                self._take_frame(frame)
+        except RemoteError as error:
+            self._refuse(Frame(0, 0, 0, b"", b""), error)
+        finally:
+            self._taking = False
 
     @property
     def _is_full(self) -> bool:
         return (
             len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX
             or self._output.waiting_bytes > limits.WRITE_QUEUE_BYTES_MAX
+            or len(self._output.queue) > limits.WRITE_QUEUE_PARTS_MAX
         )
 
     def _take_frame(self, frame: Frame) -> None:
@@ -213,8 +221,10 @@ class Connection:
             self._take_frames()
 
     def _reply_extent(self, caller: Caller, response: Response, extent: Extent) -> None:
+        last = self._output.queue[-1] if self._output.queue else None
+        shared = isinstance(last, _Range) and last.vfs is extent.vfs and last.file.path == extent.path
         try:
-            file = extent.vfs.open(extent.path)
+            file = last.file if isinstance(last, _Range) and shared else extent.vfs.open(extent.path, read_only=True)
         except OSError as error:
             text = f"the broker cannot open {extent.path}: {error}"
             failed = RemoteError(ErrorCode.STORAGE_FAILED, text)
@@ -226,8 +236,10 @@ class Connection:
             file.close()
             self._send(head, data)
             return
+        if isinstance(last, _Range) and shared:
+            last.is_last_user = False
         self._enqueue(memoryview(head))
-        self._enqueue(_Range(file, extent.position, extent.length))
+        self._enqueue(_Range(extent.vfs, file, extent.position, extent.length))
         self._flush()
 
     def _send(self, *parts: bytes | bytearray) -> None:
@@ -243,7 +255,7 @@ class Connection:
         self._output.waiting_bytes += part.length if isinstance(part, _Range) else len(part)
 
     def _flush(self) -> None:
-        if not self._writing and not self._warming:
+        if not self._writing and self._warming is None:
             self._writable()
 
     def _writable(self) -> None:
@@ -273,7 +285,8 @@ class Connection:
         if isinstance(part, _Range):
             sent = self._send_range(part)
             if sent and not part.length:
-                part.file.close()
+                if part.is_last_user:
+                    part.file.close()
                 self._output.queue.popleft()
         else:
             more = socket.MSG_MORE if len(self._output.queue) > 1 else 0
@@ -304,12 +317,12 @@ class Connection:
         return sent
 
     def _read_ahead(self, part: _Range, size: int) -> None:
-        self._warming = True
+        self._warming = file = part.file
         self._set_writing(False)
-        file, position = part.file, part.position
+        position = part.position
 
         def done() -> None:
-            self._warming = False
+            self._warming = None
             part.warm_end = position + size
             if self._closed:
                 file.close()
@@ -333,7 +346,7 @@ class Connection:
         """What the server's sweep needs to see who is dead."""
         owes_bytes = not self._hello_done or self._decoder.in_frame or self._closing
         reading = owes_bytes and (self._reading or self._closing)
-        stalled = bool(self._output.queue) and not self._warming
+        stalled = bool(self._output.queue) and self._warming is None
         return Progress(self._last_read_us if reading else None, self._last_write_us if stalled else None)
 
     @property
@@ -370,7 +383,7 @@ class Connection:
         self._set_writing(False)
         self._closed = True
         for part in self._output.queue:
-            if isinstance(part, _Range) and not self._warming:
+            if isinstance(part, _Range) and part.file is not self._warming:
                 part.file.close()
         self._output.queue.clear()
         self._socket.close()

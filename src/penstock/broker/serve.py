@@ -7,9 +7,11 @@ undoes what was done before it. Order of a stop: no new connections; drain NATS;
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -35,6 +37,7 @@ _log = logging.getLogger("penstock.broker")
 FIRST_LINK_TIMEOUT_MS = 5_000
 """How long a start waits for NATS before it serves reads without it."""
 STOP_TIMEOUT_S = 10.0
+OPEN_FILES = 65_536  # asked for, where the system allows it
 THREAD_SWITCH_S = 0.0005  # a disk thread that decodes must not keep the loop waiting for the default 5 ms
 
 
@@ -54,11 +57,21 @@ def run(config: BrokerConfig, *, ready: Callable[[Addresses], None]) -> int:
     import pyarrow.compute  # noqa: F401 (takes a while: no client's first append shall wait for it)
 
     sys.setswitchinterval(THREAD_SWITCH_S)
+    _raise_file_limit()
     try:
         return asyncio.run(_serve(config, ready))
     except (PenstockError, OSError) as error:
         _log.error("%s", error)
         return 1
+
+
+def _raise_file_limit() -> None:
+    """A shell's usual soft limit of 1,024 files is less than the connections that a broker takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # then it is as it was
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(config: BrokerConfig, ready: Callable[[Addresses], None]) -> int:

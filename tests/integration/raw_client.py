@@ -1,0 +1,68 @@
+"""A client without manners: sends any bytes to a broker, and reads what comes back only when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from penstock.base import limits
+from penstock.messages import HelloRequest, Request
+from penstock.wire import Frame, FrameDecoder, encode_request
+
+HELLO = encode_request(HelloRequest(client_name="raw", client_version="0"), 1)
+_TIMEOUT_S = 20.0
+
+
+class RawClient:
+    """One TCP connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._decoder = FrameDecoder(limits.RESPONSE_BYTES_MAX)
+
+    def send(self, data: bytes) -> None:
+        """Write; not waiting until it is taken."""
+        self.writer.write(data)
+
+    def ask(self, request: Request, correlation_id: int) -> None:
+        """Write one request."""
+        self.send(encode_request(request, correlation_id))
+
+    async def frame(self) -> Frame | None:
+        """The next frame, or None at the end of the connection."""
+        async with asyncio.timeout(_TIMEOUT_S):
+            while (frame := self._decoder.next_frame()) is None:
+                try:
+                    data = await self.reader.read(1 << 18)
+                except ConnectionError:
+                    return None
+                if not data:
+                    return None
+                self._decoder.receive(data)
+            return frame
+
+    async def hello(self) -> None:
+        """Introduce ourselves."""
+        self.send(HELLO)
+        frame = await self.frame()
+        assert frame is not None
+        assert frame.correlation_id == 1
+
+    async def is_closed(self) -> bool:
+        """Whether the broker has closed, once all that it sent is read."""
+        while await self.frame() is not None:
+            pass
+        return True
+
+
+@asynccontextmanager
+async def raw_client(address: str, *, receive_bytes: int = 1 << 16) -> AsyncIterator[RawClient]:
+    """Connected to HOST:PORT; nothing is said yet. It holds about `receive_bytes` that nobody has asked for."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=receive_bytes)
+    try:
+        yield RawClient(reader, writer)
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,160 @@
+"""How a fetch gets to its client: sendfile from the page cache, read ahead by a thread where it is cold, no block read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import penstock
+from penstock import aio
+from tests.broker_process import BrokerProcess, Lines, running_broker
+from tests.integration.publishers import connected_to
+
+CHILD = str(Path(__file__).parent / "child")
+MESSAGE_BYTES = 500_000
+MESSAGES = 40
+
+
+def _segments(broker: BrokerProcess) -> list[Path]:
+    return sorted(broker.data_dir.glob("streams/*/0/*.arrows"))
+
+
+async def _fill(client: aio.Client, name: str) -> list[bytes]:
+    rng = random.Random(7)
+    values = [rng.randbytes(MESSAGE_BYTES) for _ in range(MESSAGES)]
+    await client.create_stream(name, name, segment_bytes=8_000_000)
+    for value in values:
+        await client.append(name, [{"value": value}])
+    return values
+
+
+@contextmanager
+def _traced(pid: int) -> Iterator[Lines | None]:
+    """The sendfile calls of a process as strace(1) sees them; None where there is no strace."""
+    if shutil.which("strace") is None:
+        yield None
+        return
+    command = ["strace", "-f", "-q", "-e", "trace=sendfile", "-p", str(pid)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as tracer:
+        assert tracer.stderr is not None
+        lines = Lines(tracer.stderr)
+        try:
+            # It says nothing when it is attached; the kernel does.
+            status = Path(f"/proc/{pid}/status")
+            while f"TracerPid:\t{tracer.pid}\n" not in status.read_text():
+                assert tracer.poll() is None, lines.text
+            yield lines
+        finally:
+            tracer.terminate()
+            tracer.wait()
+            lines.close()
+
+
+async def test_fetches_go_out_with_sendfile(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    environment = {"PYTHONPATH": CHILD, "TEST_CALLS_FILE": str(calls)}
+    with running_broker(tmp_path / "data", environment=environment) as broker:
+        async with await broker.client() as client:
+            values = await _fill(client, "sent")
+            assert calls.read_bytes().count(b"s") == 0
+            with _traced(broker.pid) as lines:
+                found = [message.value async for message in client.messages("sent")]
+                assert found == values
+            sent = calls.read_bytes().count(b"s")
+            assert sent >= MESSAGES * MESSAGE_BYTES / (256 * 1024)  # in bounded slices
+            if lines is not None:
+                results = [
+                    line.rpartition("= ")[2].split()[0] for line in lines.text.splitlines() if "sendfile" in line
+                ]
+                sent_bytes = sum(int(result) for result in results if result.isdigit())
+                assert sent_bytes >= MESSAGES * MESSAGE_BYTES
+
+
+def _tells_what_is_cached(file: Path) -> bool:
+    """Drop a file from the page cache; whether the file system then says that it is not there."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.preadv(descriptor, [bytearray(1)], os.fstat(descriptor).st_size // 2, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        assert error.errno == errno.EOPNOTSUPP
+        return False
+    else:
+        return False  # kept in memory, as by a tmpfs
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_cold_file_is_read_by_a_thread_before_it_is_sent(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    environment = {"PYTHONPATH": CHILD, "TEST_CALLS_FILE": str(calls)}
+    with running_broker(tmp_path / "data", environment=environment) as broker:
+        async with await broker.client() as client:
+            values = await _fill(client, "cold")
+            assert [message.value async for message in client.messages("cold")] == values
+            warm = calls.read_bytes().count(b"a")
+            cold = [_tells_what_is_cached(file) for file in _segments(broker)]
+            assert [message.value async for message in client.messages("cold")] == values
+            ahead = calls.read_bytes().count(b"a") - warm
+            assert (ahead >= len(cold)) if all(cold) else (ahead >= 0)
+            # Cold again, and the reader leaves in the middle of it: the broker does not mind.
+            for file in _segments(broker):
+                _tells_what_is_cached(file)
+            files = broker.open_files()
+            for _ in range(20):
+                async with await broker.client() as impatient:
+                    async for _ in impatient.read("cold"):
+                        break
+            assert [message.value async for message in client.messages("cold")] == values
+            assert broker.open_files() <= files + 2
+
+
+async def test_a_consumer_at_the_tail_causes_no_block_reads(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client, connected_to(broker.nats_url) as connection:
+            await client.create_stream("tail", "tail")
+            js = connection.jetstream()
+            reader = client.messages("tail", follow=True)
+            await js.publish("tail", b"first")
+            assert (await anext(reader)).value == b"first"
+            before = broker.io_counts()
+            for round_number in range(20):
+                futures = [await js.publish_async("tail", bytes(1_000)) for _ in range(500)]
+                seen = [(await anext(reader)).offset for _ in futures]
+                assert seen == list(range(1 + round_number * 500, 501 + round_number * 500))
+                for future in futures:
+                    await future
+            await reader.aclose()
+            after = broker.io_counts()
+            figures = {name: after[name] - before[name] for name in after}
+            print("10,000 messages of 1,000 bytes, followed at the tail:", figures)
+            assert figures["read_bytes"] <= 8_192  # none of the 10 MB; ext4 may need one of its own block maps
+            assert figures["wchar"] > 20_000_000  # once into the log, once out to the consumer
+
+
+async def test_more_clients_than_a_shell_usually_allows_files(tmp_path: Path) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    def few_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+
+    with running_broker(tmp_path / "data", before_exec=few_files) as broker:
+        clients = [await broker.client() for _ in range(150)]
+        try:
+            assert (await clients[-1].status()).connections == 150
+            await clients[0].create_stream("many", "many")
+            assert await clients[1].publish("many", b"x") == penstock.PubAck("many", 0, 0, False, 1, 1, True)
+        finally:
+            for client in clients:
+                await client.close()
