@@ -34,7 +34,7 @@ _MICROSECONDS = {
     "d": 86_400 * 10**6,
     "w": 7 * 86_400 * 10**6,
 }
-_NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,9})?"
+_NUMBER = r"[0-9]{1,20}(?:\.[0-9]{1,9})?"
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
 _DURATION = re.compile(rf"(?:{_NUMBER}\s*[a-z]*\s*)+", re.IGNORECASE)
 _DURATION_PART = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)

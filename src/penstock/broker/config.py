@@ -278,8 +278,14 @@ def _build(given: Mapping[str, _Given], mistakes: _Mistakes) -> BrokerConfig | N
         broker_in_flight_bytes=value["broker_in_flight_bytes"],
         disk_threads=value["disk_threads"],
         origins=MappingProxyType({name: at.origin for name, at in given.items()}),
-        shown=MappingProxyType({**value, "nats": [str(server) for server in servers or ()] or EMBEDDED}),
+        shown=MappingProxyType(_shown(value, servers)),
     )
+
+
+def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> dict[str, Any]:
+    """The settings as they may be shown: of a secret only whether it is set."""
+    without_secrets = {name: "***" if SETTINGS[name].secret and one is not None else one for name, one in value.items()}
+    return {**without_secrets, "nats": [str(server) for server in servers or ()] or EMBEDDED}
 
 
 def _with_origins(given: Mapping[str, _Given], texts: list[str], prefix: str, but_not: str = " ") -> list[str]:

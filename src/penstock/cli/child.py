@@ -21,6 +21,7 @@ _STOP_TIMEOUT_S = 20.0
 _LOG_LINES_MAX = 200
 _LOG_LINES_SHOWN = 20
 
+# Without the working directory on its path (-P): a folder of somebody's there is not to be imported.
 # Linux tells the broker when we die without having stopped it (kill -9), so that it does not stay behind.
 _PROGRAM = """
 import ctypes, os, signal, sys
@@ -61,7 +62,7 @@ def serving(data_dir: Path, *options: str) -> Iterator[ReadyLine]:
     It gets none of our PENSTOCK_* variables: they are meant for another broker.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    program = [sys.executable, "-c", _PROGRAM, str(os.getpid())]
+    program = [sys.executable, "-P", "-c", _PROGRAM, str(os.getpid())]
     command = [*program, "serve", "--data-dir", str(data_dir), *options]
     # A session of its own: Ctrl-C reaches us alone, and we stop the broker in good order.
     process = subprocess.Popen(

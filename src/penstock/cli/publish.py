@@ -41,6 +41,23 @@ EXAMPLES = examples(
 _PROGRESS_EVERY = 500
 
 
+_Nats = Annotated[
+    str | None,
+    typer.Option(
+        "--nats",
+        metavar="URL",
+        help="The nats-server to publish to.  Default: what the broker says.",
+        rich_help_panel=CONNECTION_PANEL,
+    ),
+]
+_NatsCreds = Annotated[
+    str | None,
+    typer.Option(
+        "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
+    ),
+]
+
+
 @clearly
 def publish(
     ctx: typer.Context,
@@ -65,21 +82,8 @@ def publish(
     ] = None,
     ack: Annotated[str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")] = "all",
     as_json: Json = False,
-    nats: Annotated[
-        str | None,
-        typer.Option(
-            "--nats",
-            metavar="URL",
-            help="The nats-server to publish to.  Default: what the broker says.",
-            rich_help_panel=CONNECTION_PANEL,
-        ),
-    ] = None,
-    nats_creds: Annotated[
-        str | None,
-        typer.Option(
-            "--nats-creds", metavar="FILE", help="NATS credentials file (.creds).", rich_help_panel=CONNECTION_PANEL
-        ),
-    ] = None,
+    nats: _Nats = None,
+    nats_creds: _NatsCreds = None,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,

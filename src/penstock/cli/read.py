@@ -50,19 +50,32 @@ class Format(StrEnum):
     ARROW = "arrow"
 
 
+_From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="PLACE",
+        help="Begin here: earliest, latest, an offset, -N (the last N messages), an age such as 30s or '5m ago', "
+        "or a time (UTC, if it names no zone).",
+    ),
+]
+_Shape = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        "-o",
+        metavar="table|json|raw|arrow",
+        help="table; json (an object a line); raw (each value and a line end); arrow (an Arrow IPC stream).  "
+        "Default: table on a terminal, else json.",
+    ),
+]
+
+
 @clearly
 def read(
     ctx: typer.Context,
     stream: StreamArgument,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="PLACE",
-            help="Begin here: earliest, latest, an offset, -N (the last N messages), an age such as 30s or '5m ago', "
-            "or a time (UTC, if it names no zone).",
-        ),
-    ] = "earliest",
+    start: _From = "earliest",
     end: Annotated[
         str | None,
         typer.Option("--to", metavar="PLACE", help="End before here.  Default: where the log ends now."),
@@ -73,16 +86,7 @@ def read(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Print at most N messages.")
     ] = None,
-    shape: Annotated[
-        Format | None,
-        typer.Option(
-            "--format",
-            "-o",
-            metavar="table|json|raw|arrow",
-            help="table; json (an object a line); raw (each value and a line end); arrow (an Arrow IPC stream).  "
-            "Default: table on a terminal, else json.",
-        ),
-    ] = None,
+    shape: _Shape = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")] = None,
     subject: Annotated[
         str | None, typer.Option("--subject", metavar="PATTERN", help="Only subjects that match, such as 'orders.*'.")

@@ -127,6 +127,7 @@ def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
     environment = {"PENSTOCK_NATS": "nats://me:pass-in-url@h:1,h2", "PENSTOCK_NATS_TOKEN_FILE": str(tmp_path / "token")}
     config = load(environment=environment)
     other = load(environment={}, flags={"nats": "h", "nats_user": "me", "nats_password": "pass-in-flag"})
+    assert "pass-in-flag" not in str(other.shown)
     shown = repr(config) + str(config) + to_toml(config) + repr(other) + to_toml(other)
     for secret in ("t0ken-in-a-file", "pass-in-url", "pass-in-flag"):
         assert secret not in shown

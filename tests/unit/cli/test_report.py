@@ -1,0 +1,82 @@
+"""What is wrong is shown, and what is shown cannot command a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from penstock.base.config import StreamConfig
+from penstock.base.ids import LeaderEpoch, Offset, StreamId, TimestampUs
+from penstock.cli import report
+from penstock.messages import DamageInfo, GapInfo, PartitionInfo, StreamInfo
+
+
+def stream(**partition: object) -> StreamInfo:
+    numbers = {
+        "leader_epoch": LeaderEpoch(1),
+        "log_start": Offset(5),
+        "committed_end": Offset(12),
+        "log_end": Offset(12),
+    }
+    part = PartitionInfo(**{**numbers, **partition})
+    return StreamInfo(
+        stream_id=StreamId(1), config=StreamConfig(name="orders", subject="orders.[red].>"), partitions=(part,)
+    )
+
+
+def shown(info: StreamInfo) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=200, markup=False, highlight=False)
+    console.print(report.stream_table([info]))
+    console.print(report.pairs(report.stream_pairs(info)))
+    report.print_trouble(console, info, info.partitions[0])
+    return out.getvalue()
+
+
+def test_a_healthy_stream_has_no_trouble() -> None:
+    text = shown(stream(size_bytes=3 * 2**20, segment_count=2))
+    assert "orders.[red].>" in text  # not taken for markup
+    assert "5 to 11" in text
+    assert "3.0 MiB in 2 segment files" in text
+    assert "not committed" not in text
+    for word in ("Damage", "Gaps", "Not stored", "is online"):
+        assert word not in text
+
+
+def test_an_empty_stream_says_which_offset_comes_next() -> None:
+    assert "none (next is 12)" in shown(stream(log_start=Offset(12)))
+
+
+def test_trouble_is_shown_with_its_place_and_its_numbers() -> None:
+    damage = DamageInfo(
+        file="0.arrows",
+        position=4096,
+        expected="crc 1",
+        found="crc 2\x1b[2J",
+        base_offset=Offset(7),
+        end_offset=Offset(9),
+    )
+    gaps = (
+        GapInfo(start_us=TimestampUs(0), end_us=TimestampUs(1_500_000), reason="NATS was away"),
+        GapInfo(start_us=TimestampUs(10_000_000), reason="slow consumer"),
+    )
+    text = shown(
+        stream(
+            state="read_only",
+            state_reason="damaged",
+            damage=(damage,),
+            gaps=gaps,
+            dropped={"over the limit": 1200, "none": 0},
+            log_end=Offset(20),
+        )
+    )
+    assert "read_only" in text
+    assert "Stream orders is read_only: damaged" in text
+    assert "0.arrows at byte 4096: expected crc 1, found crc 2\\x1b[2J; offsets 7 to 8 cannot be read" in text
+    assert "1970-01-01 00:00:00.000Z for 1.5s: NATS was away" in text
+    assert "1970-01-01 00:00:10.000Z until now: slow consumer" in text
+    assert "1,200: over the limit" in text
+    assert "  0: none" not in text
+    assert "not committed yet" in text
+    assert "\x1b" not in text
