@@ -1,4 +1,4 @@
-"""How a fetch gets to its client: sendfile from the page cache, read ahead by a thread where it is cold, no block read."""
+"""How a fetch gets to its client: sendfile from the page cache, read ahead by a thread where it is cold."""
 
 from __future__ import annotations
 
@@ -88,8 +88,9 @@ def _tells_what_is_cached(file: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError as error:
-        assert error.errno == errno.EOPNOTSUPP
-        return False
+        if error.errno == errno.EOPNOTSUPP:
+            return False
+        raise
     else:
         return False  # kept in memory, as by a tmpfs
     finally:

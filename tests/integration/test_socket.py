@@ -35,6 +35,7 @@ def _frame(frame_bytes: int, api: int, version: int, correlation_id: int, body_b
 
 
 _TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(200)
+_WRONG_TYPES = msgspec.msgpack.encode({"client_name": 3})
 
 BEFORE_HELLO = {
     "http": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", ErrorCode.TOO_LARGE),
@@ -227,12 +228,15 @@ async def test_two_hundred_connections_at_once(broker: BrokerProcess, client: ai
             arrived.append(number)
             if len(arrived) == 200:
                 all_there.set()
-            await asyncio.wait_for(all_there.wait(), 20)
-            assert (await own.status()).connections >= 200
+            await asyncio.wait_for(seen.wait(), 20)
 
     arrived: list[int] = []
-    all_there = asyncio.Event()
-    await asyncio.gather(*map(one, range(200)))
+    all_there, seen = asyncio.Event(), asyncio.Event()
+    crowd = asyncio.gather(*map(one, range(200)))
+    await asyncio.wait_for(all_there.wait(), 20)
+    assert (await client.status()).connections == 201
+    seen.set()
+    await crowd
     await eventually(lambda: _only_ours(client), "all of them are gone")
 
 
