@@ -83,6 +83,7 @@ def whole() -> bytes:
 
 
 WHOLE = whole()
+HEAD_BYTES = 8
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
@@ -117,7 +118,8 @@ def _check_damaged(data: bytes) -> None:
     found = [entry.command for entry in entries]
     assert found == COMMANDS[: len(found)]
     if note is None:
-        assert content(vfs).startswith(data)
+        # A head that was never written whole is begun anew; otherwise nothing has changed.
+        assert content(vfs).startswith(data) or (len(data) < HEAD_BYTES and not any(data))
     else:
         (side,) = (path for path in vfs.files() if path != JOURNAL_PATH)
         position = int(side.rpartition("-")[2])

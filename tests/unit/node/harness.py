@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
-from penstock.base.errors import RemoteError
+from penstock.base.errors import PenstockError, RemoteError
 from penstock.base.ids import Offset, StreamId
 from penstock.batch import codec, schema
 from penstock.hot.scan import Group
@@ -226,7 +226,7 @@ class Broker:
         error: Exception | None = None
         try:
             work.run()
-        except Exception as raised:  # noqa: BLE001 - as a disk thread hands it back
+        except (OSError, PenstockError) as raised:  # anything else is a mistake of ours, and fails the test
             error = raised
         return Executed(work, error)
 

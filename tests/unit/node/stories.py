@@ -1,7 +1,7 @@
 """The commands of a story, carried out on a broker in memory; each gives the lines that a person would see.
 
-Rules: a line says who hears what: `-> c1 …` an answer, `=> r …` an ack on the reply subject r, `! …` a notice. What waits
-for the disk is shown only when a story asks for it.
+Rules: a line says who hears what: `-> c1 …` an answer, `=> r …` an ack on the reply subject r, `! …` a notice. What
+waits for the disk is shown only when a story asks for it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `disk broken`                                      | writes fail half-way and cannot be undone                       |
 | `disk KIND fails ERROR [bytes=N]`, `disk works`    | every operation of that kind fails                              |
 | `tick MS`, `clock back MS`                         | time passes; the calendar is set back                           |
-| `nats down REASON`, `back`, `silent`, `refuses NAME`| the connection to NATS; `silent` confirms nothing               |
+| `nats down REASON`, `back`, `silent`               | the connection to NATS; `silent` confirms nothing               |
+| `nats refuses NAME`                                | it does not let the broker subscribe for that stream            |
 | `subscriptions`                                    | what NATS delivers to the broker                                |
 | `gone CALLER`, `stop`, `restart`, `crash`          | a client leaves; the broker's ends                              |
 | `folder PATH`, `files [PREFIX]`                    | a stranger's folder; what is on the disk                        |
