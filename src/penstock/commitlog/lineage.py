@@ -97,8 +97,16 @@ def rewrite(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
     vfs.sync_dir(directory)
 
 
-def mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]) -> None:
-    """Write the file anew with `entries`; what could not be read in it is kept in a side file. OSError."""
+def recover(vfs: Vfs, directory: str, found: Read, log_start: int, log_end: int) -> tuple[LineageEntry, ...]:
+    """What a log from `log_start` to `log_end` makes of the lineage that was found; the file is mended. OSError."""
+    entries = still_needed(found.entries, log_start, log_end)
+    if found.mistake is not None or entries != found.entries:
+        _mend(vfs, directory, found, entries)
+    return entries
+
+
+def _mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]) -> None:
+    """Write the file anew with `entries`; what could not be read in it is kept in a side file."""
     path = f"{directory}/{files.LINEAGE}"
     position = len(found.entries) * ENTRY_BYTES
     file = vfs.open(path)

@@ -15,9 +15,11 @@ Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the cal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 from penstock.base import limits
+from penstock.base.errors import RemoteError
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import files, retention, segment
 from penstock.commitlog import lineage as lineages
@@ -32,6 +34,8 @@ from penstock.commitlog.view import LogView
 from penstock.vfs import Buffer, Vfs
 
 _NEVER = 2**63 - 1
+_CHECKPOINT_SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
+_RETENTION_INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
 
 
 class LogState(Enum):
@@ -62,7 +66,7 @@ class Log:
         self._leader_epoch = found.leader_epoch
         self._sealed_bytes = sum(one.size_bytes for one in found.sealed)
         self._damage = tuple(found.damage)
-        self._new_damage: list[Damage] = []  # appended to by readers in any thread
+        self._new_damage: dict[tuple[str, int], Damage] = {}  # found by readers, in any thread
         self.cuts: tuple[Cut, ...] = tuple(found.cuts)
         self.notices: tuple[str, ...] = tuple(found.notices)
         # Where flushed_end lies, for the checkpoint.
@@ -133,11 +137,6 @@ class Log:
         return self._lineage.entries
 
     @property
-    def directory(self) -> str:
-        """Its folder within the file system."""
-        return self._directory
-
-    @property
     def config(self) -> LogConfig:
         """The rules in force."""
         return self._config
@@ -179,7 +178,7 @@ class Log:
         StorageFullError, StorageFailedError: the log is as it was before. NotWritableError.
         """
         active = self._active
-        if self._state is not LogState.WRITABLE or active is None:
+        if self.state is not LogState.WRITABLE or active is None:
             raise NotWritableError(f"{self._directory} is {self._state.value}")
         assert header.base_offset == self._log_end, (header.base_offset, self._log_end)
         assert header.min_timestamp_us >= self._last_timestamp_us, "timestamps never decrease"
@@ -192,7 +191,8 @@ class Log:
         try:
             active.file.write_at(active.size_bytes, data)
         except OSError as error:
-            raise self._cut_back(active, error) from error
+            self._undo(lambda: active.file.truncate(active.size_bytes))
+            raise storage_error(f"{active.path} cannot be written", error) from error
         active.add(header)
         if active.count == 1:
             self._set_roll_time()
@@ -201,7 +201,7 @@ class Log:
 
     def start_epoch(self, leader_epoch: int) -> None:
         """A leadership begins at log_end; durable with the next flush. StorageFailedError, NotWritableError."""
-        if self._state is not LogState.WRITABLE:
+        if self.state is not LogState.WRITABLE:
             raise NotWritableError(f"{self._directory} is {self._state.value}")
         assert leader_epoch > self._leader_epoch, (leader_epoch, self._leader_epoch)
         try:
@@ -215,7 +215,8 @@ class Log:
         try:
             new = segment.create(self._vfs, self._directory, self._log_end, *self._ids)
         except OSError as error:
-            self._forget_new_segment()
+            # A file of that name would stand in the way once the old segment goes on.
+            self._undo(lambda: self._vfs.remove(files.segment_path(self._directory, self._log_end)))
             raise storage_error(f"no new segment in {self._directory}", error) from error
         sealed = active.seen(self._log_end, self._last_timestamp_us)
         self._sealed = (*self._sealed, sealed)
@@ -226,20 +227,11 @@ class Log:
         self._set_roll_time()
         return new
 
-    def _forget_new_segment(self) -> None:
-        # A file of that name would stand in the way once the old segment goes on.
-        path = files.segment_path(self._directory, self._log_end)
+    def _undo(self, undo: Callable[[], None]) -> None:
         try:
-            self._vfs.remove(path)
+            undo()
         except OSError:
             self._state = LogState.FENCED
-
-    def _cut_back(self, active: ActiveSegment, error: OSError) -> StorageFailedError:
-        try:
-            active.file.truncate(active.size_bytes)
-        except OSError:
-            self._state = LogState.FENCED
-        return storage_error(f"{active.path} cannot be written", error)
 
     def _set_roll_time(self) -> None:
         first = None if self._active is None else self._active.first_timestamp_us()
@@ -309,12 +301,17 @@ class Log:
         segments = self._sealed
         if self._active is not None:
             segments = (*segments, self._active.seen(self._log_end, self._last_timestamp_us))
-        return LogView(self._vfs, segments, self._log_start, self._log_end, self._new_damage.append)
+        return LogView(self._vfs, segments, self._log_start, self._log_end, self._note_damage)
+
+    def _note_damage(self, damage: Damage) -> None:
+        self._new_damage[damage.file, damage.position] = damage
 
     def _take_damage(self) -> None:
-        found, self._new_damage[:] = list(self._new_damage), []
         known = {(one.file, one.position) for one in self._damage}
-        self._damage += tuple(one for one in dict.fromkeys(found) if (one.file, one.position) not in known)
+        while self._new_damage:
+            place, damage = self._new_damage.popitem()
+            if place not in known:
+                self._damage = (*self._damage, damage)
         if self._state is LogState.WRITABLE:
             self._state = LogState.READ_ONLY
 
@@ -358,9 +355,7 @@ class Log:
         if self._log_start < self._flushed_end:
             if config.max_age_us is not None and (oldest := self._start_timestamp_us()) is not None:
                 due.append(max(retention_us, oldest + config.max_age_us + 1))
-            too_many = config.max_messages is not None and self._log_end - self._log_start > config.max_messages
-            too_big = config.max_bytes is not None and self.size_bytes > config.max_bytes
-            if too_many or too_big:
+            if config.is_exceeded(messages=self._log_end - self._log_start, size_bytes=self.size_bytes):
                 due.append(retention_us)
         soonest = min(due)
         return None if soonest == _NEVER else soonest
@@ -389,21 +384,20 @@ class Log:
 
     def _retain(self, now_us: int) -> None:
         config = self._config
-        if config.max_age_us is None and config.max_messages is None and config.max_bytes is None:
-            return
         oldest = self._start_timestamp_us() if config.max_age_us is not None else None
         expired = oldest is not None and config.max_age_us is not None and oldest < now_us - config.max_age_us
-        too_many = config.max_messages is not None and self._log_end - self._log_start > config.max_messages
-        too_big = config.max_bytes is not None and self.size_bytes > config.max_bytes
-        if not (expired or too_many or too_big):
+        if not expired and not config.is_exceeded(
+            messages=self._log_end - self._log_start, size_bytes=self.size_bytes
+        ):
             return
-        wanted = retention.log_start_by(
-            config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end
-        )
         try:
+            wanted = retention.log_start_by(
+                config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end
+            )
             self._move_start(wanted)
-        except StorageFailedError:
-            return  # the next tick tries again
+        except (RemoteError, OSError, StorageFailedError):
+            # Nothing was given up. Damage has been noted by the view; a disk that is in trouble is tried again later.
+            return
 
     def _move_start(self, log_start: int) -> None:
         if log_start <= self._log_start:
@@ -438,7 +432,11 @@ class Log:
 
     def _start_timestamp_us(self) -> int | None:
         if self._start_timestamp[0] != self._log_start or self._start_timestamp[1] is None:
-            self._start_timestamp = (self._log_start, self.view().start_timestamp_us())
+            try:
+                timestamp_us = self.view().start_timestamp_us()
+            except (RemoteError, OSError):
+                timestamp_us = None  # not known: retention by age waits
+            self._start_timestamp = (self._log_start, timestamp_us)
         return self._start_timestamp[1]
 
     # Checkpoint, lineage, end.
@@ -493,15 +491,9 @@ class Log:
         found = lineages.read(self._vfs, self._directory)
         if found.entries:
             self._leader_epoch = max(self._leader_epoch, found.entries[-1].leader_epoch)
-        entries = found.entries
-        if self._state is LogState.WRITABLE:
-            entries = lineages.still_needed(entries, self._log_start, self._log_end)
-            if found.mistake is not None or entries != found.entries:
-                lineages.mend(self._vfs, self._directory, found, entries)
         if found.mistake is not None:
             self.notices = (*self.notices, str(found.mistake))
+        entries = found.entries
+        if self._state is LogState.WRITABLE:
+            entries = lineages.recover(self._vfs, self._directory, found, self._log_start, self._log_end)
         self._lineage = Lineage(self._vfs, self._directory, entries)
-
-
-_CHECKPOINT_SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
-_RETENTION_INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000

@@ -22,11 +22,11 @@ from penstock.vfs import File, Vfs
 
 @dataclass(slots=True)
 class Torn:
-    """Where a segment stops making sense beyond what was flushed. `behind` is a verified batch farther on, if any."""
+    """Where a segment stops making sense beyond what was flushed. `whole` is a verified batch from there on, if any."""
 
     position: int
     reason: str
-    behind: Found | None
+    whole: Found | None
 
 
 @dataclass(slots=True)
@@ -60,12 +60,14 @@ def scan_segment(
         scan.end_position, scan.end_offset = walk.position, walk.offset
         if walk.mistake is None:
             return scan
+        if flushed_position is None or walk.position >= flushed_position:
+            # Whatever verifies counts here, also a batch that does not fit on.
+            whole = find_behind(file, Beyond(walk.position - 1, size_bytes, 0, None))
+            if whole is None or flushed_position is not None:
+                scan.torn = Torn(walk.position, str(walk.mistake), whole)
+                return scan
         beyond = Beyond(walk.position, size_bytes, walk.offset, end_offset)
         found = find_behind(file, beyond, _hints(vfs, file.path, walk.position))
-        is_damage = found is not None if flushed_position is None else walk.position < flushed_position
-        if not is_damage:
-            scan.torn = Torn(walk.position, str(walk.mistake), found)
-            return scan
         lost_end = None if found is None else found.base_offset
         scan.damage.append(Damage(file.path, walk.position, walk.offset, lost_end, str(walk.mistake)))
         if found is None:

@@ -83,7 +83,7 @@ class _Found:
     def has_batches(self) -> bool:
         """Whether anything in it verifies."""
         scan = self.scan
-        return scan is None or bool(scan.entries) or (scan.torn is not None and scan.torn.behind is not None)
+        return scan is None or bool(scan.entries) or (scan.torn is not None and scan.torn.whole is not None)
 
 
 class Recovery:
@@ -103,10 +103,10 @@ class Recovery:
         out.notices += [f"{self._directory}/{name}: not a file of a log" for name in names if not files.is_known(name)]
         out.checkpoint = point = self._read_checkpoint()
         bases = sorted(base for name in names if (base := files.base_offset_of(name)) is not None)
-        self._remove_lone_indexes(names, bases)
         flushed_end = 0 if point is None else point.flushed_end
         if point is not None:
             bases = self._finish_removal(bases, point.log_start)
+            self._remove_lone_indexes(names, bases, point.log_start)
             out.last_timestamp_us, out.leader_epoch = point.last_timestamp_us, point.leader_epoch
         if not bases:
             self._without_segments(point)
@@ -145,12 +145,14 @@ class Recovery:
             return None
         return point
 
-    def _remove_lone_indexes(self, names: Sequence[str], bases: list[int]) -> None:
+    def _remove_lone_indexes(self, names: Sequence[str], bases: list[int], log_start: int) -> None:
         # A flush may have written one for a segment that retention removed at the same moment.
-        paths = {files.index_path(files.segment_path(self._directory, base)) for base in bases}
+        if not bases or bases[0] > log_start:
+            return
+        first = files.segment_path(self._directory, bases[0])
         for name in names:
             path = f"{self._directory}/{name}"
-            if name.endswith(".index") and files.is_known(name) and path not in paths:
+            if name.endswith(".index") and files.is_known(name) and path < files.index_path(first):
                 self._vfs.remove(path)
 
     def _finish_removal(self, bases: list[int], log_start: int) -> list[int]:
@@ -252,10 +254,9 @@ class Recovery:
             return
         may_cut = found.next_base is None if found.flushed_position is None else found.flushed_position == 0
         if may_cut:
-            beyond = Beyond(0, found.size_bytes, found.base_offset, found.next_base)
-            behind = find_behind(file, beyond)
+            whole = find_behind(file, Beyond(-1, found.size_bytes, 0, None))
             found.scan = Scan(end_position=0, end_offset=found.base_offset)
-            found.scan.torn = Torn(0, str(schema_mistake), behind)
+            found.scan.torn = Torn(0, str(schema_mistake), whole)
         else:
             position = schema_mistake.position
             scan.damage.insert(
@@ -341,7 +342,7 @@ class Recovery:
         file = self._vfs.open(one.path)
         try:
             kept_as = None
-            if torn.behind is not None or (self._out.checkpoint is None and not _is_zeros(file, torn, one)):
+            if torn.whole is not None or (self._out.checkpoint is None and not _is_zeros(file, torn, one)):
                 kept_as = files.side_path(self._vfs, one.path, torn.position)
                 self._copy(file, torn.position, one.size_bytes, kept_as)
             file.truncate(torn.position)

@@ -41,6 +41,11 @@ class LogConfig:
             max_bytes=config.max_bytes,
         )
 
+    def is_exceeded(self, *, messages: int, size_bytes: int) -> bool:
+        """Whether a log of so many messages and bytes has too many of either."""
+        too_many = self.max_messages is not None and messages > self.max_messages
+        return too_many or (self.max_bytes is not None and size_bytes > self.max_bytes)
+
 
 def log_start_by(config: LogConfig, view: LogView, *, size_bytes: int, now_us: int, end: int) -> int:
     """The log_start that `config` asks for, at most `end`; never below the present one."""

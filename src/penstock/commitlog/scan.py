@@ -96,7 +96,7 @@ class Found(NamedTuple):
 class Beyond(NamedTuple):
     """What the batch behind the damage must fit: from these bytes and offsets on, up to those."""
 
-    position: int  # of the damage; -1: there is none, the first batch is wanted
+    position: int  # of the damage; the search begins behind it
     end_position: int
     offset: int
     end_offset: int | None  # None: not known
@@ -109,10 +109,12 @@ def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = ()) -> Found 
     for position in _candidates(file, window, beyond, hints):
         try:
             header = codec.read_header(window.read(position, codec.PREFIX_BYTES))
+            if header.size_bytes > beyond.end_position - position:
+                continue
             budget -= header.size_bytes
             if budget < 0:
                 return None
-            header = verified_at(Window(file, beyond.end_position), position, beyond.end_position, file.path)
+            codec.verify(file.read_at(position, header.size_bytes))
         except CorruptionError:
             continue
         fits_end = beyond.end_offset is None or header.end_offset <= beyond.end_offset

@@ -42,7 +42,10 @@ class Slice(NamedTuple):
 
 
 class LogView:
-    """An immutable snapshot of one log. `on_damage` is told of damage that reading finds; it must be thread-safe."""
+    """An immutable snapshot of one log. `on_damage` is told of damage that reading finds; it must be thread-safe.
+
+    Every method may also raise OSError, where the disk does not let it read.
+    """
 
     __slots__ = ("_on_damage", "_segments", "_vfs", "log_end", "log_start")
 

@@ -111,11 +111,29 @@ def test_a_corrupt_index_is_rebuilt(harm: Callable[[MemoryVfs, str], None], when
     assert {path: content(disk, path) for path in indexes(disk)} == before
 
 
-def test_an_index_without_its_segment_is_removed() -> None:
-    disk, wanted = closed_log()
-    disk.open(f"{DIRECTORY}/{10**6:020d}.index", create=True)
-    assert read_slices(disk, open_log(disk).view()) == wanted
-    assert f"{10**6:020d}.index" not in disk.list(DIRECTORY)
+def test_an_index_that_a_flush_wrote_for_a_removed_segment_is_removed() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk)
+    wanted = [message for _ in range(8) for message in append(log, 1, size_bytes=900)]
+    flush(log)
+    wanted += append(log, 1, size_bytes=4000)
+    task = log.flush()
+    assert task is not None
+    removal = log.truncate_before(8)
+    assert removal is not None
+    removal.run()
+    task.run()
+    log.flushed(task)
+    names = disk.list(DIRECTORY)
+    assert [name for name in names if name.endswith(".index")] != [
+        name.replace("arrows", "index") for name in names if name.endswith(".arrows")
+    ]
+    again = open_log(disk)
+    assert read_slices(disk, again.view()) == wanted[8:]
+    names = disk.list(DIRECTORY)
+    assert [name for name in names if name.endswith(".index")] == [
+        name.replace("arrows", "index") for name in names if name.endswith(".arrows")
+    ]
 
 
 # Checkpoint.
