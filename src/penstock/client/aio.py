@@ -129,7 +129,8 @@ class Client:
         """
         wanted = stream_config({**config, "name": name, "subject": subject})
         request = CreateStreamRequest(config=wanted, timeout_ms=milliseconds(timeout))
-        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout)
+        # A second more than the broker has, so that it can say what it waited for in vain.
+        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout + 1.0)
         self._streams[name] = answer.stream
         return answer.stream
 
