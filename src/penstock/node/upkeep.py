@@ -123,19 +123,8 @@ class Upkeep:
             remove()
 
     def close(self, partition: Partition, error: RemoteError) -> None:
-        """Sync, answer who waits, close; blocking. No sync may be under way."""
+        """Tell who waits, sync, close; blocking. No sync may be under way."""
         assert not partition.flushing, partition.stream
-        flush = partition.log.flush()
-        if flush is not None:
-            try:
-                flush.run()
-            except OSError as failure:
-                partition.log.flush_failed(flush, failure)
-                self._fenced(partition, str(failure))
-            else:
-                partition.log.flushed(flush)
-                partition.advance(self._outbox.step)
-                self._committed(partition)
         partition.abandon(error, self._outbox.step)
         try:
             partition.log.close()

@@ -271,6 +271,8 @@ def test_a_large_group_becomes_several_batches(monkeypatch: pytest.MonkeyPatch) 
     values = [bytes([65 + n]) * 400 for n in range(7)] + [b"x" * 3_000]
     broker.publish("orders.a", *values, reply="r")
     assert broker.values("orders") == values
+    ends = [broker.answer(broker.fetch("orders", n, bytes_max=1), FetchResponse).end_offset for n in range(8)]
+    assert ends == [2, 2, 4, 4, 6, 6, 7, 8]
     assert broker.acked() == [f"r.{n}" for n in range(8)]
     assert [ack.body["offset"] for ack in broker.acks] == list(range(8))
 
