@@ -96,7 +96,6 @@ class Driver:
         """News of the connection to NATS."""
         now = self._clock()
         if isinstance(event, LinkUp):
-            _log.info("connected to NATS at %s", event.server)
             self._link_since_us = event.at_us
             # Some may have been subscribed behind the link's own barrier: so all are confirmed by one of ours.
             self._confirming = None

@@ -88,7 +88,7 @@ def scan(buffer: bytes | bytearray | memoryview, start: int, end: int, sink: Fra
 def _scan(data: bytes, sink: Frames) -> int:
     find = data.find
     data_end = len(data)
-    last_sid = b""
+    last_sid = None  # not b"", which a hostile frame may bear
     position = 0
     while True:
         line_end = find(b"\n", position, position + _LINE_BYTES_MAX)

@@ -127,3 +127,8 @@ def test_the_largest_frame_is_waited_for() -> None:
     position, frames = _scan(line + b"xyz")
     assert position == 0
     assert frames.needed_bytes == len(line) + limits.NATS_FRAME_BYTES_MAX + 2
+
+
+def test_an_empty_subscription_id_is_refused_also_in_the_first_frame() -> None:
+    with pytest.raises(ProtocolError, match="bad subscription id"):
+        _scan(b"MSG a  0\r\n\r\n")
