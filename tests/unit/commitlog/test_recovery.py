@@ -232,6 +232,9 @@ def test_a_flipped_bit_below_flushed_end_is_reported_and_everything_else_is_read
         with pytest.raises(RemoteError, match="damaged"):
             read_batches(log.view(), 0, 24, reverse=True)
         assert read_batches(log.view(), 10, 24, reverse=True) == wanted[10:]
+        piece = log.view().slice(0, end=24, bytes_max=10**6)
+        assert piece is not None
+        assert (piece.end_offset, piece.position + piece.length) == (8, damage.position), "it stops at the damage"
         assert log.view().offset_at(7, end=24) == 14
         log.close()
 

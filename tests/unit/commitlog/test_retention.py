@@ -134,6 +134,19 @@ def test_a_removal_that_a_crash_cut_short_is_finished_at_the_next_start() -> Non
     assert read_slices(disk, again.view()) == wanted[15:]
 
 
+def test_a_segment_that_is_removed_before_its_index_was_written_leaves_nothing() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk)
+    append(log, 3, size_bytes=900)
+    flush(log)
+    append(log, 1, size_bytes=900)  # rolls
+    removal = log.truncate_before(3)
+    assert removal is not None
+    removal.run()
+    flush(log)
+    assert [int(name[:20]) for name in disk.list(DIRECTORY) if name.endswith((".index", ".arrows"))] == [3, 3]
+
+
 def test_a_reader_of_a_removed_segment_is_told_that_it_is_out_of_range() -> None:
     disk = MemoryVfs()
     log = open_log(disk)
