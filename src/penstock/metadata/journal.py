@@ -1,10 +1,10 @@
 """The journal: the metadata commands of this broker, in order, on disk before they take effect.
 
 Rules: an entry is acted on only after its flush. A torn tail (an unfinished last entry) is cut at start, its bytes kept
-in a side file that nothing overwrites. A damaged entry that is known to have been synced is corruption: the broker does
-not start on it, and nothing is deleted.
-in a side file that nothing overwrites. Damage to an entry that is known to have been synced is corruption: it does not
-start on it, and nothing is deleted.
+in a side file that nothing overwrites. Damage to an entry that is known to have been synced is corruption: the broker
+does not start on it, and nothing is deleted.
+
+Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry behind a damaged one proves
 nothing by itself. So every entry says up to which index all was synced when it was written.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian

@@ -1,0 +1,110 @@
+"""Whatever publishers send, each message becomes a row, an error, or a count; and the batch of it is sound Arrow."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.base.config import Acks, StreamConfig
+from penstock.batch import codec
+from penstock.hot.scan import Group
+from penstock.ingest import acks
+from penstock.ingest.admission import Admission, Rules, admit, refuse_all
+from tests.unit.node.harness import parse_acks
+
+LIMIT = 300
+LINES = st.sampled_from(
+    [
+        b"Penstock-Key: k",
+        b"Penstock-Key-Base64: AP8=",
+        b"Penstock-Key-Base64: ?",
+        b"Penstock-Tombstone: 1",
+        b"Penstock-Ack: none",
+        b"Penstock-Ack: leader",
+        b"Penstock-Ack: all",
+        b"Penstock-Ack: \xff",
+        b"Nats-Expected-Stream: orders",
+        b"Nats-Expected-Stream: other",
+        b"Nats-Expected-Last-Sequence: 7",
+        b"Nats-Expected-Last-Sequence: 8",
+        b"Nats-Expected-Last-Sequence: \xb2",
+        b"Nats-TTL: 1",
+        b"A: 1",
+        b":",
+    ]
+)
+BLOCKS = (
+    st.none()
+    | st.binary(max_size=60)
+    | st.lists(LINES | st.binary(max_size=20), max_size=4).map(
+        lambda lines: b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+    )
+)
+SUBJECTS = st.sampled_from([b"orders.a", "orders.ü".encode(), b"$JS.API.x", b"_INBOX.a"]) | st.binary(
+    min_size=1, max_size=9
+)
+MESSAGES = st.lists(
+    st.tuples(SUBJECTS, st.none() | st.integers(0, 99), BLOCKS, st.binary(max_size=9) | st.just(bytes(LIMIT + 1))),
+    max_size=12,
+)
+RULES = st.sampled_from(
+    [
+        Rules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=LIMIT)),
+        Rules.of(StreamConfig(name="orders", subject=">", acks=Acks.NEVER, max_message_bytes=LIMIT)),
+    ]
+)
+Message = tuple[bytes, int | None, bytes | None, bytes]
+
+
+def group_of(messages: list[Message]) -> Group:
+    group = Group()
+    for number, (subject, reply, block, value) in enumerate(messages):
+        group.subjects.append(subject)
+        group.replies.append(None if reply is None else f"r{number}".encode())
+        group.headers.append(block)
+        group.values.append(value)
+    return group
+
+
+def answered(admission: Admission) -> list[str]:
+    """The reply subjects that hear an ack or an error."""
+    rows = [reply.decode() for reply in admission.replies if reply is not None]
+    return rows + [ack.reply for error in admission.errors for ack in parse_acks(error)]
+
+
+@given(MESSAGES, RULES, st.integers(0, 9))
+@settings(max_examples=400)
+def test_nothing_disappears(messages: list[Message], rules: Rules, log_end: int) -> None:
+    group = group_of(messages)
+    admission = admit(group, rules, log_end=log_end)
+    assert admission.count + sum(admission.dropped.values()) == len(messages)
+    heard = answered(admission)
+    assert len(set(heard)) == len(heard)
+    assert set(heard) <= {reply.decode() for reply in group.replies if reply is not None}
+    assert rules.acks_replies or not heard
+    assert all(row < admission.count and admission.replies[row] is not None for row in admission.early)
+    if admission.count:
+        data = codec.encode(admission.columns, base_offset=log_end, timestamp_us=1, leader_epoch=1)
+        codec.verify(data)
+        rows = codec.check_rows(data)
+        assert [subject.encode() for subject in rows.column("subject").to_pylist()] == list(admission.columns.subjects)
+        assert all(len(value or b"") <= LIMIT for value in rows.column("value").to_pylist())
+
+
+@given(MESSAGES, RULES, st.integers(0, 9))
+def test_rows_keep_the_order_of_the_wire(messages: list[Message], rules: Rules, log_end: int) -> None:
+    numbered = [(s, r, b, v + b"#%d" % n if len(v) < LIMIT else v) for n, (s, r, b, v) in enumerate(messages)]
+    admission = admit(group_of(numbered), rules, log_end=log_end)
+    numbers = [int(value.rpartition(b"#")[2]) for value in admission.columns.values if value is not None]
+    assert numbers == sorted(set(numbers))
+
+
+@given(MESSAGES, RULES)
+def test_refusing_all_tells_the_same_ones(messages: list[Message], rules: Rules) -> None:
+    group = group_of(messages)
+    refused = refuse_all(group, rules, acks.unavailable("busy"), "over_budget")
+    assert refused.count == 0
+    assert sum(refused.dropped.values()) == len(messages)
+    heard = set(answered(refused))
+    assert set(answered(admit(group, rules, log_end=7))) <= heard
+    assert heard <= {reply.decode() for reply in group.replies if reply is not None}
