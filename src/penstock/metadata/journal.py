@@ -4,8 +4,8 @@ Rules: an entry is acted on only after its flush. A torn tail (an unfinished las
 in a side file that nothing overwrites. Damage to an entry that is known to have been synced is corruption: the broker
 does not start on it, and nothing is deleted.
 
-Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry behind a damaged one proves
-nothing by itself. So every entry says up to which index all was synced when it was written.
+Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry behind a damaged one
+proves nothing by itself. So every entry says up to which index all was synced when it was written.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
     entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | u64 synced index | command (MessagePack)

@@ -98,6 +98,8 @@ class Report:
         log = partition.log
         health = _STATES[log.state]
         reason = _STATE_REASONS.get(log.state, "")
+        if health is PartitionState.ONLINE and not partition.leads:
+            health, reason = PartitionState.STARTING, "the disk did not take the beginning of this leadership yet"
         if health is PartitionState.ONLINE and not partition.subscribed:
             health, reason = PartitionState.STARTING, partition.refusal or "not subscribed: NATS is not connected"
         return PartitionInfo(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from penstock.base.clock import Now
 from penstock.base.config import Storage, StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
-from penstock.commitlog import Log, LogConfig, LogState
+from penstock.commitlog import Log, LogConfig
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -68,14 +68,11 @@ def deleted_error(state: StreamState) -> RemoteError:
     return RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
 
 
-def _start_epoch(log: Log, state: StreamState) -> None:
-    if log.state is not LogState.WRITABLE:
-        return  # it stores nothing, and what is there can be read
+def _check_epoch(log: Log, state: StreamState) -> None:
     if state.leader_epoch <= log.leader_epoch:
         # Two leaderships under one number would make two different messages look the same.
         expected = f"a leader epoch above {log.leader_epoch}, which the log has"
         raise CorruptionError(JOURNAL_PATH, 0, expected, f"{state.leader_epoch}: it has lost commands")
-    log.start_epoch(state.leader_epoch)
 
 
 _NOT_CONFIRMED = "the stream is there, but NATS has not confirmed its subscription in time; it stores once NATS is back"
@@ -166,7 +163,7 @@ class Streams:
         log: Log | None = None
         try:
             log = opened()
-            _start_epoch(log, state)
+            _check_epoch(log, state)
         except (OSError, OperationalError, CorruptionError, RemoteError) as error:
             if log is not None:
                 with contextlib.suppress(OperationalError):

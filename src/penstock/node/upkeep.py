@@ -86,6 +86,7 @@ class Upkeep:
             self._outbox.work(Lane.WRITE, removal.run, done)
         if len(partition.log.damage) != partition.damage_told:
             self._tell_damage(partition)
+        self._lead(partition)
         self.flush(partition)
 
     def _tell_damage(self, partition: Partition) -> None:
@@ -114,7 +115,19 @@ class Upkeep:
             kept = "" if cut.kept_as is None else f", kept in {cut.kept_as}"
             self._outbox.notice(f"stream {name!r}: cut {cut.length_bytes} torn bytes{kept}: {cut.reason}")
         self._tell_damage(partition)
+        self._lead(partition)
         self.flush(partition)
+
+    def _lead(self, partition: Partition) -> None:
+        """Begin the leadership; on a full disk it is read from meanwhile, and tries again with every tick."""
+        if partition.leads or partition.log.state is not LogState.WRITABLE:
+            return
+        try:
+            partition.log.start_epoch(partition.stream.leader_epoch)
+        except OperationalError as error:
+            self._tell(partition, f"stores nothing yet: {error}")
+        else:
+            partition.leads = True
 
     def discard(self, partition: Partition, remove: Callable[[], None]) -> None:
         """The stream is gone: `remove` once no sync of it is under way."""

@@ -27,7 +27,7 @@ from penstock.messages import (
 )
 from penstock.node.gaps import GAPS_PATH
 from penstock.node.node import TICK_US
-from penstock.vfs.faulty import Fault, Kind, nth
+from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import START_US, Broker, nats_matches
 
@@ -251,6 +251,29 @@ def test_a_full_disk_does_not_keep_the_broker_from_stopping() -> None:
     broker.stop()
     assert error_of(broker, waiting).code == ErrorCode.STOPPING
     assert any("cannot save the list of gaps" in notice for notice in broker.notices)
+
+
+def test_on_a_full_disk_a_restarted_stream_is_read_and_stores_when_there_is_room() -> None:
+    broker = with_orders()
+    broker.publish("orders.a", b"before", reply="r")
+    broker.stop()
+    after = broker.crash()
+    after.vfs.plan = lambda one: (
+        Fault(errno.ENOSPC) if one.path.endswith("lineage") and one.kind is Kind.WRITE else None
+    )
+    after.start()
+    assert after.values("orders") == [b"before"]
+    after.publish("orders.a", b"during", reply="r")
+    assert [ack.err_code for ack in after.acks] == [10077]
+    assert error_of(after, after.append("orders", b"during")).code == ErrorCode.STORAGE_FAILED
+    assert after.stream("orders").partitions[0].state == "starting"
+    after.tick(1_000)
+    assert sum("stores nothing yet" in notice for notice in after.notices) == 1
+    after.vfs.plan = no_faults
+    after.tick(1_000)
+    after.publish("orders.a", b"after", reply="r")
+    assert [(ack.err_code, ack.body.get("epoch")) for ack in after.acks[1:]] == [(0, 2)]
+    assert after.values("orders") == [b"before", b"after"]
 
 
 def test_a_failed_journal_sync_refuses_what_follows() -> None:
