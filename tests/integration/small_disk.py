@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -28,6 +29,12 @@ class SmallDisk:
         """Take the room that `make_room` gave."""
         if self.is_mounted:
             self._ballast.write_bytes(bytes(_BALLAST_BYTES))
+
+    def fill_up(self, file: Path) -> None:
+        """Take all the room there is."""
+        with file.open("wb", buffering=0) as rest, contextlib.suppress(OSError):
+            while True:
+                rest.write(bytes(4096))
 
     def make_room(self, broker: BrokerProcess) -> None:
         """Room for what could not be written before."""

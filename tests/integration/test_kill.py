@@ -48,7 +48,7 @@ async def _load_and_kill(broker: BrokerProcess, rng: random.Random, rounds: int,
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 async def test_nothing_acked_is_lost_when_the_broker_is_killed_again_and_again(tmp_path: Path, durability: str) -> None:
-    rounds = ROUNDS if durability == "fsync" else ROUNDS // 3
+    rounds = ROUNDS if durability == "fsync" else ROUNDS // 6
     print(f"seed {SEED}, {durability}")
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:

@@ -74,6 +74,7 @@ class Driver:
         self._reading_paused = False
         self._reconnects = 0
         self._link_since_us: int | None = None
+        self._stopping = False  # requests are refused
         self._stopped = False
 
     def now(self) -> Now:
@@ -124,6 +125,10 @@ class Driver:
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A client asks for something."""
+        if self._stopping:
+            # Else the disk might never become idle, and the node would be asked after its end.
+            caller.connection.reply(caller, RemoteError(ErrorCode.STOPPING, "the broker is stopping"), None)
+            return
         try:
             self._node.request(caller, request, raw, self._clock())
         except Exception:  # noqa: BLE001 (reported, and answered)
@@ -280,18 +285,19 @@ class Driver:
     # The end
 
     async def stop(self, timeout_s: float) -> None:
-        """Drain NATS, make everything durable, answer who waits, close; each within `timeout_s`."""
+        """Drain NATS, make everything durable, answer who waits, close; whoever does not play along gets `timeout_s`."""
         self.server.stop_listening()
-        drained = await self.link.drain(int(timeout_s * 1000))
+        drained = await self.link.drain(int(timeout_s * 500))
         if not drained:
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
+        self._stopping = True
         await self.disk_idle()
         self.do(self._node.stop(self._clock()))
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        await self.server.finish(timeout_s)
-        await self.link.stop(int(timeout_s * 1000))
+        await self.server.finish(timeout_s / 4)
+        await self.link.stop(int(timeout_s * 250))
         for lane in self._lanes.values():
             lane.shutdown()
 

@@ -36,7 +36,7 @@ _log = logging.getLogger("penstock.broker")
 
 FIRST_LINK_TIMEOUT_MS = 5_000
 """How long a start waits for NATS before it serves reads without it."""
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 8.0  # for a NATS that hangs and clients that take nothing; `docker stop` kills after 10 s
 OPEN_FILES = 65_536  # asked for, where the system allows it
 THREAD_SWITCH_S = 0.0005  # a disk thread that decodes must not keep the loop waiting for the default 5 ms
 
