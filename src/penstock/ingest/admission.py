@@ -56,6 +56,7 @@ class MessageGroup(Protocol):
     replies: list[bytes | None]
     headers: list[bytes | None]
     values: list[bytes]
+    payload_bytes: int  # of headers and values together
 
 
 @dataclass(frozen=True, slots=True)

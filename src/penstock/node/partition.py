@@ -15,7 +15,7 @@ what was checked against the end of the log, and the order of a publisher's mess
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.base import limits
@@ -105,7 +105,7 @@ class Partition:
         self.dropped += admission.dropped
         step.publish += admission.errors
         refusal: acks.AckError | None = None
-        for start, end in _cuts(admission.columns):
+        for start, end in _cuts(admission.columns, group.payload_bytes):
             replies = admission.replies[start:end]
             if refusal is None:
                 early = {row - start for row in admission.early if start <= row < end}
@@ -237,11 +237,13 @@ class Partition:
                 step.replies.append(Reply(pending.caller, error))
 
 
-def _cuts(columns: Columns) -> Iterator[tuple[int, int]]:
-    """The rows of each batch, so that none has too many rows or bytes."""
+def _cuts(columns: Columns, payload_bytes: int) -> Iterator[tuple[int, int]]:
+    """The rows of each batch, so that none has too many rows or bytes; a single row always fits."""
     count = len(columns.values)
     present = [column for column in columns if column is not None]
-    if count <= limits.BATCH_ROWS_MAX and sum(map(_bytes_of, present)) <= limits.BATCH_ROWS_BYTES_MAX:
+    # Keys are copies out of headers, so all columns but the subjects have at most twice the payload's bytes.
+    bytes_max = 2 * payload_bytes + sum(map(len, columns.subjects))
+    if count <= limits.BATCH_ROWS_MAX and bytes_max <= limits.BATCH_ROWS_BYTES_MAX:
         if count:
             yield 0, count
         return
@@ -255,10 +257,6 @@ def _cuts(columns: Columns) -> Iterator[tuple[int, int]]:
             start, size_bytes = row, 0
         size_bytes += row_bytes
     yield start, count
-
-
-def _bytes_of(column: Sequence[bytes | None]) -> int:
-    return sum(map(len, filter(None, column)))
 
 
 def _cut(columns: Columns, start: int, end: int) -> Columns:
