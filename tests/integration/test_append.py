@@ -86,14 +86,13 @@ async def test_a_large_table_goes_in_batches(client: aio.Client) -> None:
 
 async def test_rows_that_the_stream_does_not_take(client: aio.Client) -> None:
     await client.create_stream("picky", "picky.>")
+    too_long = bytes(limits.HEADER_BLOCK_BYTES_MAX + 1)
     bad: dict[str, list[dict[str, object]]] = {
         "not one of this stream's": [{"subject": "other.a", "value": b""}],
         "wildcard": [{"subject": "picky.*", "value": b""}],
         "white space": [{"subject": "picky.a b", "value": b""}],
         "a key of": [{"subject": "picky.a", "value": b"", "key": bytes(limits.KEY_BYTES_MAX + 1)}],
-        "a header block of": [
-            {"subject": "picky.a", "value": b"", "headers": bytes(limits.HEADER_BLOCK_BYTES_MAX + 1)}
-        ],
+        "a header block of": [{"subject": "picky.a", "value": b"", "headers": too_long}],
     }
     for text, rows in bad.items():
         with pytest.raises(penstock.RemoteError, match=text):

@@ -6,8 +6,10 @@ import asyncio
 import signal
 import socket
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import penstock
@@ -86,8 +88,7 @@ async def test_a_stop_while_clients_append_read_and_wait(tmp_path: Path) -> None
             assert kinds <= {penstock.Unavailable, penstock.OutcomeUnknown, penstock.TimedOut}, outcomes
             # A reader that follows the log hears a clear end when the broker stays away.
             with pytest.raises((penstock.Unavailable, penstock.TimedOut)):
-                while True:
-                    await asyncio.wait_for(anext(follower), 20)
+                await asyncio.wait_for(_read_on(follower), 20)
             broker.listen = broker.client_address
             broker.start()
             async with await broker.client() as client:
@@ -97,6 +98,11 @@ async def test_a_stop_while_clients_append_read_and_wait(tmp_path: Path) -> None
         finally:
             for client in clients:
                 await client.close()
+
+
+async def _read_on(source: AsyncIterator[pa.RecordBatch]) -> None:
+    async for _ in source:
+        pass
 
 
 async def test_a_reader_goes_on_when_the_broker_is_back(tmp_path: Path) -> None:
@@ -112,8 +118,8 @@ async def test_a_reader_goes_on_when_the_broker_is_back(tmp_path: Path) -> None:
                 await _stop(broker)
                 broker.listen = broker.client_address
                 broker.start()
-                ack = await eventually(lambda: _publish(client), "the broker takes messages again")
-                assert (await asyncio.wait_for(next_one, 20)).offset == 5 <= ack.offset
+                await eventually(lambda: _publish(client), "the broker takes messages again")
+                assert (await asyncio.wait_for(next_one, 20)).offset == 5
                 broker.restart()
                 again = asyncio.ensure_future(anext(reader))
                 await eventually(lambda: _publish(client), "the broker takes messages again")

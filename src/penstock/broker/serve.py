@@ -135,6 +135,7 @@ async def _start(config: BrokerConfig, running: _Running) -> Addresses:
     running.link_task.add_done_callback(lambda task: _link_ended(task, running))
     try:
         await driver.link.wait_up(FIRST_LINK_TIMEOUT_MS)
+        await driver.link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
     except OperationalError as error:
         _log.warning("%s; serving reads meanwhile, and trying on", error)
     return Addresses(client_address, ",".join(str(server) for server in servers), config.data_dir)

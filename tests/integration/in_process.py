@@ -1,0 +1,59 @@
+"""A broker inside the test's own event loop, with a clock that the test moves; NATS and sockets are real."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from penstock.base.clock import Now
+from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.nats_credentials import parse_nats_urls
+from penstock.broker.nats_link import NatsLink
+from penstock.broker.server import Server, bind
+from penstock.broker.settings import Address
+from penstock.node.node import Node
+from penstock.node.report import Settings
+from penstock.vfs.real import RealVfs
+
+
+class MovedClock:
+    """The machine's time, moved by as much as the test says."""
+
+    def __init__(self) -> None:
+        self.wall_us = 0  # added
+        self.elapsed_us = 0
+
+    def __call__(self) -> Now:
+        now = wall_clock()
+        return Now(now.wall_us + self.wall_us, now.elapsed_us + self.elapsed_us)
+
+
+@asynccontextmanager
+async def broker_with_clock(data_dir: Path, nats_url: str, clock: MovedClock) -> AsyncIterator[str]:
+    """A broker that serves at the address given; stopped cleanly when the block is left."""
+    loop = asyncio.get_running_loop()
+    servers = parse_nats_urls(nats_url)
+    listeners, address = bind(Address("127.0.0.1", 0))
+    node = Node(RealVfs(data_dir), Settings(address=str(address), nats_urls=(nats_url,)))
+    driver = Driver(node, loop, clock=clock, disk_threads=2, in_flight_bytes_max=1 << 28, embedded_nats=False)
+    driver.server = Server(driver, listeners, loop, driver.elapsed_us)
+    driver.link = NatsLink(
+        servers,
+        on_groups=driver.groups_received,
+        on_event=driver.link_event,
+        clock_us=lambda: clock().wall_us,
+        random=random.Random(1).random,
+    )
+    driver.do(node.start(driver.now()))
+    driver.carry_out()
+    driver.server.start()
+    task = asyncio.create_task(driver.link.run())
+    try:
+        await driver.link.wait_up(10_000)
+        yield str(address)
+    finally:
+        await driver.stop(4.0)
+        await asyncio.wait_for(task, 10)
