@@ -285,7 +285,7 @@ class Driver:
     # The end
 
     async def stop(self, timeout_s: float) -> None:
-        """Drain NATS, make everything durable, answer who waits, close; whoever does not play along gets `timeout_s`."""
+        """Drain NATS, make all durable, answer who waits, close; whoever does not play along gets `timeout_s` in all."""
         self.server.stop_listening()
         drained = await self.link.drain(int(timeout_s * 500))
         if not drained:
