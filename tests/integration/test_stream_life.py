@@ -83,7 +83,7 @@ async def test_a_deleted_and_remade_stream_is_another_one(broker: BrokerProcess,
 
     async def nobody_listens() -> bool:  # NATS may hear of it a moment later than we
         try:
-            await client.publish("phoenix", b"nobody listens", timeout=0.5)
+            await client.publish("phoenix", b"nobody listens", timeout=2.0)
         except (penstock.StreamNotFound, penstock.TimedOut) as error:
             return isinstance(error, penstock.StreamNotFound)
         raise AssertionError("a deleted stream acks")

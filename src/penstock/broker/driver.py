@@ -285,7 +285,7 @@ class Driver:
     # The end
 
     async def stop(self, timeout_s: float) -> None:
-        """Drain NATS, make all durable, answer who waits, close; whoever does not play along gets `timeout_s` in all."""
+        """Drain NATS, make all durable, answer who waits, close; those who do not play along get `timeout_s` in all."""
         self.server.stop_listening()
         drained = await self.link.drain(int(timeout_s * 500))
         if not drained:
