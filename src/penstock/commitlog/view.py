@@ -77,6 +77,15 @@ class LogView:
         segment = self._segment_of(offset)
         return self._with_entries(segment, lambda entries: self._cut(segment, entries, offset, end, bytes_max))
 
+    def in_memory(self, offset: int) -> bool:
+        """Whether `slice` from `offset` on asks no file; else it belongs into a disk thread.
+
+        The log's own task may trust it until the next `Log.flushed`; for other threads it is a guess.
+        """
+        if not self.log_start <= offset < self.log_end:
+            return True
+        return self._segment_of(offset).entries is not None
+
     def offset_at(self, timestamp_us: int, *, end: int) -> int:
         """Offset of the first message at or after `timestamp_us`, or `end` if there is none before it."""
         number = bisect_left(self._segments, timestamp_us, key=_last_timestamp_us)
@@ -208,8 +217,9 @@ class LogView:
         return last if offset >= last.base_offset else self._segments[self._number_of(offset)]
 
     def _with_entries(self, segment: Segment, use: Callable[[Entries], _T]) -> _T:
-        if segment.entries is not None:
-            return use(segment.entries)
+        # Loaded once: the log's task forgets them as soon as the index file has them.
+        if (entries := segment.entries) is not None:
+            return use(entries)
         try:
             file = self._vfs.open(files.index_path(segment.path), read_only=True)
             try:

@@ -1,0 +1,80 @@
+"""What a view answers without a file, and what it may rely on while the log goes on."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+from penstock.commitlog import Flush, Log, LogView
+from penstock.vfs.faulty import FaultyVfs, Kind
+from penstock.vfs.memory import MemoryVfs
+from tests.logs import append, flush, open_log
+
+
+def test_in_memory_says_whether_a_slice_asks_a_file() -> None:
+    vfs = FaultyVfs(MemoryVfs())
+    log = open_log(vfs)
+    for _ in range(12):
+        append(log, 1, size_bytes=900)
+    assert log.segment_count > 2
+    assert all(log.view().in_memory(offset) for offset in range(12)), "nothing is flushed, no index file is there yet"
+    flush(log)
+    view = log.view()
+    assert not view.in_memory(0)
+    assert view.in_memory(11)
+    assert view.in_memory(12), "nothing is there yet"
+    opened: list[str] = []
+    vfs.watcher = lambda operation: opened.append(operation.path) if operation.kind is Kind.OPEN else None
+    for offset in range(13):
+        opened.clear()
+        view.slice(offset, end=12, bytes_max=1)
+        assert view.in_memory(offset) == (not opened), offset
+
+
+def test_in_memory_is_true_of_offsets_that_are_refused_at_once() -> None:
+    log = open_log(MemoryVfs())
+    append(log, 1)
+    assert log.view().in_memory(-1)
+    assert log.view().in_memory(99)
+
+
+def test_a_lookup_survives_that_a_flush_ends_meanwhile() -> None:
+    """The log's task forgets a sealed segment's entries at any step of a reader's thread."""
+    reached, step = True, 0
+    while reached:
+        step += 1
+        log = open_log(MemoryVfs())
+        for _ in range(8):
+            append(log, 1, size_bytes=900)
+        task = log.flush()
+        assert task is not None
+        task.run()
+        view = log.view()
+        reached = _slice_with_flush_at(step, view, log, task)
+    assert step > 50, "it was tried at every one"
+
+
+def _slice_with_flush_at(step: int, view: LogView, log: Log, task: Flush) -> bool:
+    left = step
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith("commitlog/view.py"):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                log.flushed(task)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        piece = view.slice(0, end=8, bytes_max=10)
+    finally:
+        sys.settrace(before)
+    assert piece is not None
+    assert (piece.base_offset, piece.end_offset) == (0, 1)
+    return left <= 0
