@@ -34,6 +34,7 @@ class ErrorCode(StrEnum):
     STREAM_CHANGED = "stream_changed"  # the id is of a stream that was deleted (and perhaps made again)
     INVALID_CONFIG = "invalid_config"
     OFFSET_OUT_OF_RANGE = "offset_out_of_range"
+    LOG_TRUNCATED = "log_truncated"  # what was read is not in the log any more: it was cut, or began anew
     MESSAGE_NOT_FOUND = "message_not_found"
     CORRUPT_BATCH = "corrupt_batch"  # what the client sent fails its checks
     CORRUPT_RANGE = "corrupt_range"  # what is stored there is damaged

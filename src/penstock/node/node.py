@@ -53,6 +53,7 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState, apply
 from penstock.metadata.journal import JOURNAL_PATH, Entry, Journal
 from penstock.node.appends import Appends, as_remote
 from penstock.node.catalog import Catalog
+from penstock.node.divergence import check_agreement
 from penstock.node.gaps import Gaps
 from penstock.node.partition import Budget, Partition
 from penstock.node.queries import FindOffset, GetMessage
@@ -317,6 +318,7 @@ class Node:
 
     def _fetch(self, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now) -> None:
         partition = self._partition(request.stream_id, request.partition)
+        check_agreement(partition, request)
         wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
         if not self._answer_fetch(partition, caller, request, final=wait_us == 0):
             self._waiters.park(Waiter(caller, request, request.stream_id, now.elapsed_us + wait_us))

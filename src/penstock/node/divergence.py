@@ -1,0 +1,56 @@
+"""Does a reader's copy still agree with the log? A log can be cut (durability `os`, power loss) or begin anew (memory).
+
+Rules: a reader says which offset it wants and which leader epoch wrote what it read last. Within one epoch there was
+one leader, who only appended: so the copies agree up to where that epoch ended here, which is where the next known one
+began. Who has read beyond that is told so; nobody skips or reads twice without knowing.
+
+    lineage here         (1, 0) (3, 80)           log_end 150
+    reader wants 100, has read epoch 1 last       epoch 1 ended at 80: rows 80 to 99 were lost
+    reader wants 100, has read epoch 2 last       epoch 2 is not known; 3 began at 80: as above
+    reader wants 100, has read epoch 3 last       agrees
+    reader wants 100, has read epoch 4 last       the log is an older one, put back: certain is what came before 3
+
+Epochs that ended below log_start may be forgotten. The first known epoch began no later than that, so that rule holds
+for a reader of a forgotten one too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import FetchRequest
+from penstock.node.partition import Partition
+
+_leader_epoch = attrgetter("leader_epoch")
+_start_offset = attrgetter("start_offset")
+
+
+def check_agreement(partition: Partition, request: FetchRequest) -> None:
+    """RemoteError log_truncated if what the reader has read below `request.offset` is not what the log holds."""
+    if request.leader_epoch is None:
+        return
+    end_offset = _agreed_end(partition, request.leader_epoch, request.offset)
+    if request.offset <= end_offset:
+        return
+    name = partition.stream.name
+    lost = f"of what was read of stream {name!r}, offsets {end_offset} to {request.offset - 1}"
+    raise RemoteError(
+        ErrorCode.LOG_TRUNCATED,
+        f"{lost} are not in its log any more (it was cut or began anew): drop them, then read on from {end_offset}",
+        offset=int(request.offset),
+        end_offset=end_offset,
+        log_start=partition.log.log_start,
+        committed_end=partition.committed_end,
+    )
+
+
+def _agreed_end(partition: Partition, leader_epoch: int, offset: int) -> int:
+    """Up to which offset a reader at `offset` whose last rows are of that epoch has what the log has."""
+    lineage = partition.log.lineage
+    if leader_epoch > partition.stream.leader_epoch:
+        began = bisect_left(lineage, offset, key=_start_offset)
+        return lineage[began - 1].start_offset if began else 0
+    later = bisect_right(lineage, leader_epoch, key=_leader_epoch)
+    return lineage[later].start_offset if later < len(lineage) else partition.log.log_end
