@@ -19,9 +19,9 @@ Message = tuple[int, int, bytes]
 """Offset, timestamp in µs, value."""
 
 
-def open_log(vfs: Vfs, config: LogConfig = SMALL, *, now_us: int = 0) -> Log:
+def open_log(vfs: Vfs, config: LogConfig = SMALL, *, now_us: int = 0, must_exist: bool = False) -> Log:
     """The log that all these tests use."""
-    return Log.open(vfs, DIRECTORY, STREAM_ID, PARTITION, config, now_us=now_us)
+    return Log.open(vfs, DIRECTORY, STREAM_ID, PARTITION, config, now_us=now_us, must_exist=must_exist)
 
 
 def value_of(offset: int, size_bytes: int = 40) -> bytes:

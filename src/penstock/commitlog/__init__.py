@@ -16,7 +16,7 @@
 | `dump`       | all of it as rows, for people                             |
 """
 
-from penstock.commitlog.errors import NotWritableError, StorageFailedError, StorageFullError
+from penstock.commitlog.errors import LogMissingError, NotWritableError, StorageFailedError, StorageFullError
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.recovery import Cut
@@ -32,6 +32,7 @@ __all__ = [
     "LineageEntry",
     "Log",
     "LogConfig",
+    "LogMissingError",
     "LogState",
     "LogView",
     "NotWritableError",

@@ -5,6 +5,7 @@
 | `StorageFullError`   | no room; the log is as it was before                 | refuse, try later        |
 | `StorageFailedError` | another error; as it was before, unless it is fenced | refuse, tell an operator |
 | `NotWritableError`   | read-only or fenced, and stays so until a restart    | refuse everything        |
+| `LogMissingError`    | a log that was made has no files; nothing is written | tell an operator         |
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ class StorageFullError(StorageFailedError):
 
 class NotWritableError(OperationalError):
     """The log takes no messages in its present state."""
+
+
+class LogMissingError(OperationalError):
+    """A log that must be there is not. A new one in its place would give its offsets to other messages."""
 
 
 class IndexDamagedError(CorruptionError):

@@ -88,11 +88,22 @@ class Log:
 
     @classmethod
     def open(
-        cls, vfs: Vfs, directory: str, stream_id: int, partition: int, config: LogConfig, *, now_us: int
+        cls,
+        vfs: Vfs,
+        directory: str,
+        stream_id: int,
+        partition: int,
+        config: LogConfig,
+        *,
+        now_us: int,
+        must_exist: bool = False,
     ) -> Log:
-        """The log in `directory`, recovered; or a new one, whose files are durable. StorageFailedError."""
+        """The log in `directory`, recovered; or a new one, whose files are durable. StorageFailedError.
+
+        `must_exist`: it was made before, so that a new one is none; LogMissingError if nothing of it is there.
+        """
         try:
-            found = Recovery(vfs, directory, stream_id, partition).run()
+            found = Recovery(vfs, directory, stream_id, partition, must_exist=must_exist).run()
             log = cls(vfs, directory, (stream_id, partition), config, found, now_us)
             log._open_lineage()
             if log._state is LogState.WRITABLE:

@@ -12,6 +12,7 @@ flushed_end is written once more and synced, because an earlier sync may have fa
 | schema message short or broken            | damage (0 rows) | cut at byte 0    | last: cut; others: damage |
 | segment of another stream or newer format | damage          | damage           | damage                    |
 | offsets missing between two segments      | damage          | later ones aside | damage                    |
+| no segment at all                         | damage          | damage           | new log, unless it must be|
 | index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
 
 "Something whole" is a batch that verifies; "aside" is a rename to `<segment>.cut-0`.
@@ -30,7 +31,7 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_mes
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog import files, rebuild
 from penstock.commitlog.checkpoint import Checkpoint
-from penstock.commitlog.errors import IndexDamagedError
+from penstock.commitlog.errors import IndexDamagedError, LogMissingError
 from penstock.commitlog.index import FileEntries, PackedEntries
 from penstock.commitlog.rebuild import Scan, Torn
 from penstock.commitlog.scan import Beyond, find_behind
@@ -89,15 +90,17 @@ class _Found:
 class Recovery:
     """One run over the folder of one log."""
 
-    def __init__(self, vfs: Vfs, directory: str, stream_id: int, partition: int) -> None:
+    def __init__(self, vfs: Vfs, directory: str, stream_id: int, partition: int, *, must_exist: bool) -> None:
         self._vfs = vfs
         self._directory = directory
         self._ids = (stream_id, partition)
+        self._must_exist = must_exist
         self._out = Recovered()
+        self._slot_lost = False  # a slot of the checkpoint fails its check; it may have been the newest
         self._names_changed = False
 
     def run(self) -> Recovered:
-        """Look, decide, mend. OSError if the disk does not let it."""
+        """Look, decide, mend. OSError if the disk does not let it; LogMissingError."""
         out = self._out
         names = self._vfs.list(self._directory)
         out.notices += [f"{self._directory}/{name}: not a file of a log" for name in names if not files.is_known(name)]
@@ -139,6 +142,7 @@ class Recovery:
     def _read_checkpoint(self) -> Checkpoint | None:
         found = checkpoints.read(self._vfs, self._directory)
         self._out.notices += [str(mistake) for mistake in found.mistakes]
+        self._slot_lost = bool(found.mistakes)
         point = found.newest
         if point is not None and (point.stream_id, point.partition) != self._ids:
             self._out.notices.append(f"{self._directory}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
@@ -171,14 +175,16 @@ class Recovery:
         if wanted < first_base:
             path = files.segment_path(self._directory, wanted)
             reason = f"the log begins at offset {first_base}, not at {wanted}"
-            if any(files.CHECKPOINT in notice for notice in out.notices):
+            if self._slot_lost:
                 out.notices.append(f"{path}: {reason}; the other slot of the checkpoint may have said so")
             else:
                 out.damage.append(Damage(path, 0, wanted, first_base, reason))
 
     def _without_segments(self, point: Checkpoint | None) -> None:
         out = self._out
-        if point is None or point.flushed_end == 0:
+        if point is None:
+            if self._must_exist:
+                raise LogMissingError(f"{self._directory}: the log that was made here is gone, no segment is there")
             out.active = create(self._vfs, self._directory, 0, *self._ids)
             out.active.file.sync()
             self._vfs.sync_dir(self._directory)

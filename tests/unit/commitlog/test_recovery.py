@@ -10,7 +10,7 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.commitlog import Log, LogConfig, LogState
+from penstock.commitlog import Log, LogConfig, LogMissingError, LogState
 from penstock.commitlog.files import segment_path
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import (
@@ -300,6 +300,59 @@ def test_a_removed_first_or_only_segment_is_damage() -> None:
     log = open_log(disk)
     assert (log.state, log.log_end) == (LogState.READ_ONLY, 60)
     assert readable(disk, log) == []
+
+
+@pytest.mark.parametrize("name", ["checkpoint.bak", "checkpoints.txt", "lineage.cut-0"])
+def test_a_lost_first_segment_is_damage_whatever_other_files_are_called(name: str) -> None:
+    disk, wanted = closed_log(30, LogConfig(segment_bytes=6000))
+    disk.remove(segment_path(DIRECTORY, 0))
+    disk.open(f"{DIRECTORY}/{name}", create=True)
+    log = open_log(disk)
+    assert log.state is LogState.READ_ONLY
+    (damage,) = log.damage
+    assert (damage.base_offset, damage.end_offset) == (0, log.log_start)
+    assert read_slices(disk, log.view()) == wanted[log.log_start :]
+
+
+def test_a_lost_slot_of_the_checkpoint_may_have_known_of_a_removal() -> None:
+    disk, wanted = closed_log(30, LogConfig(segment_bytes=6000))
+    first = sorted(int(name[:20]) for name in disk.list(DIRECTORY) if name.endswith(".arrows"))[1]
+    disk.remove(segment_path(DIRECTORY, 0))
+    flip(disk, CHECKPOINT, 40)
+    log = open_log(disk)
+    assert (log.state, log.log_start) == (LogState.WRITABLE, first)
+    assert any("the other slot" in notice for notice in log.notices)
+    assert read_slices(disk, log.view()) == wanted[first:]
+
+
+def test_a_log_that_must_exist_is_never_begun_anew() -> None:
+    disk = MemoryVfs()
+    with pytest.raises(LogMissingError, match=f"{DIRECTORY}.*gone"):
+        open_log(disk, must_exist=True)
+    assert disk.list("") == [], "nothing is written in its place"
+    log = open_log(disk)
+    wanted = append(log, 3)
+    log.close()
+    again = open_log(disk, must_exist=True)
+    assert read_slices(disk, again.view()) == wanted
+    again.close()
+    for name in disk.list(DIRECTORY):
+        if name != "lineage":
+            disk.remove(f"{DIRECTORY}/{name}")
+    with pytest.raises(LogMissingError):
+        open_log(disk, must_exist=True)
+
+
+def test_a_checkpoint_without_any_segment_is_damage_even_if_nothing_was_flushed() -> None:
+    """The first segment is durable before the first checkpoint is written, so it was there."""
+    disk = MemoryVfs()
+    open_log(disk)
+    disk.remove(segment_path(DIRECTORY, 0))
+    log = open_log(disk)
+    assert log.state is LogState.READ_ONLY
+    assert [damage.reason for damage in log.damage] == ["no segment file is there"]
+    assert log.view().slice(0, end=0, bytes_max=1) is None
+    assert not any(name.endswith(".arrows") for name in disk.list(DIRECTORY))
 
 
 # Files that are not ours.
