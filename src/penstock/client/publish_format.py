@@ -62,9 +62,29 @@ class _AckBody(msgspec.Struct):
 _ack_decoder = msgspec.json.Decoder(_AckBody)
 
 
+def payload(value: Value) -> bytes:
+    """The bytes of a message's value, none for a tombstone; TypeError for what is neither bytes nor text."""
+    return b"" if value is None else _bytes_of("value", value, "bytes or str (such as json.dumps(…)), or None")
+
+
+def _bytes_of(what: str, given: object, wanted: str) -> bytes:
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    # bytes(5) would be five zero bytes: nothing is converted that was not meant.
+    raise TypeError(f"the {what} is {a_kind(given)}; give {wanted}")
+
+
+def a_kind(given: object) -> str:
+    """`an int`, `a dict`: what something is, for a message."""
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def key_header(key: bytes | str) -> tuple[str, str]:
-    """(header name, value) that carries `key`; ValueError for an empty or oversized one."""
-    raw = key.encode() if isinstance(key, str) else bytes(key)
+    """(header name, value) that carries `key`; ValueError for an empty or oversized one, TypeError for no bytes."""
+    raw = _bytes_of("key", key, "bytes or str")
     if not raw:
         raise ValueError("an empty key cannot be published; None means no key")
     if len(raw) > limits.KEY_BYTES_MAX:
@@ -79,16 +99,14 @@ def key_header(key: bytes | str) -> tuple[str, str]:
 def publish_headers(
     value: Value, key: bytes | str | None, headers: Mapping[str, str] | None, stream: str | None, ack: Ack
 ) -> dict[str, str] | None:
-    """All headers of one publish, or None for none. ValueError for what a header cannot carry."""
-    out: dict[str, str] = {}
-    for name, text in (headers or {}).items():
-        check_header_name(name)
-        check_header_value(name, text)
-        out[name] = text
+    """All headers of one publish, or None for none. ValueError or TypeError for what a header cannot carry."""
+    out = _own_headers(headers)
     if key is not None:
         name, text = key_header(key)
         out[name] = text
     if value is None:
+        if KEY_HEADER not in out and KEY_BASE64_HEADER not in out:
+            raise ValueError("a tombstone says that a key is gone: give key=, or b\"\" for an empty message")
         out[TOMBSTONE_HEADER] = "1"
     if stream is not None:
         out[EXPECTED_STREAM_HEADER] = stream
@@ -97,6 +115,23 @@ def publish_headers(
     if ack != "all":
         out[ACK_HEADER] = ack
     return out or None
+
+
+def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers is {a_kind(headers)}; give a dict of str")
+    out: dict[str, str] = {}
+    for name, text in headers.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name of header {name!r} is {a_kind(name)}; give a str")
+        if not isinstance(text, str):
+            raise TypeError(f"the header {name!r} is {a_kind(text)}; give a str")
+        check_header_name(name)
+        check_header_value(name, text)
+        out[name] = text
+    return out
 
 
 def parse_ack(data: bytes) -> PubAck:

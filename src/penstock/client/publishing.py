@@ -19,7 +19,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.subjects import subject_mistake
 from penstock.client.errors import TimedOut, Unavailable, specific
-from penstock.client.publish_format import Value, parse_ack
+from penstock.client.publish_format import Value, parse_ack, payload
 from penstock.client.values import PubAck
 
 if TYPE_CHECKING:
@@ -344,8 +344,7 @@ class Publisher:
 def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> _Outgoing:
     if (mistake := subject_mistake(subject)) is not None:
         raise ValueError(mistake)
-    payload = b"" if value is None else value.encode() if isinstance(value, str) else bytes(value)
-    return _Outgoing(subject, payload, headers)
+    return _Outgoing(subject, payload(value), headers)
 
 
 async def _publish(connection: NatsClient, outgoing: _Outgoing, reply: str) -> None:
