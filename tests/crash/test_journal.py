@@ -12,6 +12,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker
 from penstock.metadata.journal import JOURNAL_PATH, Journal
+from penstock.metadata.mark import MARK_PATH
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
 
@@ -71,7 +72,7 @@ def test_power_loss_at_every_boundary(seed: int) -> None:
     assert crashes > 8
 
 
-def whole() -> bytes:
+def whole() -> MemoryVfs:
     vfs = MemoryVfs()
     journal, _, _ = Journal.open(vfs)
     for command in COMMANDS:
@@ -79,16 +80,47 @@ def whole() -> bytes:
         flush = journal.flush()
         flush.run()
         journal.flushed(flush)
-    return content(vfs)
+    return vfs
 
 
-WHOLE = whole()
+SYNCED = whole()
+WHOLE = content(SYNCED)
 HEAD_BYTES = 8
+
+
+@pytest.mark.parametrize("bit", [0, 7])
+def test_no_flipped_bit_makes_a_synced_command_vanish(bit: int) -> None:
+    for position in range(len(WHOLE)):
+        vfs = SYNCED.crash_clone()
+        data = bytearray(WHOLE)
+        data[position] ^= 1 << bit
+        vfs.open(JOURNAL_PATH).write_at(0, data)
+        with pytest.raises((CorruptionError, RemoteError)):
+            Journal.open(vfs)
+        assert content(vfs) == data
+        assert set(vfs.files()) == {JOURNAL_PATH, MARK_PATH}
+
+
+def test_no_cut_makes_a_synced_command_vanish() -> None:
+    for length in range(len(WHOLE)):
+        vfs = SYNCED.crash_clone()
+        vfs.open(JOURNAL_PATH).truncate(length)
+        with pytest.raises(CorruptionError):
+            Journal.open(vfs)
+
+
+def test_a_damaged_mark_alone_does_no_harm() -> None:
+    for position in range(len(content(SYNCED, MARK_PATH))):
+        vfs = SYNCED.crash_clone()
+        data = bytearray(content(vfs, MARK_PATH))
+        data[position] ^= 0x10
+        vfs.open(MARK_PATH).write_at(0, data)
+        assert reopened(vfs) == COMMANDS
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
 @settings(max_examples=400)
-def test_one_flipped_byte(position: int, mask: int) -> None:
+def test_one_flipped_byte_without_a_mark(position: int, mask: int) -> None:
     data = bytearray(WHOLE)
     data[position] ^= mask
     _check_damaged(bytes(data))
@@ -121,6 +153,6 @@ def _check_damaged(data: bytes) -> None:
         # A head that was never written whole is begun anew; otherwise nothing has changed.
         assert content(vfs).startswith(data) or (len(data) < HEAD_BYTES and not any(data))
     else:
-        (side,) = (path for path in vfs.files() if path != JOURNAL_PATH)
+        (side,) = (path for path in vfs.files() if path not in (JOURNAL_PATH, MARK_PATH))
         position = int(side.rpartition("-")[2])
         assert data[:position] + content(vfs, side) == data  # no byte is lost

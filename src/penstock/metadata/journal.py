@@ -1,11 +1,12 @@
 """The journal: the metadata commands of this broker, in order, on disk before they take effect.
 
 Rules: an entry is acted on only after its flush. A torn tail (an unfinished last entry) is cut at start, its bytes kept
-in a side file that nothing overwrites. Damage to an entry that is known to have been synced is corruption: the broker
-does not start on it, and nothing is deleted.
+in a side file that nothing overwrites. Damage to an entry that is known to have been synced, or its loss, is
+corruption: the broker does not start on it, and nothing is deleted.
 
 Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry behind a damaged one
-proves nothing by itself. So every entry says up to which index all was synced when it was written.
+proves nothing by itself. What was synced is said twice: by the mark (`metadata/mark.py`), which is on the disk before an
+entry is acted on, and, should the mark be lost, by every later entry.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
     entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | u64 synced index | command (MessagePack)
@@ -23,6 +24,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import Command, decode_command, encode_command
+from penstock.metadata.mark import Mark
 from penstock.vfs import File, Vfs
 
 JOURNAL_PATH = "metadata.journal"
@@ -47,22 +49,25 @@ class Entry:
 
 @dataclass(slots=True)
 class JournalFlush:
-    """A disk task: everything up to `index` survives a power loss once it has run."""
+    """A disk task: everything up to `index` survives a power loss once it has run. One at a time."""
 
     file: File
+    mark: Mark
     index: int
 
     def run(self) -> None:
-        """Sync the file; in a disk thread."""
+        """Sync the file, then the mark; in a disk thread."""
         self.file.sync()
+        self.mark.move(self.index)
 
 
 class Journal:
     """Append-only. One owner; only a flush runs elsewhere."""
 
-    def __init__(self, file: File, end_position: int, index: int) -> None:
+    def __init__(self, file: File, mark: Mark, end_position: int, index: int) -> None:
         """For `open` only: what is there has been synced."""
         self._file = file
+        self._mark = mark
         self._end_position = end_position
         self._failed: OSError | None = None
         self._synced_index = index
@@ -72,14 +77,22 @@ class Journal:
     def open(cls, vfs: Vfs) -> tuple[Journal, list[Entry], str | None]:
         """Open or create the journal: (journal, its entries, a note if a torn tail was cut).
 
-        CorruptionError if an entry in the middle is damaged, RemoteError (unsupported_version) if it is newer.
+        CorruptionError if an entry that was synced is damaged or lost, RemoteError (unsupported_version) if it is
+        newer.
         """
         file = vfs.open(JOURNAL_PATH, create=True)
         data = file.read_at(0, file.size())
+        entries = list(read_entries(data, JOURNAL_PATH)) if len(data) >= _FILE_HEAD.size else []
+        index = entries[-1].index if entries else 0
+        end_position = entries[-1].end_position if entries else min(_FILE_HEAD.size, len(data))
+        mark = Mark(vfs)
+        if mark.index > index:
+            found = "damaged bytes" if end_position < len(data) else "the end of the file"
+            raise CorruptionError(
+                JOURNAL_PATH, end_position, f"entry {index + 1}: up to entry {mark.index} all was synced", found
+            )
         if len(data) < _FILE_HEAD.size:
-            return cls._begin(vfs, file, data)
-        entries = list(read_entries(data, JOURNAL_PATH))
-        end_position = entries[-1].end_position if entries else _FILE_HEAD.size
+            return cls._begin(vfs, file, mark, data)
         note = None
         if end_position < len(data):
             side_path = _keep_aside(vfs, data[end_position:], end_position)
@@ -89,10 +102,11 @@ class Journal:
             )
         # What was read may be in the page cache only: nothing is built on it before it is on the disk.
         file.sync()
-        return cls(file, end_position, entries[-1].index if entries else 0), entries, note
+        mark.move(index)
+        return cls(file, mark, end_position, index), entries, note
 
     @classmethod
-    def _begin(cls, vfs: Vfs, file: File, data: bytes) -> tuple[Journal, list[Entry], str | None]:
+    def _begin(cls, vfs: Vfs, file: File, mark: Mark, data: bytes) -> tuple[Journal, list[Entry], str | None]:
         # Made by a start that was cut short before any command: then it holds a part of the head, or zeros.
         note = None
         if not (_HEAD.startswith(data) or not any(data)):
@@ -102,7 +116,7 @@ class Journal:
         file.write_at(0, _HEAD)
         file.sync()
         vfs.sync_dir("")
-        return cls(file, _FILE_HEAD.size, 0), [], note
+        return cls(file, mark, _FILE_HEAD.size, 0), [], note
 
     def append(self, command: Command) -> int:
         """Write `command`; its index. OperationalError if the disk refuses: it is then as before, or failed."""
@@ -126,7 +140,7 @@ class Journal:
 
     def flush(self) -> JournalFlush:
         """The task that makes all entries so far durable."""
-        return JournalFlush(self._file, self.index)
+        return JournalFlush(self._file, self._mark, self.index)
 
     def flushed(self, flush: JournalFlush) -> None:
         """`flush.run()` returned."""
@@ -139,6 +153,7 @@ class Journal:
     def close(self) -> None:
         """Give the file back."""
         self._file.close()
+        self._mark.close()
 
 
 def _keep_aside(vfs: Vfs, data: bytes, position: int) -> str:

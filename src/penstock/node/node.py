@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.base.subjects import subject_mistake
 from penstock.fetch.waiters import Waiter, Waiters
@@ -50,7 +50,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import StartBroker
 from penstock.metadata.image import ClusterImage, Outcome, StreamState, apply
-from penstock.metadata.journal import JOURNAL_PATH, Entry, Journal
+from penstock.metadata.journal import Entry, Journal
 from penstock.node.appends import Appends, as_remote
 from penstock.node.catalog import Catalog
 from penstock.node.divergence import check_agreement
@@ -59,7 +59,7 @@ from penstock.node.partition import Budget, Partition
 from penstock.node.queries import FindOffset, GetMessage
 from penstock.node.report import Report, Settings
 from penstock.node.step import DiskWork, Extent, Lane, Outbox, Step
-from penstock.node.streams import PARTITION, STREAMS_PATH, Streams, deleted_error
+from penstock.node.streams import PARTITION, Streams, check_folders, deleted_error
 from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
 
@@ -105,9 +105,7 @@ class Node:
         journal, entries, note = Journal.open(self._vfs)
         if note is not None:
             self._outbox.notice(note)
-        if not entries and (folders := self._vfs.list(STREAMS_PATH)):
-            # A journal is on the disk before the first folder is made. To go on would orphan every stream.
-            raise CorruptionError(JOURNAL_PATH, 0, f"the commands that made {STREAMS_PATH}/{folders[0]}", "none")
+        check_folders(self._vfs, journal.index)
         image, deleted, last_start_us = _folded(entries)
         command = StartBroker(started_us=now.wall_us)
         index = journal.append(command)

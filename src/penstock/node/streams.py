@@ -2,8 +2,8 @@
 
 Rules: creation is answered only when NATS has confirmed the subscription, so that what is published afterwards is
 stored. A folder that no stream of the journal owns is moved to `quarantine/`, never adopted and never deleted; the
-folder of a stream that the journal deleted is removed. A stream whose log cannot be opened stays as it is; creating it
-again tries again.
+folder of a stream that the journal deleted is removed. A stream whose log cannot be opened, or has vanished, stays as
+it is; creating it again tries again.
 
     journaled → applied → log opened → subscribed → confirmed → answered
 """
@@ -15,9 +15,9 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from penstock.base.clock import Now
-from penstock.base.config import Storage, StreamConfig
+from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogMissingError
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -32,6 +32,7 @@ from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream
 from penstock.metadata.image import Outcome, StreamState, altered_config, check_create
 from penstock.metadata.journal import JOURNAL_PATH
 from penstock.node.catalog import Catalog
+from penstock.node.made import MadeLogs
 from penstock.node.partition import Budget, Partition
 from penstock.node.step import Lane, Outbox
 from penstock.node.upkeep import Upkeep
@@ -43,29 +44,30 @@ STREAMS_PATH = "streams"
 QUARANTINE_PATH = "quarantine"
 
 
-def log_config(config: StreamConfig) -> LogConfig:
-    """What the log of a stream needs to know of its config."""
-    return LogConfig(
-        segment_bytes=config.segment_bytes,
-        segment_age_us=_us(config.segment_age_ms),
-        max_age_us=_us(config.max_age_ms),
-        max_messages=config.max_messages,
-        max_bytes=config.max_bytes,
-    )
-
-
-def _us(ms: int | None) -> int | None:
-    return None if ms is None else ms * 1_000
-
-
 def stream_path(stream: StreamState) -> str:
     """The folder of a stream: its id first, because a name can come again."""
-    return f"{STREAMS_PATH}/{stream.stream_id:08d}-{stream.name}"
+    return f"{STREAMS_PATH}/{_folder(stream)}"
+
+
+def _folder(stream: StreamState) -> str:
+    return f"{stream.stream_id:08d}-{stream.name}"
 
 
 def deleted_error(state: StreamState) -> RemoteError:
     """What those hear who still wait for a deleted stream."""
     return RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
+
+
+def check_folders(vfs: Vfs, last_index: int) -> None:
+    """CorruptionError if a folder was made by a command behind the journal's last: to go on would orphan its stream.
+
+    A command is on the disk before its folder is made.
+    """
+    for folder in vfs.list(STREAMS_PATH):
+        number = folder.partition("-")[0]
+        if not last_index or (number.isdecimal() and int(number) > last_index):
+            expected = f"the command that made {STREAMS_PATH}/{folder}"
+            raise CorruptionError(JOURNAL_PATH, 0, expected, f"{last_index} commands")
 
 
 def _check_epoch(log: Log, state: StreamState) -> None:
@@ -108,6 +110,7 @@ class Streams:
         self._vfs = vfs
         self._outbox = outbox
         self._memory: Vfs = MemoryVfs()
+        self._made = MadeLogs(vfs)
         self._budget = budget
         self._upkeep = upkeep
         self._opening: set[int] = set()  # streams whose log is being opened in a disk thread
@@ -119,6 +122,7 @@ class Streams:
 
     def start(self, deleted: Iterable[StreamState], now_us: int) -> None:
         """Open what the journal says is there; blocking."""
+        self._made.read()
         known = {stream_path(state) for state in self.catalog.image.streams.values()}
         # By its whole name: a folder that only shares the number of a deleted stream is somebody else's.
         removed = {stream_path(state) for state in deleted if state.config.storage is Storage.FILE}
@@ -134,6 +138,7 @@ class Streams:
     def _remove_now(self, path: str) -> None:
         try:
             self._vfs.remove(path)
+            self._made.forget(path.rpartition("/")[2])
         except OSError as error:
             self._outbox.notice(f"cannot remove {path} of a deleted stream: {error}; the next start tries again")
 
@@ -154,7 +159,20 @@ class Streams:
     def _open(self, state: StreamState, now_us: int) -> Log:
         vfs = self._vfs_of(state)
         path = f"{stream_path(state)}/{PARTITION}"
-        return Log.open(vfs, path, state.stream_id, PARTITION, log_config(state.config), now_us=now_us)
+        # A log in memory is gone with its broker; one on the disk is only made once.
+        was_made = _folder(state) in self._made
+        config = LogConfig.of(state.config)
+        try:
+            log = Log.open(vfs, path, state.stream_id, PARTITION, config, now_us=now_us, must_exist=was_made)
+        except LogMissingError as error:
+            raise OperationalError(f"{error}; bring it back (is its disk mounted?) or delete the stream") from error
+        if state.config.storage is Storage.FILE and not was_made:
+            try:
+                self._made.mark(_folder(state))
+            except OSError:
+                log.close()
+                raise
+        return log
 
     def _vfs_of(self, state: StreamState) -> Vfs:
         return self._memory if state.config.storage is Storage.MEMORY else self._vfs
@@ -173,7 +191,7 @@ class Streams:
             self._outbox.notice(f"stream {state.name!r}: {text}")
             self._fail_creations(state.stream_id, RemoteError(ErrorCode.STORAGE_FAILED, text))
             return
-        log.configure(log_config(state.config))  # it may have been altered while the log was opened
+        log.configure(LogConfig.of(state.config))  # it may have been altered while the log was opened
         partition = Partition(state, log, self._vfs_of(state), self._budget)
         self.partitions[state.stream_id] = partition
         self._upkeep.opened(partition)
@@ -320,7 +338,7 @@ class Streams:
             partition = self.partitions.get(outcome.stream.stream_id)
             if partition is not None:
                 partition.reconfigure(outcome.stream)
-                partition.log.configure(log_config(outcome.stream.config))
+                partition.log.configure(LogConfig.of(outcome.stream.config))
                 committed_end = partition.committed_end
                 partition.advance(self._outbox.step)
                 self._upkeep.moved(partition, committed_end)
@@ -377,6 +395,7 @@ class Streams:
                 with contextlib.suppress(OperationalError):
                     log.close()
             vfs.remove(stream_path(state))
+            self._made.forget(_folder(state))
 
         def done(error: Exception | None) -> None:
             if error is not None:

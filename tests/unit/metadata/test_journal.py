@@ -12,6 +12,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, R
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import Command, CreateStream, DeleteStream, StartBroker
 from penstock.metadata.journal import JOURNAL_PATH, Journal
+from penstock.metadata.mark import MARK_PATH
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, nth
 from penstock.vfs.memory import MemoryVfs
 
@@ -93,6 +94,34 @@ def test_torn_tail_is_cut_and_kept(lost: int) -> None:
     assert journal.append(COMMANDS[2]) == 3
     journal.flush().run()
     assert read(vfs.crash_clone()) == COMMANDS
+
+
+def test_a_damaged_last_entry_that_was_synced_is_no_torn_tail() -> None:
+    vfs = written(*COMMANDS)
+    data = bytearray(content(vfs))
+    position = len(content(written(*COMMANDS[:2])))
+    data[-5] ^= 1
+    vfs.open(JOURNAL_PATH).write_at(0, data)
+    with pytest.raises(CorruptionError, match="entry 3.*synced") as caught:
+        Journal.open(vfs)
+    assert caught.value.position == position
+    assert content(vfs) == data
+
+
+def test_an_entry_that_was_not_synced_is_a_torn_tail_behind_a_mark() -> None:
+    vfs = written(*COMMANDS[:2])
+    file = vfs.open(JOURNAL_PATH)
+    file.write_at(file.size(), content(written(*COMMANDS))[file.size() : -1])
+    assert read(vfs) == COMMANDS[:2]
+
+
+def test_a_mark_that_the_disk_does_not_take_keeps_the_flush_from_being_done() -> None:
+    vfs = FaultyVfs(MemoryVfs())
+    journal, _, _ = Journal.open(vfs)
+    journal.append(COMMANDS[0])
+    vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=MARK_PATH)
+    with pytest.raises(OSError, match="Input/output"):
+        journal.flush().run()
 
 
 def test_a_second_torn_tail_does_not_overwrite_the_first() -> None:

@@ -221,8 +221,30 @@ def test_a_lost_journal_does_not_orphan_the_streams() -> None:
     file.truncate(0)
     file.sync()
     for _ in range(2):
-        with pytest.raises(CorruptionError, match=r"streams/00000002-orders"):
+        with pytest.raises(CorruptionError, match="all was synced"):
             broker.crash().start()
+    assert sorted(broker.memory.files()) == before
+
+
+def test_a_journal_that_is_gone_with_its_mark_does_not_orphan_the_streams() -> None:
+    broker = with_orders()
+    broker.stop()
+    for path in ("metadata.journal", "metadata.synced"):
+        broker.memory.remove(path)
+    with pytest.raises(CorruptionError, match=r"streams/00000002-orders"):
+        broker.crash(Keep.ALL).start()
+
+
+def test_a_folder_above_the_last_command_shows_that_commands_are_lost() -> None:
+    broker = with_orders()
+    short = broker.memory.open("metadata.journal").size()
+    broker.create("later")
+    broker.stop()
+    broker.memory.remove("metadata.synced")
+    broker.memory.open("metadata.journal").truncate(short)
+    before = sorted(broker.memory.files())
+    with pytest.raises(CorruptionError, match=r"streams/00000003-later"):
+        broker.crash(Keep.ALL).start()
     assert sorted(broker.memory.files()) == before
 
 
@@ -235,6 +257,7 @@ def test_a_journal_that_lost_a_start_does_not_lead_under_an_old_epoch() -> None:
     again = broker.crash().start()
     again.publish("orders.a", b"2")
     again.stop()
+    again.memory.remove("metadata.synced")
     again.memory.open("metadata.journal").truncate(short)
     after = again.crash(Keep.ALL).start()
     assert after.stream("orders").partitions[0].state == "failed"

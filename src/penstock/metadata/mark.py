@@ -1,0 +1,68 @@
+"""The mark: up to which index the journal has been synced, in a file of its own.
+
+Rules: written and synced after each sync of the journal and before anything is acted on; it never goes back. It has two
+slots in sectors of their own, written in turn, so that a torn write leaves the other.
+
+Theory: until a sync a disk may lose any part of what was written, so a damaged last entry of a journal does not tell
+whether it is a torn tail, which nobody was told of, or damage to what somebody relies on. The mark tells.
+
+    file   slot | zeros up to byte 512 | slot                    little-endian
+    slot   "PNSM" | u32 CRC-32C of the index | u64 index
+"""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.hot.crc import crc32c
+from penstock.vfs import File, Vfs
+
+MARK_PATH = "metadata.synced"
+
+_MAGIC = b"PNSM"
+_SLOT = struct.Struct("<4sI8s")
+_INDEX = struct.Struct("<Q")
+_SECTOR_BYTES = 512
+
+
+class Mark:
+    """The open mark. One writer at a time."""
+
+    def __init__(self, vfs: Vfs) -> None:
+        self._vfs = vfs
+        self._file: File | None = None
+        self._next_slot = 0
+        self.index = 0  # nothing is known to have been synced
+        try:
+            self._file = vfs.open(MARK_PATH)
+        except FileNotFoundError:
+            return
+        first, second = (_index_in(self._file.read_at(number * _SECTOR_BYTES, _SLOT.size)) for number in (0, 1))
+        self._next_slot = 1 if first > second else 0
+        self.index = max(first, second)
+
+    def move(self, index: int) -> None:
+        """Note that all up to `index` is on the disk; returns once that note is, too. OSError."""
+        if index <= self.index:
+            return
+        if self._file is None:
+            self._file = self._vfs.open(MARK_PATH, create=True)
+            self._vfs.sync_dir("")
+        content = _INDEX.pack(index)
+        self._file.write_at(self._next_slot * _SECTOR_BYTES, _SLOT.pack(_MAGIC, crc32c(content), content))
+        self._file.sync()
+        self._next_slot = 1 - self._next_slot
+        self.index = index
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _index_in(data: bytes) -> int:
+    if len(data) < _SLOT.size:
+        return 0
+    magic, crc, content = _SLOT.unpack(data)
+    index: int = _INDEX.unpack(content)[0]
+    return index if magic == _MAGIC and crc32c(content) == crc else 0
