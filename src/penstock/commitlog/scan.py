@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -36,8 +37,10 @@ class Window:
         self._data = b""
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`, fewer only at the end."""
-        length = max(0, min(length, self._end - position))
+        """Up to `length` bytes from `position`, fewer only at the end and none behind it."""
+        length = min(length, self._end - position)
+        if length <= 0:
+            return b""
         begin = position - self._start
         if begin < 0 or begin + length > len(self._data):
             wanted = min(max(length, limits.SCAN_READ_BYTES), self._end - position)
@@ -124,10 +127,12 @@ def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = ()) -> Found 
 
 
 def _candidates(file: File, window: Window, beyond: Beyond, hints: Iterable[int]) -> Iterator[int]:
+    first = []
     with contextlib.suppress(CorruptionError):
         header = codec.read_header(window.read(max(0, beyond.position), codec.PREFIX_BYTES))
-        yield beyond.position + header.size_bytes
-    yield from (hint for hint in hints if beyond.position < hint < beyond.end_position)
+        # Of a batch that the end of the file cuts through it is a place behind that end.
+        first.append(beyond.position + header.size_bytes)
+    yield from (place for place in chain(first, hints) if beyond.position < place < beyond.end_position)
     start = beyond.position - beyond.position % _ALIGNMENT + _ALIGNMENT
     while start < beyond.end_position:
         data = file.read_at(start, min(limits.SCAN_READ_BYTES, beyond.end_position - start))

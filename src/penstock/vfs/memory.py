@@ -19,6 +19,7 @@ is atomic, a rename too.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -164,6 +165,8 @@ class MemoryFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer only at the end of the file."""
+        if position < 0 or length < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
         # Two copies, because a view of a bytearray would stop a writer in another thread from growing it.
         return bytes(self._open().data[position : position + length])
 
