@@ -1,0 +1,107 @@
+"""A stream whose files have vanished is not begun anew; one whose files were never made is."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import CreateStreamResponse
+from penstock.vfs.faulty import Fault, Kind, Operation, nth
+from penstock.vfs.memory import Keep
+from tests.unit.node.harness import Broker
+
+FOLDER = "streams/00000002-orders"
+
+
+def with_orders(**config: object) -> Broker:
+    broker = Broker().start()
+    broker.answer(broker.create("orders", **config), CreateStreamResponse)
+    return broker
+
+
+@pytest.mark.parametrize("gone", ["streams", FOLDER, f"{FOLDER}/0"])
+def test_a_stream_whose_files_vanished_is_reported_and_not_begun_anew(gone: str) -> None:
+    broker = with_orders()
+    broker.publish("orders.a", b"1", reply="r1")
+    broker.create("other")
+    broker.stop()
+    memory = broker.memory.crash_clone(Keep.ALL)
+    memory.remove(gone)
+    after = Broker(memory, clock=broker.clock).start()
+    assert any("'orders'" in notice and "gone" in notice and "mounted" in notice for notice in after.notices)
+    after.publish("orders.a", b"2", reply="r2")
+    assert after.acked() == [], "nobody takes it: its offset was given to another message"
+    refused = after.replies[after.append("orders", b"3")].response
+    assert isinstance(refused, RemoteError)
+    assert after.stream("orders").partitions[0].state != "online"
+    assert not any(path.startswith(FOLDER) for path in memory.files())
+
+
+def test_a_stream_whose_files_come_back_goes_on() -> None:
+    broker = with_orders()
+    broker.publish("orders.a", b"1", reply="r1")
+    broker.stop()
+    memory = broker.memory.crash_clone(Keep.ALL)
+    memory.rename(FOLDER, "elsewhere")
+    after = Broker(memory, clock=broker.clock).start()
+    memory.rename("elsewhere", FOLDER)
+    after.answer(after.create("orders"), CreateStreamResponse)
+    after.publish("orders.a", b"2", reply="r2")
+    assert after.values("orders") == [b"1", b"2"]
+
+
+def test_a_stream_whose_files_vanished_can_be_deleted_and_made_again() -> None:
+    broker = with_orders()
+    broker.stop()
+    memory = broker.memory.crash_clone(Keep.ALL)
+    memory.remove(FOLDER)
+    after = Broker(memory, clock=broker.clock).start()
+    after.delete("orders")
+    after.answer(after.create("orders"), CreateStreamResponse)
+    after.publish("orders.a", b"1", reply="r")
+    assert after.acked() == ["r"]
+    assert [path for path in memory.files() if path.startswith("made/00000002")] == []
+
+
+def test_every_create_that_was_answered_is_known_to_have_been_made() -> None:
+    """The power fails at every boundary of a create; what is left starts, and an answered one has its mark."""
+    checked = 0
+    broker = Broker().start()
+
+    def cut_the_power(_operation: Operation) -> None:
+        nonlocal checked
+        answered = "c1" in broker.replies
+        for keep in (Keep.SYNCED, Keep.ALL):
+            checked += 1
+            left = broker.memory.crash_clone(keep)
+            after = broker.crash(memory=left).start()
+            assert not any("gone" in notice for notice in after.notices)
+            if answered:
+                left.remove("streams")
+                lost = broker.crash(memory=left).start()
+                assert any("gone" in notice for notice in lost.notices)
+
+    broker.vfs.watcher = cut_the_power
+    broker.answer(broker.create("orders"), CreateStreamResponse)
+    broker.publish("orders.a", b"1", reply="r")
+    assert checked > 20
+
+
+def test_a_create_whose_mark_cannot_be_written_is_refused_and_can_be_tried_again() -> None:
+    broker = Broker().start()
+    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.SYNC_DIR, path_end="made")
+    refused = broker.replies[broker.create("orders")].response
+    assert isinstance(refused, RemoteError)
+    assert refused.code == ErrorCode.STORAGE_FAILED
+    broker.answer(broker.create("orders"), CreateStreamResponse)
+
+
+def test_a_stream_in_memory_is_empty_after_a_restart() -> None:
+    broker = with_orders(storage="memory")
+    broker.publish("orders.a", b"1")
+    after = broker.crash(Keep.ALL).start()
+    assert not any("gone" in notice for notice in after.notices)
+    assert after.values("orders") == []
+    assert not any(path.startswith("made/") for path in after.memory.files())
