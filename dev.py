@@ -435,11 +435,11 @@ def hint(text: str) -> Optional[str]:
     return None
 
 
-def _become(command: List[str]) -> NoReturn:
+def _become(command: List[str], environment: Dict[str, str]) -> NoReturn:
     """Go on as `command`: signals and the exit code are then its own."""
     sys.stdout.flush()
     os.chdir(ROOT)
-    os.execve(command[0], command, clean_environment())
+    os.execve(command[0], command, environment)
 
 
 # Commands
@@ -448,13 +448,15 @@ def _become(command: List[str]) -> NoReturn:
 def demo(arguments: List[str]) -> NoReturn:
     """Run the demo: real flights into NATS, into the log, and back."""
     set_up(EXTRAS["demo"])
-    _become([os.path.join(VENV, "bin", "penstock"), "demo"] + arguments)
+    # With the PATH of the shell: the commands that the demo shows are to work there.
+    environment = dict(clean_environment(), PATH=os.environ.get("PATH", os.defpath))
+    _become([os.path.join(VENV, "bin", "penstock"), "demo"] + arguments, environment)
 
 
 def test(arguments: List[str]) -> NoReturn:
     """Run the tests; arguments go to pytest."""
     set_up(EXTRAS["test"])
-    _become([PYTHON, "-m", "pytest"] + arguments)
+    _become([PYTHON, "-m", "pytest"] + arguments, clean_environment())
 
 
 def check(arguments: List[str]) -> int:

@@ -36,6 +36,7 @@ def started(folder: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
     path = os.pathsep.join((str(folder / "site"), str(Path(penstock.__file__).parents[1])))
     # A variable for another broker must not reach the demo's.
     environment = {**os.environ, "PYTHONPATH": path, "PENSTOCK_NATS": "nats://127.0.0.1:1"}
+    environment["PWD"] = str(folder)
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", "demo", *args],
         cwd=folder,
@@ -75,7 +76,7 @@ def test_the_demo_twice_in_a_folder_and_beside_other_servers(folder: Path) -> No
     assert "count, order, subjects, keys, values, headers: all as published" in first
     assert "bytes per payload byte" in first
     assert "JFK    LAX" in first
-    assert "penstock serve --data-dir penstock-demo" in first
+    assert " serve --data-dir penstock-demo\n" in first
     assert all(is_free(port) for port in ports(first))
     with held(7422), held(4222):
         second = finished(folder, "--rows", "500")
@@ -113,6 +114,22 @@ def test_the_demo_stops_what_it_started(folder: Path, number: signal.Signals) ->
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (130, "")
     assert all(is_free(port) for port in ports(said))
+
+
+def test_ctrl_c_while_it_publishes_is_quiet_however_often(folder: Path) -> None:
+    with started(folder) as process:
+        assert process.stdout is not None
+        said, at = "", ""
+        while "Stream" not in said:
+            said = process.stdout.readline()
+            assert said
+            at = said if "Broker" in said else at
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, err) == (130, "")
+    assert out.splitlines()[-1].startswith("Stopped")
+    assert all(is_free(port) for port in ports(at))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent is gone")

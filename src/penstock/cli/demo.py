@@ -29,7 +29,7 @@ def demo(
     """See it work: 336,776 real flights through NATS into the log and back, checked to the byte.
 
     Starts a broker of its own with an embedded nats-server, and stops it at the end. An earlier demo's stream in the
-    same directory is deleted and made anew. Takes about a minute.
+    same directory is deleted and made anew. Takes 10 to 30 seconds.
     """
     from penstock.cli.demo_run import run
 

