@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.base.config import Acks, StreamConfig
+from penstock.base.subjects import subject_mistake
 from penstock.batch import codec
 from penstock.hot.scan import Group
 from penstock.ingest import acks
@@ -40,7 +41,7 @@ BLOCKS = (
         lambda lines: b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
     )
 )
-SUBJECTS = st.sampled_from([b"orders.a", "orders.ü".encode(), b"$JS.API.x", b"_INBOX.a"]) | st.binary(
+SUBJECTS = st.sampled_from([b"orders.a", b"orders.*", "orders.ü".encode(), b"$JS.API.x", b"_INBOX.a"]) | st.binary(
     min_size=1, max_size=9
 )
 MESSAGES = st.lists(
@@ -80,6 +81,7 @@ def test_nothing_disappears(messages: list[Message], rules: Rules, log_end: int)
     assert admission.count + sum(admission.dropped.values()) == len(messages)
     heard = answered(admission)
     assert len(set(heard)) == len(heard)
+    assert all(subject_mistake(subject.decode()) is None for subject in admission.columns.subjects)
     assert set(heard) <= {reply.decode() for reply in group.replies if reply is not None}
     assert rules.acks_replies or not heard
     assert all(row < admission.count and admission.replies[row] is not None for row in admission.early)

@@ -14,7 +14,10 @@ The checks run in JetStream's order: expected stream, last subject sequence, las
 | `Penstock-Ack: none|leader|all`     | no ack; ack once written; ack once as durable as the stream promises  |
 | `Nats-Expected-Stream`              | a stream of another name neither stores nor answers                   |
 | `Nats-Expected-Last-Sequence`       | stored only if the last sequence is that one                          |
-| `Nats-Expected-Last-Subject-Sequence`, `Nats-Expected-Last-Msg-Id`, `Nats-Rollup`, `Nats-TTL` | refused    |
+| names that NATS gives to what it hands on (`_TOLD`), and `Nats-Msg-Id` | stored, no effect                  |
+| every other `Nats-` or `Penstock-` name | refused: it asks for something, now or in a later version         |
+
+A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.
 """
 
 from __future__ import annotations
@@ -22,24 +25,50 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
-from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard
+from penstock.base.subjects import RESERVED_PREFIXES, are_plain, begins_with_wildcard, subject_mistake
 from penstock.batch.codec import Columns
 from penstock.ingest import acks
 
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 _OURS = (b"\r\nPenstock-", b"\r\nNats-")
-_UNSUPPORTED = {
-    b"Nats-Expected-Last-Subject-Sequence",
-    b"Nats-Expected-Last-Msg-Id",
-    b"Nats-Rollup",
-    b"Nats-TTL",
+_HONOURED = {
+    b"Penstock-Key",
+    b"Penstock-Key-Base64",
+    b"Penstock-Tombstone",
+    b"Penstock-Ack",
+    b"Nats-Expected-Stream",
+    b"Nats-Expected-Last-Sequence",
+    b"Nats-Msg-Id",
 }
+_TOLD = {
+    b"Nats-Consumer-Stalled",
+    b"Nats-Counter-Sources",
+    b"Nats-Last-Consumer",
+    b"Nats-Last-Sequence",
+    b"Nats-Last-Stream",
+    b"Nats-Marker-Reason",
+    b"Nats-Msg-Size",
+    b"Nats-Num-Pending",
+    b"Nats-Pending-Bytes",
+    b"Nats-Pending-Messages",
+    b"Nats-Pin-Id",
+    b"Nats-Request-Info",
+    b"Nats-Response-Type",
+    b"Nats-Sequence",
+    b"Nats-Stream",
+    b"Nats-Stream-Source",
+    b"Nats-Subject",
+    b"Nats-Time-Stamp",
+    b"Nats-UpTo-Sequence",
+}
+"""What a message bears that JetStream or a service has handed on: it tells where it comes from and asks for nothing."""
+_TOLD_PREFIXES = (b"Nats-Service-", b"Nats-Trace-")
+_SEQUENCE_DIGITS_MAX = 19  # of 2^63 - 1
 
 OTHER_STREAM = "other_stream"
 """Counted for a message whose Nats-Expected-Stream names another stream."""
@@ -47,6 +76,19 @@ RESERVED_SUBJECT = "reserved_subject"
 """Counted for a message that only a stream that names its subject's first token would store."""
 REFUSED = "refused"
 """Counted for a message that fails a check."""
+
+
+class LargeMessage(Protocol):
+    """A message larger than any stream takes: its payload was not kept. `size` in bytes."""
+
+    @property
+    def subject(self) -> bytes: ...  # noqa: D102
+    @property
+    def reply(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def headers(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def size(self) -> int: ...  # noqa: D102
 
 
 class MessageGroup(Protocol):
@@ -131,28 +173,21 @@ def _is_plain(group: MessageGroup, rules: Rules) -> bool:
         not any(group.headers)
         and max(map(len, group.values), default=0) <= rules.message_bytes_max
         and not rules.skips_reserved
-        and _all_text(group.subjects)
+        and are_plain(group.subjects)
     )
 
 
-def _all_text(subjects: Sequence[bytes]) -> bool:
-    joined = b"\n".join(subjects)
-    if joined.isascii():
-        return True
-    try:
-        # A line feed cannot be part of a longer character, so the whole is text only if each subject is.
-        joined.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def header_fields(block: bytes) -> dict[bytes, bytes]:
-    """The fields of a header block whose names are ours or NATS's; the first of a name counts."""
+    """The fields of a header block whose names are ours or NATS's; the first of a name counts.
+
+    The block ends at its blank line: what a publisher puts behind it is no header for NATS either.
+    """
     if not any(mark in block for mark in _OURS):
         return {}
     fields: dict[bytes, bytes] = {}
     for line in block.split(b"\r\n")[1:]:
+        if not line:
+            break
         name, colon, value = line.partition(b":")
         if colon and name.startswith((b"Penstock-", b"Nats-")):
             fields.setdefault(name, value.strip())
@@ -173,6 +208,7 @@ class _Sorter:
     def __init__(self, rules: Rules, log_end: int) -> None:
         self._rules = rules
         self._log_end = log_end
+        self._looks_at_subjects = True
         self._subjects: list[bytes] = []
         self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
@@ -180,6 +216,7 @@ class _Sorter:
         self._out = Admission(Columns(self._subjects, self._keys, self._values, self._headers), [])
 
     def sort(self, group: MessageGroup) -> Admission:
+        self._looks_at_subjects = not are_plain(group.subjects)
         for subject, reply, block, value in zip(
             group.subjects, group.replies, group.headers, group.values, strict=True
         ):
@@ -226,11 +263,11 @@ class _Sorter:
             raise _RefusedError(acks.message_too_large(size, self._rules.message_bytes_max))
         if block is not None and len(block) > limits.HEADER_BLOCK_BYTES_MAX:
             raise _RefusedError(acks.headers_too_large(len(block), limits.HEADER_BLOCK_BYTES_MAX))
-        if not _all_text((subject,)):
-            raise _RefusedError(acks.bad_request("the subject is not valid UTF-8"))
+        if self._looks_at_subjects:
+            _check_subject(subject)
 
     def _check_fields(self, fields: dict[bytes, bytes], level: bytes) -> None:
-        unsupported = _UNSUPPORTED & fields.keys()
+        unsupported = [name for name in fields.keys() - _HONOURED - _TOLD if not name.startswith(_TOLD_PREFIXES)]
         if unsupported:
             names = ", ".join(sorted(name.decode("latin-1") for name in unsupported))
             raise _RefusedError(acks.bad_request(f"this version of Penstock does not support {names}"))
@@ -239,8 +276,18 @@ class _Sorter:
         wanted = fields.get(b"Nats-Expected-Last-Sequence")
         if wanted is not None:
             last = self._log_end + self._out.count
-            if not wanted.isdigit() or int(wanted[:20]) != last:
+            digits = wanted.lstrip(b"0") or b"0"
+            if not wanted.isdigit() or len(digits) > _SEQUENCE_DIGITS_MAX or int(digits) != last:
                 raise _RefusedError(acks.wrong_last_sequence(last))
+
+
+def _check_subject(subject: bytes) -> None:
+    try:
+        mistake = subject_mistake(subject.decode())
+    except UnicodeDecodeError:
+        mistake = "the subject is not valid UTF-8"
+    if mistake is not None:
+        raise _RefusedError(acks.bad_request(mistake))
 
 
 def _key(fields: dict[bytes, bytes]) -> bytes | None:

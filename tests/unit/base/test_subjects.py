@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.subjects import (
+    are_plain,
     begins_with_wildcard,
     is_reserved,
     is_wildcard,
@@ -124,3 +125,46 @@ def test_any_text_gets_an_answer(text: str) -> None:
     if subject_mistake(text) is None:
         assert mistake is None
     stream_name_mistake(text)
+
+
+SOUND = [b"a", b"orders.eu", "größe.→".encode(), b"a*", b">a.b"]
+UNSOUND = [
+    b"",
+    b"a..b",
+    b".a",
+    b"a.",
+    b"o.*",
+    b"*.o",
+    b">",
+    b"o.>",
+    b"o.>.x",
+    b"o.\x07",
+    b"o.\x7f",
+    b"o\t",
+    b"o\r",
+    b"o.\xff",
+    b"o.\xc3",
+    "o.\u2003".encode(),
+    "o.\x85".encode(),
+    b"o" * (limits.SUBJECT_BYTES_MAX + 1),
+]
+
+
+@pytest.mark.parametrize("unsound", UNSOUND)
+@pytest.mark.parametrize("others", [[], [b"a"], SOUND])
+def test_one_subject_that_is_not_plain_is_found_among_others(unsound: bytes, others: list[bytes]) -> None:
+    assert are_plain(others)
+    assert not are_plain([unsound, *others])
+    assert not are_plain([*others, unsound])
+
+
+def mistaken(subject: bytes) -> bool:
+    try:
+        return subject_mistake(subject.decode()) is not None
+    except UnicodeDecodeError:
+        return True
+
+
+@given(st.lists(st.sampled_from([*SOUND, *UNSOUND]) | st.binary(max_size=4) | st.text(max_size=4).map(str.encode)))
+def test_many_subjects_are_checked_as_each_is(subjects: list[bytes]) -> None:
+    assert are_plain(subjects) == (not any(map(mistaken, subjects)))

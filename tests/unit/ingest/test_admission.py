@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
-from penstock.hot.scan import Group
+from penstock.hot.scan import Group, TooLarge
 from penstock.ingest import acks
 from penstock.ingest.admission import OTHER_STREAM, REFUSED, RESERVED_SUBJECT, Admission, Rules, admit, refuse_all
 from tests.unit.node.harness import Ack, parse_acks
@@ -158,12 +158,68 @@ def test_zero_means_nothing_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Nats-Expected-Last-Subject-Sequence", "Nats-Expected-Last-Msg-Id", "Nats-Rollup", "Nats-TTL"]
+    "name",
+    [
+        "Nats-Expected-Last-Subject-Sequence",
+        "Nats-Expected-Last-Subject-Sequence-Subject",
+        "Nats-Expected-Last-Msg-Id",
+        "Nats-Rollup",
+        "Nats-TTL",
+        "Nats-Batch-Id",
+        "Nats-Batch-Sequence",
+        "Nats-Batch-Commit",
+        "Nats-Incr",
+        "Nats-Schedule",
+        "Nats-Schedule-TTL",
+        "Nats-Schedule-Target",
+        "Nats-Required-Api-Level",
+        "Nats-Of-A-Later-Version",
+        "Penstock-Of-A-Later-Version",
+        "Nats-TTL ",
+    ],
 )
 def test_a_check_that_cannot_be_made_is_refused(name: str) -> None:
     admission = admit(one(f"{name}: 1"), RULES, log_end=0)
     assert refused_with(admission) == 10003
     assert name in errors(admission)[0].body["error"]["description"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Nats-Msg-Id", "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Last-Sequence", "Nats-Time-Stamp"),
+        *("Nats-Num-Pending", "Nats-Stream-Source", "Nats-Msg-Size", "Nats-Service-Error", "Nats-Trace-Dest"),
+    ],
+)
+def test_what_nats_tells_about_a_message_is_stored_with_it(name: str) -> None:
+    admission = admit(one(f"{name}: 1"), RULES, log_end=0)
+    assert admission.columns.headers == [block(f"{name}: 1")]
+    assert not admission.errors
+
+
+def test_text_behind_the_blank_line_is_no_header() -> None:
+    headers = block("A: 1") + b"Penstock-Key: k\r\nNats-TTL: 1\r\nNats-Expected-Stream: other\r\n\r\n"
+    admission = admit(group((b"orders.a", b"r", headers, b"v")), RULES, log_end=0)
+    assert admission.columns.keys == [None]
+    assert admission.columns.headers == [headers]
+
+
+@pytest.mark.parametrize(
+    ("expected", "is_right"),
+    [
+        ("5", True),
+        ("0" * 40 + "5", True),
+        ("0" * 19 + "59", False),  # its first twenty digits are a 5
+        ("5" + "0" * 30, False),
+        ("", False),
+        ("+5", False),
+        ("5.0", False),
+    ],
+)
+def test_every_digit_of_an_expected_sequence_counts(expected: str, is_right: bool) -> None:
+    admission = admit(one(f"Nats-Expected-Last-Sequence: {expected}"), RULES, log_end=5)
+    assert admission.count == is_right
+    assert [ack.err_code for ack in errors(admission)] == ([] if is_right else [10071])
 
 
 def test_size_counts_headers() -> None:
@@ -188,6 +244,19 @@ def test_no_error_ack_for_who_wants_no_ack() -> None:
     admission = admit(one("Penstock-Ack: none", value=bytes(2_000)), RULES, log_end=0)
     assert not admission.errors
     assert admission.dropped == {REFUSED: 1}
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [b"orders.*", b"orders.>", b"orders.*.x", b"orders.\x07", b"orders." + b"x" * limits.SUBJECT_BYTES_MAX],
+)
+@pytest.mark.parametrize("headers", [None, block("A: 1")])
+def test_a_subject_that_the_socket_would_refuse_is_refused(subject: bytes, headers: bytes | None) -> None:
+    messages = group((subject, b"bad", headers, b"1"), (b"orders.a", b"good", headers, b"2"))
+    admission = admit(messages, RULES, log_end=0)
+    assert admission.columns.subjects == [b"orders.a"]
+    assert admission.replies == [b"good"]
+    assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [("bad", 10003)]
 
 
 def test_subject_that_is_no_text_is_refused_and_the_others_stored() -> None:
@@ -231,3 +300,25 @@ def test_refuse_all_does_not_count_what_it_would_not_have_stored() -> None:
     catch_all = Rules.of(StreamConfig(name="all", subject=">", acks=Acks.NEVER))
     admission = refuse_all(one(subject=b"_INBOX.a"), catch_all, acks.unavailable("busy"), "over_budget")
     assert admission.dropped == {RESERVED_SUBJECT: 1}
+
+
+def test_a_message_that_no_stream_takes_is_refused_and_counted() -> None:
+    size = limits.NATS_FRAME_BYTES_MAX + 1
+    messages = group((b"orders.a", b"r1", None, b"v"))
+    messages.too_large += [
+        TooLarge(b"orders.a", b"r2", None, size),
+        TooLarge(b"orders.a", None, None, size),
+        TooLarge(b"orders.a", b"r3", block("Penstock-Ack: none"), size),
+        TooLarge(b"orders.a", b"r4", block("Nats-Expected-Stream: other"), size),
+    ]
+    admission = admit(messages, RULES, log_end=0)
+    assert admission.replies == [b"r1"]
+    assert admission.dropped == {REFUSED: 3, OTHER_STREAM: 1}
+    (error,) = errors(admission)
+    assert (error.reply, error.err_code) == ("r2", 10054)
+    assert f"{size} bytes, the stream takes 1000" in error.description
+    everything = admit(messages, Rules.of(StreamConfig(name="all", subject=">")), log_end=0)
+    assert everything.dropped == {REFUSED: 3, OTHER_STREAM: 1}
+    closed = refuse_all(messages, RULES, acks.unavailable("busy"), "over_budget")
+    assert closed.dropped == {"over_budget": 1, REFUSED: 3, OTHER_STREAM: 1}
+    assert [(ack.reply, ack.err_code) for ack in errors(closed)] == [("r1", 10008), ("r2", 10054)]
