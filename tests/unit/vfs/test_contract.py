@@ -34,9 +34,7 @@ def test_writes_and_reads_at_positions(vfs: Vfs) -> None:
 
 
 @pytest.mark.parametrize(("position", "length"), [(0, -1), (-1, 1), (5, -2)])
-def test_a_read_of_less_than_nothing_is_refused_as_the_kernel_refuses_it(
-    vfs: Vfs, position: int, length: int
-) -> None:
+def test_a_read_of_less_than_nothing_is_refused_as_the_kernel_refuses_it(vfs: Vfs, position: int, length: int) -> None:
     file = vfs.open("file", create=True)
     file.write_at(0, b"abcdef")
     with pytest.raises(OSError, match="Invalid argument"):
