@@ -9,7 +9,7 @@ STREAM_NAME_CHARS_MAX = 128  # with the stream id it must fit a directory name (
 SUBJECT_BYTES_MAX = 1024  # nats-server's own control line is 4 KiB: subject, reply and sizes share it
 HEADER_BLOCK_BYTES_MAX = 64 * KIB  # as JetStream (err_code 10097)
 KEY_BYTES_MAX = 32 * KIB  # a key is an identity, not a document
-MESSAGE_BYTES_MAX = 64 * MIB  # nats-server's own upper bound for max_payload
+MESSAGE_BYTES_MAX = 64 * MIB  # a message is held whole in memory, several times; nats-server's default is 1 MiB
 MESSAGE_BYTES_DEFAULT = 8 * MIB
 STREAMS_MAX = 100_000
 
@@ -45,6 +45,12 @@ WRITE_QUEUE_BYTES_MAX = 128 * MIB  # answers that wait for one connection; beyon
 HELLO_TIMEOUT_MS = 5_000
 WRITE_QUEUE_PARTS_MAX = 256  # the same, counted: a part of a file holds it open
 WRITE_STALL_MS_MAX = 30_000  # a client that takes no byte for so long is cut off
+BROKER_BUFFER_BYTES_MAX = 256 * MIB  # of all connections: half-received frames, and answers that are held in memory
+SMALL_BUFFER_BYTES_MAX = 1 * MIB  # larger ones leave a quarter of the broker's buffers to those up to here
+UNRESERVED_READ_BYTES = 16 * KIB  # read from a connection before its frame has its place in the broker's buffers
+TRANSFER_BYTES_PER_S_MIN = 64 * KIB  # slower, after WRITE_STALL_MS_MAX, nobody may fill or empty the broker's buffers
+CONNECTION_FILES_SHARE = 2  # connections get one file descriptor in so many; the others are for logs and answers
+ANSWER_FILES_SHARE = 4  # files that are open because a client has not taken its answer yet: one in so many
 
 # Ingest
 READ_BUFFER_BYTES = 1 * MIB  # one read of the NATS connection; larger messages grow it
@@ -52,7 +58,9 @@ PARTITION_IN_FLIGHT_BYTES_MAX = 64 * MIB  # appended, not yet acked
 BROKER_IN_FLIGHT_BYTES_MAX = 256 * MIB  # beyond it the broker stops reading NATS
 NATS_WRITE_BUFFER_BYTES_MAX = 16 * MIB  # acks that nats-server has not taken yet
 NATS_CONTROL_LINE_BYTES_MAX = 64 * KIB  # nats-server's default is 4 KiB but can be raised; INFO lists a whole cluster
-NATS_FRAME_BYTES_MAX = MESSAGE_BYTES_MAX  # payload and headers of one message from nats-server
+NATS_FRAME_BYTES_MAX = MESSAGE_BYTES_MAX  # payload and headers of one message that is taken; a larger one is skipped
+NATS_PAYLOAD_BYTES_MAX = 2**31 - 1  # nats-server's max_payload is an int32: a larger number is nonsense
+NATS_ERROR_BYTES_MAX = 4 * KIB  # what is kept of the text of a -ERR: it repeats subjects, which have no other bound
 NATS_PING_INTERVAL_MS = 5_000  # silence after two of them ends a connection; a gap's start is known as exactly
 NATS_BARRIERS_MAX = 10_000  # PINGs whose PONG has not come
 NATS_CONNECT_TIMEOUT_MS = 5_000  # from the first SYN to the PONG after CONNECT
@@ -64,6 +72,7 @@ NATS_SERVER_PENDING_BYTES_MAX = 256 * MIB  # what the embedded nats-server keeps
 NATS_SERVER_WRITE_DEADLINE_MS = 60_000
 NATS_SERVER_START_MS = 10_000
 NATS_SERVER_STOP_MS = 5_000
+COMPLAINT_INTERVAL_MS = 10_000  # between two log lines of one kind that somebody else can cause
 
 # Client
 PUBLISHES_IN_FLIGHT_MAX = 4_096

@@ -176,19 +176,21 @@ class NatsSession:
         self._next_ping_ms = now_ms + ping_interval_ms
         self._silent_pings = 0
         self._lame_duck = False
+        self._skip_bytes = 0  # of a message that is too large are still to come
 
     def receive(self, buffer: bytes | bytearray | memoryview, start: int, end: int, now_ms: int) -> Received:
         """Take what buffer[start:end] holds. Never raises: nonsense is SessionClosed, after what came before it."""
         if self.state is SessionState.CLOSED:
             return Received(end, {}, [], 0)
         self.heard(now_ms)
-        frames = Frames()
+        frames = Frames(self._skip_bytes)
         events: list[SessionEvent] = []
         mistake: OperationalError | None = None
         was_ready = self.state is SessionState.READY
         position = end
         try:
             position = scan(buffer, start, end, frames)
+            self._skip_bytes = frames.skip_bytes
         except ProtocolError as error:
             mistake = error
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.base import limits
-from penstock.hot.scan import Frames, ProtocolError, scan
+from penstock.hot.scan import Frames, ProtocolError, TooLarge, scan
 
 
 def _scan(data: bytes) -> tuple[int, Frames]:
@@ -93,7 +93,7 @@ def test_what_a_publisher_may_choose_never_raises() -> None:
         b"MSG a 1 \r\nhello\r\n",
         b"MSG a 1 \xd9\xa5\r\nhello\r\n",
         b"MSG a 1 99999999999999999999\r\n",
-        b"MSG a 1 %d\r\n" % (limits.NATS_FRAME_BYTES_MAX + 1),
+        b"MSG a 1 %d\r\n" % (limits.NATS_PAYLOAD_BYTES_MAX + 1),
         b"MSG a 1 5\nhello\r\n",
         b"MSG a 1 5\r\nhelloX\r\n",
         b"MSG a 1 5\r\nhello\rX",
@@ -132,3 +132,66 @@ def test_the_largest_frame_is_waited_for() -> None:
 def test_an_empty_subscription_id_is_refused_also_in_the_first_frame() -> None:
     with pytest.raises(ProtocolError, match="bad subscription id"):
         _scan(b"MSG a  0\r\n\r\n")
+
+
+def _scan_in_reads(data: bytes, read_bytes: int) -> tuple[list[Frames], int]:
+    """The frames of each read, when `data` comes `read_bytes` at a time, and the most that a read left in the buffer."""
+    found = []
+    skip_bytes = left_max = 0
+    buffer = bytearray()
+    for start in range(0, len(data), read_bytes):
+        buffer += data[start : start + read_bytes]
+        frames = Frames(skip_bytes)
+        del buffer[: scan(buffer, 0, len(buffer), frames)]
+        skip_bytes = frames.skip_bytes
+        left_max = max(left_max, len(buffer))
+        found.append(frames)
+    assert not buffer
+    assert not skip_bytes
+    return found, left_max
+
+
+@pytest.mark.parametrize("read_bytes", [65_536, 65_537, 1 << 20, 1 << 27])
+def test_a_message_that_no_stream_takes_is_skipped_and_reported(read_bytes: int) -> None:
+    headers = b"NATS/1.0\r\nPenstock-Ack: none\r\n\r\n"
+    size = limits.NATS_FRAME_BYTES_MAX + 1
+    large = b"MSG o.big 3 _INBOX.x %d\r\n%b\r\n" % (size, bytes(size))
+    larger = b"HMSG o.bigger 3 %d %d\r\n%b%b\r\n" % (
+        len(headers),
+        size + 1,
+        headers,
+        b"\r\nMSG evil 3 1\r\nx\r\n".ljust(size + 1 - len(headers), b"x"),
+    )
+    found, left_max = _scan_in_reads(b"MSG a 3 1\r\n1\r\n" + large + larger + b"PING\r\nMSG a 3 1\r\n2\r\n", read_bytes)
+    groups = [frames.groups[3] for frames in found if 3 in frames.groups]
+    assert [value for group in groups for value in group.values] == [b"1", b"2"]
+    assert sum(group.payload_bytes for group in groups) == 2
+    assert [message for group in groups for message in group.too_large] == [
+        TooLarge(b"o.big", b"_INBOX.x", None, size),
+        TooLarge(b"o.bigger", None, headers, size + 1),
+    ]
+    assert [line for frames in found for line in frames.lines] == [b"PING"]
+    assert left_max < 100
+
+
+def test_of_the_headers_of_a_skipped_message_only_so_much_is_kept() -> None:
+    header_bytes, size = 50_000_000, limits.NATS_PAYLOAD_BYTES_MAX
+    line = b"HMSG o 1 %d %d\r\n" % (header_bytes, size)
+    kept = bytes(limits.HEADER_BLOCK_BYTES_MAX)
+    position, frames = _scan(line + kept[:-1])
+    assert (position, frames.skip_bytes) == (0, 0)
+    assert frames.needed_bytes == len(line) + len(kept)
+    position, frames = _scan(line + kept)
+    assert position == len(line) + len(kept)
+    assert frames.groups[1].too_large == [TooLarge(b"o", None, kept, size)]
+    assert frames.skip_bytes == size - len(kept) + 2
+
+
+def test_a_skipped_payload_ends_with_its_line() -> None:
+    for end in (b"xX", b"\rX", b"X\n"):
+        with pytest.raises(ProtocolError, match="payload without CR LF"):
+            scan(b"x" * 5 + end, 0, 7, Frames(7))
+    # The end of the line is looked at as a whole.
+    frames = Frames(7)
+    assert scan(b"x" * 5 + b"\r", 0, 6, frames) == 5
+    assert (frames.skip_bytes, frames.needed_bytes) == (2, 2)
