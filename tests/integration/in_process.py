@@ -39,7 +39,7 @@ async def broker_with_clock(data_dir: Path, nats_url: str, clock: MovedClock) ->
     listeners, address = bind(Address("127.0.0.1", 0))
     node = Node(RealVfs(data_dir), Settings(address=str(address), nats_urls=(nats_url,)))
     driver = Driver(node, loop, clock=clock, disk_threads=2, in_flight_bytes_max=1 << 28, embedded_nats=False)
-    driver.server = Server(driver, listeners, loop, driver.elapsed_us)
+    driver.server = Server(driver, listeners, loop, driver.elapsed_us, open_files_max=1_000)
     driver.link = NatsLink(
         servers,
         on_groups=driver.groups_received,

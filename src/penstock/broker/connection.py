@@ -1,40 +1,41 @@
-"""One client's connection: frames in, answers out, batches with sendfile(2).
+"""One client's connection: frames in, answers out (`output.py`).
 
-Rules: nothing here blocks the event loop. Each connection has one write queue; a turn writes at most one slice, so that
-a large answer to one client does not hold up another. A range that is not in the page cache is read by a disk thread
-first. While too many requests are open or too much waits to be written, no further request is read: the client's own
-socket fills, and nobody's memory does.
+Rules: nothing here blocks the event loop, and no error of a socket or a file leaves it: it ends this one connection.
+While too many requests are open or too much waits to be written, no further request is read: the client's own socket
+fills, and nobody's memory does. A frame that does not come whole with one small read takes its size out of the buffers
+that all connections share before more of it is read, and waits unread while there is no room.
 
-| what                                         | what happens                                                |
-|----------------------------------------------|-------------------------------------------------------------|
-| malformed or oversized frame                 | an error frame, then the connection is closed               |
-| no hello within HELLO_TIMEOUT_MS             | closed                                                      |
-| half a frame and then silence                | closed after WRITE_STALL_MS_MAX                             |
-| answers that the client does not take        | closed after WRITE_STALL_MS_MAX without a byte of progress  |
+| what                                   | what happens                                                     |
+|----------------------------------------|------------------------------------------------------------------|
+| malformed or oversized frame           | an error frame, then the connection is closed                    |
+| no hello within HELLO_TIMEOUT_MS       | closed                                                           |
+| half a frame and then silence          | closed after WRITE_STALL_MS_MAX                                  |
+| half a frame, and the rest slowly      | closed after that and its size at TRANSFER_BYTES_PER_S_MIN       |
+| answers that the client does not take  | closed after WRITE_STALL_MS_MAX without progress (see `Output`)  |
+| no memory or file left for an answer   | `overloaded`                                                     |
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
+import contextlib
+import logging
 import socket
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.broker.output import Output, RangeError, Written
+from penstock.broker.shared_budget import SharedBudget, Waiting
 from penstock.messages import HelloRequest, Request, Response
 from penstock.node.step import Extent
-from penstock.vfs import File, Vfs
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
 
+_log = logging.getLogger("penstock.server")
+
 _READ_BYTES = 256 * limits.KIB
-_SLICE_BYTES = 256 * limits.KIB
-_PAGE_BYTES = 4 * limits.KIB
-_GONE = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,39 +51,19 @@ class Caller:
 class ConnectionOwner(Protocol):
     """The server that a connection belongs to."""
 
+    buffers: SharedBudget
+    """Bytes of memory for half-received frames and answers."""
+    files: SharedBudget
+    """Files that answers hold open."""
+
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A sound request; exactly one `reply` must follow."""
 
     def connection_closed(self, connection: Connection) -> None:
         """The end of it; `connection.open_requests` will not be answered."""
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[], None]) -> None:
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Have a disk thread `run`, then call `done` on the loop."""
-
-
-@dataclass(slots=True)
-class _Range:
-    """A part of a file that still has to be sent."""
-
-    vfs: Vfs
-    file: File
-    position: int
-    length: int
-    warm_end: int = 0  # up to here the page cache has it
-    is_last_user: bool = True  # else the next range in the queue goes on with the same file
-
-
-class Progress(NamedTuple):
-    """For the server's sweep: since when a connection owes or is owed something, None if it does not."""
-
-    silent_since_us: int | None
-    stalled_since_us: int | None
-
-
-@dataclass(slots=True)
-class _Output:
-    queue: deque[memoryview | _Range] = field(default_factory=deque)
-    waiting_bytes: int = 0
 
 
 class Connection:
@@ -105,15 +86,17 @@ class Connection:
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
         self._hello_done = False
-        self._output = _Output()
+        self._output = Output(sock, owner.buffers, owner.files, elapsed_us)
         self._closing = False  # no more requests; closed once the output is written
         self._shut = False
         self._closed = False
         self._reading = False
         self._taking = False  # frames are being taken: an answer that is given at once must not begin to take more
         self._writing = False
-        self._warming: File | None = None  # a disk thread reads from it
-        self._last_read_us = self._last_write_us = elapsed_us()
+        self._waiting: Waiting | None = None  # for room in the broker's buffers
+        self._reserved_bytes = 0  # of them, for the frame that has begun
+        self._frame_start_us: int | None = None  # since when the rest of a frame is awaited
+        self._last_read_us = elapsed_us()
         self._set_reading(True)
 
     # Reading
@@ -127,8 +110,10 @@ class Connection:
                 self._loop.remove_reader(self._socket.fileno())
 
     def _readable(self) -> None:
+        missing = self._decoder.missing_bytes if self._reserved_bytes else None
         try:
-            data = self._socket.recv(_READ_BYTES)
+            # Never beyond the end of a frame that has its place: what lies behind it has none yet.
+            data = self._socket.recv(limits.UNRESERVED_READ_BYTES if missing is None else min(missing, _READ_BYTES))
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -144,7 +129,7 @@ class Connection:
         self._take_frames()
 
     def _take_frames(self) -> None:
-        if self._taking:
+        if self._taking or self._waiting is not None:
             return
         self._taking = True
         try:
@@ -152,22 +137,56 @@ class Connection:
                 if self._is_full:
                     self._set_reading(False)
                     return
+                if self._owner.buffers.is_full and not self._reserved_bytes:
+                    self._wait_for(0)
+                    return
                 frame = self._decoder.next_frame()
                 if frame is None:
-                    self._set_reading(True)
+                    self._await_rest()
                     return
+                self._frame_start_us = None
+                self._give_reserved()
                 self._take_frame(frame)
         except RemoteError as error:
             self._refuse(Frame(0, 0, 0, b"", b""), error)
         finally:
             self._taking = False
 
+    def _await_rest(self) -> None:
+        """Read on; of a frame whose length is known only once all of it has its place in the buffers."""
+        missing = self._decoder.missing_bytes
+        if self._frame_start_us is None and self._decoder.in_frame:
+            self._frame_start_us = self._elapsed_us()
+        if missing is not None and not self._reserved_bytes:
+            size = self._decoder.buffered_bytes + missing
+            if not self._owner.buffers.take(size):
+                self._wait_for(size)
+                return
+            self._reserved_bytes = size
+        self._set_reading(True)
+
+    def _wait_for(self, size: int) -> None:
+        self._set_reading(False)
+
+        def granted() -> None:
+            self._waiting = None
+            self._reserved_bytes += size
+            self._frame_start_us = None  # the waiting was ours
+            self._loop.call_soon(self._take_frames)
+
+        self._waiting = self._owner.buffers.wait(size, granted)
+
+    def _give_reserved(self) -> None:
+        size, self._reserved_bytes = self._reserved_bytes, 0
+        if size:
+            self._owner.buffers.give(size)
+
     @property
     def _is_full(self) -> bool:
         return (
             len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX
             or self._output.waiting_bytes > limits.WRITE_QUEUE_BYTES_MAX
-            or len(self._output.queue) > limits.WRITE_QUEUE_PARTS_MAX
+            or len(self._output) > limits.WRITE_QUEUE_PARTS_MAX
         )
 
     def _take_frame(self, frame: Frame) -> None:
@@ -180,7 +199,7 @@ class Connection:
             request = decode_request(frame)
         except RemoteError as error:
             if self._hello_done:
-                self._send(encode_error(frame.api, frame.version, frame.correlation_id, error))
+                self._send_error(caller, error)
             else:
                 self._refuse(frame, error)
             return
@@ -198,7 +217,8 @@ class Connection:
     def _refuse(self, frame: Frame, error: RemoteError) -> None:
         """Say what was wrong and close: after a frame that cannot be trusted, nothing else can."""
         self._closing = True
-        self._send(encode_error(frame.api, frame.version, frame.correlation_id, error))
+        self._give_reserved()
+        self._send_error(Caller(self, frame.api, frame.version, frame.correlation_id), error)
         self._set_reading(True)
 
     # Writing
@@ -210,126 +230,74 @@ class Connection:
         if self._closed or self.open_requests.pop(caller.correlation_id, None) is not caller:
             return
         if isinstance(response, RemoteError):
-            self._send(encode_error(caller.api, caller.version, caller.correlation_id, response))
-        elif isinstance(payload, Extent):
-            self._reply_extent(caller, response, payload)
+            self._send_error(caller, response)
         else:
-            raw = payload or b""
-            head = encode_response_head(caller.api, caller.version, caller.correlation_id, response, len(raw))
-            self._send(head, raw)
+            self._send_response(caller, response, payload)
         if not self._reading and not self._closing:
             self._take_frames()
 
-    def _reply_extent(self, caller: Caller, response: Response, extent: Extent) -> None:
-        last = self._output.queue[-1] if self._output.queue else None
-        shared = isinstance(last, _Range) and last.vfs is extent.vfs and last.file.path == extent.path
+    def _send_response(self, caller: Caller, response: Response, payload: bytes | bytearray | Extent | None) -> None:
+        raw = b"" if payload is None else payload
+        raw_bytes = raw.length if isinstance(raw, Extent) else len(raw)
+        head = encode_response_head(caller.api, caller.version, caller.correlation_id, response, raw_bytes)
         try:
-            file = last.file if isinstance(last, _Range) and shared else extent.vfs.open(extent.path, read_only=True)
+            taken = (
+                self._output.add_extent(head, raw) if isinstance(raw, Extent) else self._output.add_payload(head, raw)
+            )
         except OSError as error:
-            text = f"the broker cannot open {extent.path}: {error}"
-            failed = RemoteError(ErrorCode.STORAGE_FAILED, text)
-            self._send(encode_error(caller.api, caller.version, caller.correlation_id, failed))
+            self._send_error(caller, RemoteError(ErrorCode.STORAGE_FAILED, f"the broker cannot read it: {error}"))
             return
-        head = encode_response_head(caller.api, caller.version, caller.correlation_id, response, extent.length)
-        if file.fileno() is None:
-            data = file.read_at(extent.position, extent.length)
-            file.close()
-            self._send(head, data)
+        if not taken:
+            text = "too many clients have not taken their answers yet; ask again in a moment"
+            self._send_error(caller, RemoteError(ErrorCode.OVERLOADED, text))
             return
-        if isinstance(last, _Range) and shared:
-            last.is_last_user = False
-        self._enqueue(memoryview(head))
-        self._enqueue(_Range(extent.vfs, file, extent.position, extent.length))
         self._flush()
 
-    def _send(self, *parts: bytes | bytearray) -> None:
-        for part in parts:
-            if part:
-                self._enqueue(memoryview(part))
+    def _send_error(self, caller: Caller, error: RemoteError) -> None:
+        self._output.add(encode_error(caller.api, caller.version, caller.correlation_id, error))
         self._flush()
-
-    def _enqueue(self, part: memoryview | _Range) -> None:
-        if not self._output.queue:
-            self._last_write_us = self._elapsed_us()
-        self._output.queue.append(part)
-        self._output.waiting_bytes += part.length if isinstance(part, _Range) else len(part)
 
     def _flush(self) -> None:
-        if not self._writing and self._warming is None:
+        if not self._writing and self._output.cold is None:
             self._writable()
 
     def _writable(self) -> None:
         """Write one turn's worth; called at once, and by the loop while there is more."""
-        budget = _SLICE_BYTES
         try:
-            while self._output.queue and budget > 0 and not self._closed:
-                sent = self._write_some()
-                if sent == 0:
-                    return  # a disk thread reads ahead
-                budget -= sent
-        except (BlockingIOError, InterruptedError):
-            pass
+            written = self._output.write()
         except OSError as error:
-            if not isinstance(error, _GONE) and error.errno not in (errno.EPIPE, errno.ECONNRESET):
-                raise
-            self.close()
+            self._fail(error)
             return
-        self._set_writing(bool(self._output.queue))
-        if not self._output.queue and self._closing:
+        self._set_writing(written is Written.MORE)
+        if written is Written.COLD:
+            self._read_ahead()
+        elif written is Written.DONE and self._closing:
             self._shut_down()
         elif not self._reading and not self._closing:
             self._take_frames()
 
-    def _write_some(self) -> int:
-        part = self._output.queue[0]
-        if isinstance(part, _Range):
-            sent = self._send_range(part)
-            if sent and not part.length:
-                if part.is_last_user:
-                    part.file.close()
-                self._output.queue.popleft()
-        else:
-            more = socket.MSG_MORE if len(self._output.queue) > 1 else 0
-            sent = self._socket.send(part, more)
-            if sent == len(part):
-                self._output.queue.popleft()
-            else:
-                self._output.queue[0] = part[sent:]
-        if sent:
-            self._output.waiting_bytes -= sent
-            self._last_write_us = self._elapsed_us()
-        return sent
+    def _read_ahead(self) -> None:
+        cold = self._output.cold
+        assert cold is not None
 
-    def _send_range(self, part: _Range) -> int:
-        size = min(part.length, _SLICE_BYTES)
-        fileno = part.file.fileno()
-        assert fileno is not None
-        if part.position + size > part.warm_end and not _is_cached(fileno, part.position, size):
-            self._read_ahead(part, size)
-            return 0
-        sent = os.sendfile(self._socket.fileno(), fileno, part.position, size)
-        if sent == 0:
-            # The file is shorter than its index said: the frame cannot be finished.
-            self.close()
-            return 0
-        part.position += sent
-        part.length -= sent
-        return sent
-
-    def _read_ahead(self, part: _Range, size: int) -> None:
-        self._warming = file = part.file
-        self._set_writing(False)
-        position = part.position
-
-        def done() -> None:
-            self._warming = None
-            part.warm_end = position + size
-            if self._closed:
-                file.close()
-            else:
+        def done(error: Exception | None) -> None:
+            try:
+                self._output.warmed(error)
+            except OSError as failure:
+                self._fail(failure)
+                return
+            if not self._closed:
                 self._flush()
 
-        self._owner.read_ahead(lambda: _touch(file, position, size), done)
+        self._owner.read_ahead(cold.read, done)
+
+    def _fail(self, error: OSError) -> None:
+        """Nothing more can be sent: an answer is broken off in the middle."""
+        if isinstance(error, RangeError):
+            _log.error("closing %s: %s", self.peer, error.strerror)
+        elif not isinstance(error, ConnectionError):
+            _log.info("closing %s: %s", self.peer, error)
+        self.close()
 
     def _set_writing(self, wanted: bool) -> None:
         if wanted != self._writing and not self._closed:
@@ -341,28 +309,25 @@ class Connection:
 
     # The end
 
-    @property
-    def progress(self) -> Progress:
-        """What the server's sweep needs to see who is dead."""
+    def overdue(self, now_us: int) -> str | None:
+        """For the server's sweep: why the client need not be waited for any longer, None if it is in time."""
         owes_bytes = not self._hello_done or self._decoder.in_frame or self._closing
-        reading = owes_bytes and (self._reading or self._closing)
-        stalled = bool(self._output.queue) and self._warming is None
-        return Progress(self._last_read_us if reading else None, self._last_write_us if stalled else None)
-
-    @property
-    def said_hello(self) -> bool:
-        """Whether the client has introduced itself."""
-        return self._hello_done
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether everything that was asked is answered and written."""
-        return not self._output.queue and not self.open_requests
+        if owes_bytes and (self._reading or self._closing):
+            patience_ms = limits.WRITE_STALL_MS_MAX if self._hello_done else limits.HELLO_TIMEOUT_MS
+            if now_us - self._last_read_us > patience_ms * 1_000:
+                return f"it sent half a request and then nothing for {patience_ms} ms"
+            if self._frame_start_us is not None:
+                patience_ms += self._reserved_bytes * 1_000 // limits.TRANSFER_BYTES_PER_S_MIN
+                if now_us - self._frame_start_us > patience_ms * 1_000:
+                    return f"it sent a request too slowly, {self._decoder.buffered_bytes} bytes in {patience_ms} ms"
+        if self._output.is_stalled(now_us):
+            return f"it took no answer for {limits.WRITE_STALL_MS_MAX} ms, or too little of it"
+        return None
 
     def finish(self) -> None:
         """Take no more requests; close once what is queued is written."""
         self._closing = True
-        if not self._output.queue:
+        if not self._output:
             self.close()
 
     def _shut_down(self) -> None:
@@ -382,34 +347,11 @@ class Connection:
         self._set_reading(False)
         self._set_writing(False)
         self._closed = True
-        for part in self._output.queue:
-            if isinstance(part, _Range) and part.file is not self._warming:
-                part.file.close()
-        self._output.queue.clear()
-        self._socket.close()
+        self._output.drop()
+        if self._waiting is not None:
+            self._owner.buffers.leave(self._waiting)
+            self._waiting = None
+        self._give_reserved()
+        with contextlib.suppress(OSError):  # of the network; it is closed all the same
+            self._socket.close()
         self._owner.connection_closed(self)
-
-
-def _is_cached(fileno: int, position: int, size: int) -> bool:
-    """Whether the ends and the middle of a range are in the page cache; True where the system cannot tell."""
-    if not hasattr(os, "RWF_NOWAIT"):
-        return True
-    probe = bytearray(1)
-    for place in (position, position + size // 2, position + size - 1):
-        try:
-            os.preadv(fileno, [probe], place, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True  # this file system does not know the flag
-    return True
-
-
-def _touch(file: File, position: int, size: int) -> None:
-    """Read a range for the sake of the page cache, a piece at a time; in a disk thread."""
-    end = position + size
-    while position < end:
-        length = min(end - position, 16 * _PAGE_BYTES)
-        if not file.read_at(position, length):
-            return
-        position += length

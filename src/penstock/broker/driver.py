@@ -2,7 +2,8 @@
 
 Rules: everything happens on one event loop; only disk work runs elsewhere, and comes back to the loop when it is done.
 Events of one turn of the loop are decided one by one and carried out together, so that one sync and one write serve
-all of them. Messages from NATS are carried out at once: a lone message waits for nothing.
+all of them. Messages from NATS are carried out at once: a lone message waits for nothing. An answer that cannot be
+given ends its own connection; the rest of the step is done, and disk work in any case: somebody waits for it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import TimestampUs
+from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller
+from penstock.broker.disk_threads import DiskThreads
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.server import Server
 from penstock.hot.scan import Group
@@ -57,10 +59,8 @@ class Driver:
         self._node = node
         self._loop = loop
         self._clock = clock
-        self._lanes = {
-            Lane.WRITE: ThreadPoolExecutor(disk_threads, thread_name_prefix="penstock-write"),
-            Lane.READ: ThreadPoolExecutor(disk_threads, thread_name_prefix="penstock-read"),
-        }
+        self._threads = DiskThreads(loop, disk_threads)
+        self._complaints = Complaints()
         self._in_flight_bytes_max = in_flight_bytes_max
         self._embedded_nats = embedded_nats
         self._scheduled = False
@@ -69,8 +69,6 @@ class Driver:
         self._subscribed: set[int] = set()
         self._unconfirmed: list[int] = []  # subscribed since the barrier that is on its way
         self._confirming: tuple[int, list[int]] | None = None  # that barrier, and what it will confirm
-        self._work_open = 0
-        self._work_idle = asyncio.Event()
         self._reading_paused = False
         self._reconnects = 0
         self._link_since_us: int | None = None
@@ -89,6 +87,8 @@ class Driver:
 
     def groups_received(self, groups: dict[int, Group]) -> None:
         """Messages from NATS."""
+        if self._stopping:
+            return  # the drain took too long: they are not stored, nor acked
         self._node.messages(groups, self._clock())
         self.carry_out()
         self._watch_budget()
@@ -120,8 +120,12 @@ class Driver:
             for stream_id in suspects:
                 self._node.refused(stream_id, event.reason)
         elif isinstance(event, ServerComplaint):
-            _log.warning("nats-server complains: %s", event.text)
+            self._complain(event, now)
         self.schedule()
+
+    def _complain(self, event: ServerComplaint, now: Now) -> None:
+        if (line := self._complaints.line(event.kind.name, event.text, now.elapsed_us)) is not None:
+            _log.warning("nats-server complains: %s", line)
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A client asks for something."""
@@ -162,6 +166,16 @@ class Driver:
 
     def do(self, step: Step) -> None:
         """One step, top to bottom."""
+        try:
+            self._do_on_loop(step)
+        finally:
+            # Whatever went wrong before it: a log whose sync is forgotten waits for it for ever.
+            for work in step.disk:
+                self._submit(work)
+        for notice in step.notices:
+            _log.warning("%s", notice)
+
+    def _do_on_loop(self, step: Step) -> None:
         if step.publish:
             self.link.write(b"".join(step.publish))
         for reply in step.replies:
@@ -175,18 +189,18 @@ class Driver:
             self.link.subscribe(stream_id, subject)
         if step.subscribe:
             self._confirm_more()
-        for work in step.disk:
-            self._submit(work)
-        for notice in step.notices:
-            _log.warning("%s", notice)
 
     def _reply(self, reply: Reply) -> None:
         caller = reply.caller
         assert isinstance(caller, Caller)
-        response = reply.response
-        if isinstance(response, StatusResponse):
-            response = self._complete_status(response)
-        caller.connection.reply(caller, response, reply.payload)
+        try:
+            response = reply.response
+            if isinstance(response, StatusResponse):
+                response = self._complete_status(response)
+            caller.connection.reply(caller, response, reply.payload)
+        except Exception:  # noqa: BLE001 (reported; the other answers must get out)
+            _log.exception("a mistake in the program: %s gets no answer and is closed", caller.connection.peer)
+            caller.connection.close()
 
     def _complete_status(self, status: StatusResponse) -> StatusResponse:
         link = self.link
@@ -219,38 +233,29 @@ class Driver:
 
     def _submit(self, work: DiskWork) -> None:
         def done(error: Exception | None) -> None:
+            if self._stopped:
+                return  # it came back too late
             self._node.complete(work, error, self._clock())
             self.schedule()
             self._watch_budget()
 
-        self._run_in(work.lane, work.run, done)
+        self._threads.submit(work.lane, work.run, done)
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[], None]) -> None:
-        """Have a disk thread read; `done` in any case: whoever sends the bytes sees what is wrong with them."""
-        self._run_in(Lane.READ, run, lambda _: done())
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        """Have a disk thread read for a client."""
+        self._threads.submit(Lane.READ, run, done)
 
-    def _run_in(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
-        self._work_open += 1
-        self._work_idle.clear()
-
-        def back(future: Future[None]) -> None:
-            self._work_open -= 1
-            if not self._work_open:
-                self._work_idle.set()
-            error = future.exception()
-            if error is not None and not isinstance(error, Exception):
-                raise error
-            done(error)
-
-        future = self._lanes[lane].submit(run)
-        future.add_done_callback(lambda finished: self._loop.call_soon_threadsafe(back, finished))
-
-    async def disk_idle(self) -> None:
-        """Return once no disk work is open and all that came of it is carried out."""
+    async def disk_idle(self, timeout_s: float) -> bool:
+        """True once no disk work is open and all that came of it is carried out; False if that takes too long."""
         self.carry_out()
-        while self._work_open:
-            await self._work_idle.wait()
-            self.carry_out()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._threads.open_count:
+                    await self._threads.idle()
+                    self.carry_out()
+        except TimeoutError:
+            return False
+        return True
 
     # Limits and time
 
@@ -284,21 +289,30 @@ class Driver:
 
     # The end
 
-    async def stop(self, timeout_s: float) -> None:
-        """Drain NATS, make all durable, answer who waits, close; those who do not play along get `timeout_s` in all."""
+    async def stop(self, timeout_s: float) -> bool:
+        """Drain NATS, make all durable, answer who waits, close: `timeout_s` in all, whoever does not play along.
+
+        False if the disk did not answer in time: then the logs are left as they are, as after a crash, and whoever
+        waits for an answer loses his connection instead of hearing something that may not be true.
+        """
+        deadline_s = self._loop.time() + timeout_s
         self.server.stop_listening()
-        drained = await self.link.drain(int(timeout_s * 500))
-        if not drained:
+        if not await self.link.drain(int(timeout_s * 400)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
         self._stopping = True
-        await self.disk_idle()
-        self.do(self._node.stop(self._clock()))
+        disk_answers = await self.disk_idle(deadline_s - timeout_s * 0.3 - self._loop.time())
+        if disk_answers:
+            self.do(self._node.stop(self._clock()))
+        else:
+            _log.critical(
+                "the disk does not answer: %d operations are open, no log was closed", self._threads.open_count
+            )
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        await self.server.finish(timeout_s / 4)
-        await self.link.stop(int(timeout_s * 250))
-        for lane in self._lanes.values():
-            lane.shutdown()
-
-
+        left_s = max(0.0, deadline_s - self._loop.time())
+        await self.server.finish(left_s / 2)
+        left_s = max(0.0, deadline_s - self._loop.time())
+        await self.link.stop(int(left_s * 500))
+        self._threads.close()
+        return disk_answers

@@ -1,7 +1,8 @@
 """One broker from start to stop: data directory, NATS, recovery, sockets, signals.
 
 Order of a start: hold the data directory; recover every log; start or reach NATS; listen; say `ready`. Whatever fails
-undoes what was done before it. Order of a stop: no new connections; drain NATS; sync; last answers; close.
+undoes what was done before it. Order of a stop: no new connections; drain NATS; sync; last answers; close. It has one
+deadline for all of that, and a thread that ends the process if even this one cannot be kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import random
 import resource
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -36,7 +39,9 @@ _log = logging.getLogger("penstock.broker")
 
 FIRST_LINK_TIMEOUT_MS = 5_000
 """How long a start waits for NATS before it serves reads without it."""
-STOP_TIMEOUT_S = 8.0  # for a NATS that hangs and clients that take nothing; `docker stop` kills after 10 s
+STOP_TIMEOUT_S = 8.0  # for a NATS or a disk that hangs and clients that take nothing; `docker stop` kills after 10 s
+END_TIMEOUT_S = 9.0  # from the signal on: then the process ends, whatever it waits for
+LAST_WORDS_S = 0.5
 OPEN_FILES = 65_536  # asked for, where the system allows it
 THREAD_SWITCH_S = 0.0005  # a disk thread that decodes must not keep the loop waiting for the default 5 ms
 
@@ -57,41 +62,64 @@ def run(config: BrokerConfig, *, ready: Callable[[Addresses], None]) -> int:
     import pyarrow.compute  # noqa: F401 (takes a while: no client's first append shall wait for it)
 
     sys.setswitchinterval(THREAD_SWITCH_S)
-    _raise_file_limit()
     try:
-        return asyncio.run(_serve(config, ready))
+        return asyncio.run(_serve(config, _raised_file_limit(), ready))
     except (PenstockError, OSError) as error:
         _log.error("%s", error)
         return 1
 
 
-def _raise_file_limit() -> None:
-    """A shell's usual soft limit of 1,024 files is less than the connections that a broker takes."""
+def _raised_file_limit() -> int:
+    """How many files may be open. A shell's usual 1,024 are less than the connections that a broker takes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # then it is as it was
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return OPEN_FILES
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft  # then it is as it was
 
 
-async def _serve(config: BrokerConfig, ready: Callable[[Addresses], None]) -> int:
+def _end_process_after(timeout_s: float) -> None:
+    """End the process, however it hangs, unless it has ended by itself by then. What was acked is on the disk."""
+
+    def end() -> None:
+        time.sleep(timeout_s)
+        text = "the stop took longer than %.1f s: the process ends as it is; the next start recovers"
+        # stderr may hang as well.
+        teller = threading.Thread(target=_log.critical, args=(text, timeout_s), daemon=True)
+        teller.start()
+        teller.join(LAST_WORDS_S)
+        os._exit(1)
+
+    threading.Thread(target=end, name="penstock-end", daemon=True).start()
+
+
+async def _serve(config: BrokerConfig, open_files_max: int, ready: Callable[[Addresses], None]) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def told_to_stop() -> None:
+        if not stopping.is_set():
+            stopping.set()
+            _end_process_after(END_TIMEOUT_S)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, told_to_stop)
     notifier = Notifier(os.environ)
     running = _Running(take_data_dir(config.data_dir))
     try:
-        addresses = await _start(config, running)
+        addresses = await _start(config, open_files_max, running)
         ready(addresses)
         notifier.ready(f"serving clients on {addresses.client}, NATS at {addresses.nats}")
         await _first_of(stopping, running.failed)
         notifier.stopping()
         _log.info("stopping")
     finally:
-        await _stop(running)
+        is_clean = await _stop(running)
     _log.info("stopped")
-    return 1 if running.failed.is_set() else 0
+    return 0 if is_clean and not running.failed.is_set() else 1
 
 
 async def _first_of(*events: asyncio.Event) -> None:
@@ -101,7 +129,7 @@ async def _first_of(*events: asyncio.Event) -> None:
         task.cancel()
 
 
-async def _start(config: BrokerConfig, running: _Running) -> Addresses:
+async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -> Addresses:
     loop = asyncio.get_running_loop()
     servers = config.nats
     if servers is None:
@@ -116,7 +144,7 @@ async def _start(config: BrokerConfig, running: _Running) -> Addresses:
         in_flight_bytes_max=config.broker_in_flight_bytes,
         embedded_nats=running.embedded is not None,
     )
-    driver.server = Server(driver, listeners, loop, driver.elapsed_us)
+    driver.server = Server(driver, listeners, loop, driver.elapsed_us, open_files_max=open_files_max)
     driver.link = NatsLink(
         servers,
         on_groups=driver.groups_received,
@@ -159,13 +187,19 @@ def _link_ended(task: asyncio.Task[None], running: _Running) -> None:
         running.failed.set()
 
 
-async def _stop(running: _Running) -> None:
-    if running.driver is not None:
-        await running.driver.stop(STOP_TIMEOUT_S)
-    if running.link_task is not None:
-        running.link_task.cancel()
-        await asyncio.wait((running.link_task,))
-    if running.embedded is not None:
-        await running.embedded.stop()
-    running.data_dir.release()
-
+async def _stop(running: _Running) -> bool:
+    """Whether everything was closed as it should be."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + STOP_TIMEOUT_S
+    is_clean = True
+    try:
+        if running.driver is not None:
+            is_clean = await running.driver.stop(STOP_TIMEOUT_S * 0.9)
+        if running.link_task is not None:
+            running.link_task.cancel()
+            await asyncio.wait((running.link_task,), timeout=max(0.0, deadline_s - loop.time()))
+    finally:
+        if running.embedded is not None:
+            await running.embedded.stop(max(200, int((deadline_s - loop.time()) * 1_000)))
+        running.data_dir.release()
+    return is_clean

@@ -1,7 +1,8 @@
 """The listening side of the socket API: accepts connections, sweeps the dead ones, lets the last answers out.
 
-Rules: it listens on every address that the host name stands for, or does not start. Over CONNECTIONS_MAX a client is
-told so and closed. One sweep a second finds who is silent or takes nothing; no connection has a timer of its own.
+Rules: it listens on every address that the host name stands for, or does not start. Over `connections_max` a client is
+told so and closed: what the process may open is shared out, so that idle clients never keep a log from its files. One
+sweep a second finds who is silent or takes nothing; no connection has a timer of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.settings import Address
+from penstock.broker.shared_budget import SharedBudget
 from penstock.messages import Api, Request
 from penstock.wire import encode_error
 
@@ -63,7 +65,7 @@ class ServerOwner(Protocol):
     def callers_gone(self, callers: list[Caller]) -> None:
         """These requests need no answer any more."""
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[], None]) -> None:
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Have a disk thread `run`, then call `done` on the loop."""
 
 
@@ -76,8 +78,15 @@ class Server:
         listeners: list[socket.socket],
         loop: asyncio.AbstractEventLoop,
         elapsed_us: Callable[[], int],
+        *,
+        open_files_max: int,
+        buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
     ) -> None:
+        """`open_files_max` is what the whole process may have open; clients get their shares of it."""
         self.connections: set[Connection] = set()
+        self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
+        self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
+        self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self._owner = owner
         self._loop = loop
         self._elapsed_us = elapsed_us
@@ -109,14 +118,21 @@ class Server:
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
-        if len(self.connections) >= limits.CONNECTIONS_MAX:
-            error = RemoteError(ErrorCode.OVERLOADED, f"this broker has {limits.CONNECTIONS_MAX} connections already")
+        if len(self.connections) >= self.connections_max:
+            text = f"this broker has {self.connections_max} connections already, and takes no more"
+            if self.connections_max < limits.CONNECTIONS_MAX:
+                text += "; it needs a higher limit of open files"
+            error = RemoteError(ErrorCode.OVERLOADED, text)
             with contextlib.suppress(OSError):  # it is closed in any case
                 sock.send(encode_error(Api.HELLO, 1, 0, error))
             sock.close()
             return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except OSError:  # it has gone already
+            sock.close()
+            return
         self.connections.add(Connection(sock, peer, self, self._loop, self._elapsed_us))
 
     # What connections call
@@ -134,7 +150,7 @@ class Server:
         if not self.connections:
             self._all_closed.set()
 
-    def read_ahead(self, run: Callable[[], None], done: Callable[[], None]) -> None:
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Pass it on."""
         self._owner.read_ahead(run, done)
 
@@ -144,13 +160,8 @@ class Server:
         """Close connections that are silent in the middle of something, or do not take their answers."""
         now_us = self._elapsed_us()
         for connection in list(self.connections):
-            silent_since_us, stalled_since_us = connection.progress
-            patience_ms = limits.WRITE_STALL_MS_MAX if connection.said_hello else limits.HELLO_TIMEOUT_MS
-            if silent_since_us is not None and now_us - silent_since_us > patience_ms * 1_000:
-                _log.info("closing %s: it sent half a request and then nothing for %d ms", connection.peer, patience_ms)
-                connection.close()
-            elif stalled_since_us is not None and now_us - stalled_since_us > limits.WRITE_STALL_MS_MAX * 1_000:
-                _log.info("closing %s: it took no answer for %d ms", connection.peer, limits.WRITE_STALL_MS_MAX)
+            if (reason := connection.overdue(now_us)) is not None:
+                _log.info("closing %s: %s", connection.peer, reason)
                 connection.close()
 
     @property

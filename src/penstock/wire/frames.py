@@ -78,6 +78,17 @@ class FrameDecoder:
         """Whether a frame has begun that is not whole: an end of the connection would cut it."""
         return self._unfinished is not None or self.buffered_bytes > 0
 
+    @property
+    def missing_bytes(self) -> int | None:
+        """How many bytes the frame that has begun still needs; None before its length is known."""
+        if self._unfinished is not None:
+            return self._raw_missing_bytes - (len(self._buffer) - self._position)
+        available = len(self._buffer) - self._position
+        if available < _LENGTH_BYTES:
+            return None
+        frame_bytes = int.from_bytes(self._buffer[self._position : self._position + _LENGTH_BYTES], "little")
+        return _LENGTH_BYTES + frame_bytes - available
+
     def receive(self, data: Buffer) -> None:
         """Take what one read delivered; `data` is copied."""
         if self._error is not None:

@@ -1,0 +1,32 @@
+"""What others make us log: at most one line of a kind in a while, with the number of those left out.
+
+Rules: whoever can cause a line must not be able to flood the log with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.base import limits
+
+
+@dataclass(slots=True)
+class _Kind:
+    told_us: int
+    left_out: int = 0
+
+
+class Complaints:
+    """Decides which complaints are told. Times are those of a clock that only goes forward."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, _Kind] = {}
+
+    def line(self, kind: str, text: str, now_us: int) -> str | None:
+        """What to log, or None. `kind` is one of a few words of ours, never something from outside."""
+        known = self._kinds.get(kind)
+        if known is not None and now_us - known.told_us < limits.COMPLAINT_INTERVAL_MS * 1_000:
+            known.left_out += 1
+            return None
+        self._kinds[kind] = _Kind(now_us)
+        return f"{text} ({known.left_out} more like it before)" if known is not None and known.left_out else text

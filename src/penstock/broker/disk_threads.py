@@ -1,0 +1,70 @@
+"""The threads that wait for the disk, so that the event loop does not.
+
+Rules: every lane has threads of its own, so that slow work of one kind never holds up another. `done` is called on the
+event loop, whatever became of the work. The threads are daemons: a process can end though a disk never answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from penstock.node.step import Lane
+
+_Work = tuple[Callable[[], None], Callable[[BaseException | None], None]]
+
+
+class DiskThreads:
+    """`threads` of them for each lane; they begin at once and end after `close`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
+        self.open_count = 0  # pieces of work that have not come back
+        self._loop = loop
+        self._threads = threads
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._queues: dict[Lane, SimpleQueue[_Work | None]] = {lane: SimpleQueue() for lane in Lane}
+        for lane, queue in self._queues.items():
+            for number in range(threads):
+                name = f"penstock-{lane.value}-{number}"
+                threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True).start()
+
+    def submit(self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        """Have a thread `run`; then `done` hears on the loop how it went."""
+        self.open_count += 1
+        self._idle.clear()
+
+        def back(error: BaseException | None) -> None:
+            self.open_count -= 1
+            if not self.open_count:
+                self._idle.set()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            done(error)
+
+        self._queues[lane].put((run, back))
+
+    async def idle(self) -> None:
+        """Return once nothing is open; what came back may have begun more."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Let every thread end when it is done with what it has begun."""
+        for queue in self._queues.values():
+            for _ in range(self._threads):
+                queue.put(None)
+
+    def _serve(self, queue: SimpleQueue[_Work | None]) -> None:
+        while (work := queue.get()) is not None:
+            run, back = work
+            error: BaseException | None = None
+            try:
+                run()
+            except BaseException as failure:  # noqa: BLE001 (it goes to the loop)
+                error = failure
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+                self._loop.call_soon_threadsafe(back, error)
+            del work, run, back, error  # a thread that waits holds nothing
