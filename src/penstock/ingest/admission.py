@@ -32,6 +32,7 @@ from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.base.subjects import RESERVED_PREFIXES, are_plain, begins_with_wildcard, subject_mistake
 from penstock.batch.codec import Columns
+from penstock.hot.scan import TooLarge
 from penstock.ingest import acks
 
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
@@ -78,19 +79,6 @@ REFUSED = "refused"
 """Counted for a message that fails a check."""
 
 
-class LargeMessage(Protocol):
-    """A message larger than any stream takes: its payload was not kept. `size` in bytes."""
-
-    @property
-    def subject(self) -> bytes: ...  # noqa: D102
-    @property
-    def reply(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def headers(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def size(self) -> int: ...  # noqa: D102
-
-
 class MessageGroup(Protocol):
     """The messages that one socket read delivered to one subscription, column by column."""
 
@@ -99,6 +87,7 @@ class MessageGroup(Protocol):
     headers: list[bytes | None]
     values: list[bytes]
     payload_bytes: int  # of headers and values together
+    too_large: list[TooLarge]  # no rows: larger than any stream takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,26 +134,49 @@ def admit(group: MessageGroup, rules: Rules, *, log_end: int) -> Admission:
     """The rows of `group` for a log that ends at `log_end`. Pure."""
     if _is_plain(group, rules):
         replies: list[bytes | None] = group.replies if rules.acks_replies else [None] * len(group.values)
-        return Admission(Columns(group.subjects, None, group.values, None), replies)
-    return _Sorter(rules, log_end).sort(group)
+        admission = Admission(Columns(group.subjects, None, group.values, None), replies)
+    else:
+        admission = _Sorter(rules, log_end).sort(group)
+    _refuse_too_large(group, rules, admission)
+    return admission
 
 
 def refuse_all(group: MessageGroup, rules: Rules, error: acks.AckError, reason: str) -> Admission:
     """No rows: every message of `group` is refused with `error`, for what the broker cannot do now."""
     refused = Admission(Columns([], None, [], None), [])
     for subject, reply, block in zip(group.subjects, group.replies, group.headers, strict=True):
-        if rules.skips_reserved and subject.startswith(_RESERVED):
-            refused.dropped[RESERVED_SUBJECT] += 1
-            continue
-        fields = header_fields(block) if block is not None else {}
-        expected = fields.get(b"Nats-Expected-Stream")
-        if expected is not None and expected != rules.name:
-            refused.dropped[OTHER_STREAM] += 1
-            continue
-        refused.dropped[reason] += 1
-        if reply is not None and rules.acks_replies and fields.get(b"Penstock-Ack") != b"none":
-            refused.errors.append(acks.error_ack(rules.name, reply, error))
+        _refuse(subject, reply, block, rules, error, reason, refused)
+    _refuse_too_large(group, rules, refused)
     return refused
+
+
+def _refuse_too_large(group: MessageGroup, rules: Rules, out: Admission) -> None:
+    for message in group.too_large:
+        error = acks.message_too_large(message.size, rules.message_bytes_max)
+        _refuse(message.subject, message.reply, message.headers, rules, error, REFUSED, out)
+
+
+def _refuse(
+    subject: bytes,
+    reply: bytes | None,
+    block: bytes | None,
+    rules: Rules,
+    error: acks.AckError,
+    reason: str,
+    out: Admission,
+) -> None:
+    """Count one message that is not looked at more closely, and answer it if it is meant for this stream."""
+    if rules.skips_reserved and subject.startswith(_RESERVED):
+        out.dropped[RESERVED_SUBJECT] += 1
+        return
+    fields = header_fields(block) if block is not None else {}
+    expected = fields.get(b"Nats-Expected-Stream")
+    if expected is not None and expected != rules.name:
+        out.dropped[OTHER_STREAM] += 1
+        return
+    out.dropped[reason] += 1
+    if reply is not None and rules.acks_replies and fields.get(b"Penstock-Ack") != b"none":
+        out.errors.append(acks.error_ack(rules.name, reply, error))
 
 
 def _is_plain(group: MessageGroup, rules: Rules) -> bool:

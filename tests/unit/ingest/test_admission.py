@@ -316,7 +316,7 @@ def test_a_message_that_no_stream_takes_is_refused_and_counted() -> None:
     assert admission.dropped == {REFUSED: 3, OTHER_STREAM: 1}
     (error,) = errors(admission)
     assert (error.reply, error.err_code) == ("r2", 10054)
-    assert f"{size} bytes, the stream takes 1000" in error.description
+    assert f"{size} bytes, the stream takes 1000" in error.body["error"]["description"]
     everything = admit(messages, Rules.of(StreamConfig(name="all", subject=">")), log_end=0)
     assert everything.dropped == {REFUSED: 3, OTHER_STREAM: 1}
     closed = refuse_all(messages, RULES, acks.unavailable("busy"), "over_budget")
