@@ -1,6 +1,7 @@
 """INFO, CONNECT and -ERR of the NATS protocol: what is said before and beside messages.
 
-Rules: what nats-server says is bounded and typed before it is used; unknown fields are ignored, as the protocol asks.
+Rules: what nats-server says is bounded and typed before it is used; unknown fields are ignored, as the protocol asks,
+and so are fields that are null. It is read in time linear to its length: a -ERR repeats what others have chosen.
 Secrets are in the CONNECT line only: never in `repr`, never in an error.
 
 | how a client proves itself | in CONNECT                              | needs the nonce of INFO |
@@ -22,41 +23,29 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import OperationalError
-
-_EXCERPT_BYTES = 80
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What INFO says of the server. Sizes in bytes."""
+    """What INFO says of the server, as far as it matters here. Sizes in bytes."""
 
-    server_id: str = ""
     server_name: str = ""
     version: str = ""
-    proto: int = 0
-    host: str = ""
-    port: int = 0
     headers: bool = False
     max_payload: int = 1024 * 1024
-    client_id: int = 0
-    auth_required: bool = False
     tls_required: bool = False
     tls_available: bool = False
-    tls_verify: bool = False
     nonce: str = ""
-    cluster: str = ""
-    connect_urls: list[str] = []
     ldm: bool = False
-
-
-_INFO_DECODER = msgspec.json.Decoder(ServerInfo)
 
 
 def parse_info(line: bytes) -> ServerInfo:
     """The INFO line (without CR LF), or OperationalError."""
     try:
-        info = _INFO_DECODER.decode(line[len(b"INFO") :].strip())
-    except (msgspec.DecodeError, ValueError) as error:
+        told = msgspec.json.decode(line[len(b"INFO") :].strip(), type=dict[str, object])
+        info = msgspec.convert({name: value for name, value in told.items() if value is not None}, ServerInfo)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise OperationalError(f"the INFO line of nats-server cannot be read ({error})") from None
     if info.max_payload < 0:
         raise OperationalError(f"the INFO line of nats-server gives max_payload {info.max_payload}")
@@ -165,19 +154,23 @@ _ERROR_TABLE: tuple[tuple[str, ErrorKind, bool], ...] = (
     ("attempted to connect", ErrorKind.PROTOCOL, True),
     ("server shutdown", ErrorKind.SERVER_STOPPING, True),
 )
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"')  # possessive, and matched at the first quote only: no way back
 _ESCAPE = re.compile(r"\\(.)")
 
 
 def parse_error(line: bytes) -> ErrorLine:
-    """A -ERR line (without CR LF). Never fails: what is not known is `OTHER` and does not close."""
-    text = line[len(b"-ERR") :].decode("utf-8", "replace").strip().strip("'")
+    """A -ERR line (without CR LF). Never fails: what is not known is `OTHER` and does not close.
+
+    Its text is cut at NATS_ERROR_BYTES_MAX bytes.
+    """
+    said = line[len(b"-ERR") :][: limits.NATS_ERROR_BYTES_MAX]
+    text = said.decode("utf-8", "replace").strip().strip("'")
     folded = text.lower()
     kind, closes = next(
         ((kind, closes) for beginning, kind, closes in _ERROR_TABLE if folded.startswith(beginning)),
         (ErrorKind.OTHER, False),
     )
-    quoted = _QUOTED.search(text) if kind in _NAMING_SUBJECT else None
+    quoted = _QUOTED.match(text, max(text.find('"'), 0)) if kind in _NAMING_SUBJECT else None
     subject = None if quoted is None else _ESCAPE.sub(r"\1", quoted.group(1))
     return ErrorLine(kind, text, closes, subject)
 

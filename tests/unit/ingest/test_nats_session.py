@@ -157,6 +157,30 @@ def test_info_that_cannot_be_read_closes(info: bytes) -> None:
     assert closed.kind is ErrorKind.PROTOCOL
 
 
+@pytest.mark.parametrize(
+    "info",
+    [
+        b'{"headers":true,"x":' + b"[" * 30_000 + b"}",
+        b'{"headers":true,"connect_urls":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
+        b'{"headers":true,"x":' + b'{"a":' * 9_000 + b"1" + b"}" * 9_000 + b"}",
+        b'{"headers":true,"port":1e999}',
+        b'{"headers":true,"max_payload":1' + b"0" * 5_000 + b"}",
+        b"\xff" * 100,
+    ],
+)
+def test_hostile_info_ends_in_an_event_and_nothing_else(info: bytes) -> None:
+    events = _events(_session(), b"INFO " + info + b"\r\n")
+    assert [type(event) for event in events] in ([], [SessionClosed])
+
+
+def test_null_in_info_means_not_told() -> None:
+    fields = ["server_id", "server_name", "version", "host", "nonce", "cluster", "connect_urls", "port", "tls_required"]
+    session = _session()
+    assert _events(session, _info(**dict.fromkeys(fields), ip=None)) == []
+    assert session.state is SessionState.CONNECT_SENT
+    assert session.info.nonce == ""
+
+
 def test_answers_pings_at_once() -> None:
     session = _ready()
     assert _events(session, b"PING\r\nPING\r\n") == []
@@ -301,6 +325,20 @@ def test_the_subject_of_an_error_is_unquoted() -> None:
     assert parse_error(b"-ERR 'Slow Consumer \"x\"'").subject is None
     assert parse_error(b"-ERR").kind is ErrorKind.OTHER
     assert parse_error(b"-ERR '\xff\xfe'").kind is ErrorKind.OTHER
+
+
+def test_an_error_line_is_read_in_no_time_and_cut() -> None:
+    # Once a backtracking expression took ten seconds for this.
+    hostile = b"-ERR 'Permissions Violation for Subscription to \"" + b'\\"' * 31_000 + b"'"
+    error = parse_error(hostile)
+    assert error.kind is ErrorKind.PERMISSION_SUBSCRIBE
+    assert error.subject is None
+    assert len(error.text) <= limits.NATS_ERROR_BYTES_MAX
+    # What is cut is not taken for a subject; the longest subject there can be is not cut.
+    subject = "x" * limits.SUBJECT_BYTES_MAX
+    assert parse_error(f"-ERR 'Permissions Violation for Subscription to \"{subject}\"'".encode()).subject == subject
+    longer = "x" * limits.NATS_ERROR_BYTES_MAX
+    assert parse_error(f"-ERR 'Permissions Violation for Subscription to \"{longer}\"'".encode()).subject is None
 
 
 def test_any_error_before_ready_closes() -> None:
