@@ -92,6 +92,31 @@ async def test_a_message_that_is_too_large(broker: BrokerProcess, client: aio.Cl
     assert (await client.stream("large")).partitions[0].log_end == 1
 
 
+async def test_a_message_that_no_stream_takes_cuts_nobody_off(tmp_path: Path) -> None:
+    size = limits.NATS_FRAME_BYTES_MAX + 1
+    with running_nats(tmp_path / "nats", "max_payload: 80MB\nmax_pending: 300MB\n") as nats_server:
+        with running_broker(tmp_path / "data", nats=nats_server.url) as broker:
+            async with await broker.client() as client, connected_to(nats_server.url) as connection:
+                await client.create_stream("large", "large.>", max_message_bytes=limits.MESSAGE_BYTES_MAX)
+                js = connection.jetstream()
+                memory_bytes = broker.memory_bytes()
+                for _ in range(3):
+                    acks = [
+                        await js.publish_async("large.small", b"before"),
+                        await js.publish_async("large.x", bytes(size)),
+                    ]
+                    acks.append(await js.publish_async("large.small", b"after"))
+                    with pytest.raises(APIError, match=f"{size} bytes") as error:
+                        await acks.pop(1)
+                    assert (error.value.code, error.value.err_code) == (400, 10054)
+                    for ack in acks:
+                        assert (await ack).stream == "large"
+                partition = (await client.stream("large")).partitions[0]
+                assert (partition.log_end, partition.dropped) == (6, {"refused": 3})
+                assert (await client.status()).nats.reconnects == 0
+                assert broker.memory_bytes() - memory_bytes < 32 * limits.MIB
+
+
 async def test_garbage_on_the_nats_connection_is_stored_as_it_came(broker: BrokerProcess, client: aio.Client) -> None:
     await client.create_stream("garbage", "garbage.>")
     host, _, port = broker.nats_url.removeprefix("nats://").rpartition(":")

@@ -135,7 +135,7 @@ def test_an_empty_subscription_id_is_refused_also_in_the_first_frame() -> None:
 
 
 def _scan_in_reads(data: bytes, read_bytes: int) -> tuple[list[Frames], int]:
-    """The frames of each read, when `data` comes `read_bytes` at a time, and the most that a read left in the buffer."""
+    """The frames of each read, when `data` comes `read_bytes` at a time, and the most that one left in the buffer."""
     found = []
     skip_bytes = left_max = 0
     buffer = bytearray()
