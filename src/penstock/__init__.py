@@ -44,6 +44,9 @@ if TYPE_CHECKING:
         InvalidConfig as InvalidConfig,
     )
     from penstock.client.errors import (
+        LogTruncated as LogTruncated,
+    )
+    from penstock.client.errors import (
         MessageNotFound as MessageNotFound,
     )
     from penstock.client.errors import (
@@ -114,6 +117,7 @@ _MODULE_OF = {
     "connect": "penstock.client.blocking",
     "CorruptRange": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
+    "LogTruncated": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",
     "OffsetOutOfRange": "penstock.client.errors",
     "OutcomeUnknown": "penstock.client.errors",
@@ -156,6 +160,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "CorruptionError",
     "CorruptRange",
     "InvalidConfig",
+    "LogTruncated",
     "MessageNotFound",
     "OffsetOutOfRange",
     "OutcomeUnknown",

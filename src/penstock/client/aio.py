@@ -208,6 +208,7 @@ class Client:
         Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
         for ever (or up to the offset `end`). `timeout` bounds each answer of the broker, reconnecting included.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
+        LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
         reader = await self._reader(stream, start, end, follow, batch_rows_max, columns, timeout)

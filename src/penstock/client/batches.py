@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import FORMAT_VERSION, arrow_schema
@@ -63,6 +64,17 @@ def split(raw: bytes | memoryview, covers: Range, *, source: str) -> Iterator[tu
         position += header.size_bytes
     if len(view) and expected_base != covers.end:
         raise CorruptionError(source, position, f"batches up to offset {covers.end}", f"up to {expected_base}")
+
+
+def last_epoch(raw: bytes | memoryview, *, source: str) -> LeaderEpoch:
+    """The leader epoch of the last batch in `raw`, of which only the headers are looked at; CorruptionError."""
+    view = memoryview(raw)
+    position = leader_epoch = 0
+    while position < len(view):
+        header = codec.read_header(view[position:], file=source, position=position)
+        leader_epoch = header.leader_epoch
+        position += header.size_bytes
+    return LeaderEpoch(leader_epoch)
 
 
 def rows(header: BatchHeader, message: memoryview, wanted: Range, *, source: str) -> pa.RecordBatch:

@@ -8,6 +8,7 @@
 | `StreamChanged`       | the stream was deleted (and perhaps made again) while it was being used       |
 | `InvalidConfig`       | a stream config that cannot work                                             |
 | `OffsetOutOfRange`    | below `log_start` or beyond `committed_end`; `details` has both                |
+| `LogTruncated`        | rows that were read are not in the log any more: it was cut, or began anew     |
 | `MessageNotFound`     | no message at that offset, of that key, on that subject                       |
 | `CorruptRange`        | what is stored there is damaged                                              |
 | `ReadOnly`            | the partition takes no appends                                               |
@@ -47,6 +48,19 @@ class InvalidConfig(RemoteError, ValueError):  # noqa: N818
 
 class OffsetOutOfRange(RemoteError, LookupError):  # noqa: N818
     """The log holds no such offset; `details` has `log_start` and `committed_end`."""
+
+
+class LogTruncated(RemoteError):  # noqa: N818
+    """What was read (or was about to be) is not in the log any more.
+
+    The log was cut (durability `os` and a power loss, a data directory put back from a copy) or began anew (a memory
+    stream after a restart of its broker); perhaps other messages have the same offsets by now. `details` has:
+    `offset`, where the reader was; `end_offset`, up to which what it read agrees with the log; `log_start` and
+    `committed_end`, what the log holds now.
+
+    Drop whatever was made of the rows from `end_offset` on, then read again from there (from EARLIEST, if
+    `end_offset` is below `log_start`).
+    """
 
 
 class MessageNotFound(RemoteError, LookupError):  # noqa: N818
@@ -94,6 +108,7 @@ _BY_CODE: dict[str, type[RemoteError]] = {
     ErrorCode.STREAM_CHANGED: StreamChanged,
     ErrorCode.INVALID_CONFIG: InvalidConfig,
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.LOG_TRUNCATED: LogTruncated,
     ErrorCode.MESSAGE_NOT_FOUND: MessageNotFound,
     ErrorCode.CORRUPT_RANGE: CorruptRange,
     ErrorCode.READ_ONLY: ReadOnly,

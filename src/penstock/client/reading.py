@@ -3,6 +3,16 @@
 Rules: a reader sees each committed row in its range once and in order, and never one that is not committed. While the
 caller works on one response the next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The task that fetches
 belongs to the `Reader` and ends with it. A reader that retention has overtaken is told so; it never skips silently.
+
+Theory: an offset alone does not name a row. A log can be cut (power loss) or begin anew (a memory stream) and then be
+written up to the same offset with other rows. So each fetch also says which leader epoch wrote the row before its
+offset, and the broker, who knows where each epoch ended, refuses a reader whose copy goes beyond that: `LogTruncated`.
+
+| the row before the offset    | the epoch sent                                                          |
+|------------------------------|-------------------------------------------------------------------------|
+| was read                     | its batch's                                                             |
+| was not (the first fetch)    | that of the leader who told the offset: its log was right up to there    |
+| is not there any more (gaps) | that of the leader who said so                                          |
 """
 
 from __future__ import annotations
@@ -14,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode
-from penstock.base.ids import Offset, PartitionId, StreamId
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.client import batches
 from penstock.client.batches import Range
 from penstock.client.errors import OffsetOutOfRange, TimedOut
@@ -28,16 +38,28 @@ if TYPE_CHECKING:
 _PARTITION = PartitionId(0)
 _END_OF_LOG = 2**63 - 1
 
-_Queue = asyncio.Queue[tuple[FetchResponse, bytes | memoryview] | BaseException | None]
+_EMPTY_PAUSE_S = 0.1  # after an answer that brings nothing and did not wait either
 
 
 class Plan(NamedTuple):
-    """What one reader reads."""
+    """What one reader reads. `leader_epoch` is that of the leader who told where the range begins."""
 
     stream_id: StreamId
     name: str
     range: Range
+    leader_epoch: LeaderEpoch
     follow: bool
+
+
+class _Fetched(NamedTuple):
+    """The answer to a fetch from `offset` on."""
+
+    offset: int
+    response: FetchResponse
+    raw: bytes | memoryview
+
+
+_Queue = asyncio.Queue[_Fetched | BaseException | None]
 
 
 async def find_place(link: Link, stream_id: StreamId, place: Start, timeout_s: float) -> ListOffsetsResponse:
@@ -87,18 +109,20 @@ async def plan(
     link: Link, stream_id: StreamId, name: str, start: Start, end: Start | None, *, follow: bool, timeout_s: float
 ) -> Plan:
     """Turn what the caller named into offsets."""
+    ends_at_offset = isinstance(end, int) and not isinstance(end, bool)
+    if follow and end is not None and not ends_at_offset:
+        raise ValueError("a reader that follows the log can end only at an offset")
     begin = await find_place(link, stream_id, start, timeout_s)
-    if end is None:
-        return Plan(stream_id, name, Range(begin.offset, _END_OF_LOG if follow else begin.committed_end), follow)
-    if follow:
-        if isinstance(end, bool) or not isinstance(end, int):
-            raise ValueError("a reader that follows the log can end only at an offset")
-        return Plan(stream_id, name, Range(begin.offset, end), follow)
-    if isinstance(end, int) and not isinstance(end, bool):
-        stop = min(end, begin.committed_end)
-    else:
-        stop = min((await find_place(link, stream_id, end, timeout_s)).offset, begin.committed_end)
-    return Plan(stream_id, name, Range(begin.offset, stop), follow)
+    stop = _END_OF_LOG if follow else begin.committed_end
+    if isinstance(end, int) and ends_at_offset:
+        stop = min(end, stop)
+    elif end is not None:
+        finish = await find_place(link, stream_id, end, timeout_s)
+        while finish.leader_epoch != begin.leader_epoch:  # a new leader's log may be another one
+            begin = await find_place(link, stream_id, start, timeout_s)
+            finish = await find_place(link, stream_id, end, timeout_s)
+        stop = min(finish.offset, begin.committed_end)
+    return Plan(stream_id, name, Range(begin.offset, stop), begin.leader_epoch, follow)
 
 
 class Reader:
@@ -134,12 +158,13 @@ class Reader:
             return None
         if isinstance(item, BaseException):
             raise item
-        return self._batches(*item)
+        return self._batches(item)
 
-    def _batches(self, response: FetchResponse, raw: bytes | memoryview) -> Iterator[pa.RecordBatch]:
+    def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
+        offset, response, raw = fetched
         source = _source(self._link, self._what)
-        start = max(self._what.range.start, response.log_start)
-        wanted = Range(start, min(self._what.range.end, response.committed_end))
+        # Not from the range's start: a batch may begin below what was asked for, and its first rows were yielded then.
+        wanted = Range(offset, min(self._what.range.end, response.committed_end))
         covers = Range(response.base_offset, response.end_offset)
         parts = (
             (batches.rows(header, message, wanted, source=source), header.size_bytes)
@@ -151,24 +176,34 @@ class Reader:
 
 async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, timeout_s: float) -> None:
     try:
+        clock = asyncio.get_running_loop()
         offset, end = what.range
-        progress_s = asyncio.get_running_loop().time()
+        leader_epoch = what.leader_epoch
+        progress_s = clock.time()
         while offset < end:
-            response, raw = await _fetch(link, what, offset, timeout_s)
-            now_s = asyncio.get_running_loop().time()
+            asked_s = clock.time()
+            response, raw = await _fetch(link, what, offset, leader_epoch, timeout_s)
+            now_s = clock.time()
             if response.end_offset > offset:
-                offset = response.end_offset
-                progress_s = now_s
+                leader_epoch = response.leader_epoch
                 if raw:
-                    await queue.put((response, raw))
+                    await queue.put(_Fetched(offset, response, raw))
+                    # In the queue first: of damaged bytes the reader hears when it comes to them.
+                    leader_epoch = batches.last_epoch(raw, source=_source(link, what))
+                offset = response.end_offset
+                progress_s = clock.time()
             elif not what.follow and now_s - progress_s >= timeout_s:
                 raise TimedOut(f"the broker sent nothing from offset {offset} of stream {what.name} on", offset=offset)
+            elif now_s - asked_s < _EMPTY_PAUSE_S:
+                await asyncio.sleep(_EMPTY_PAUSE_S)
         await queue.put(None)
     except Exception as error:  # noqa: BLE001 (handed to the reader, who raises it)
         await queue.put(error)
 
 
-async def _fetch(link: Link, what: Plan, offset: int, timeout_s: float) -> tuple[FetchResponse, bytes | memoryview]:
+async def _fetch(
+    link: Link, what: Plan, offset: int, leader_epoch: LeaderEpoch, timeout_s: float
+) -> tuple[FetchResponse, bytes | memoryview]:
     broker_limits = link.hello.limits
     wait_ms = min(limits.READ_WAIT_MS, broker_limits.fetch_wait_ms_max)
     request = FetchRequest(
@@ -177,6 +212,7 @@ async def _fetch(link: Link, what: Plan, offset: int, timeout_s: float) -> tuple
         offset=Offset(offset),
         bytes_max=min(limits.FETCH_BYTES_DEFAULT, broker_limits.fetch_bytes_max),
         wait_ms_max=wait_ms,
+        leader_epoch=leader_epoch,
     )
     response, raw = await link.call(request, FetchResponse, timeout_s=timeout_s + wait_ms / 1000)
     batches.check_format(response.format_version)

@@ -34,11 +34,11 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
     end_offset = _agreed_end(partition, request.leader_epoch, request.offset)
     if request.offset <= end_offset:
         return
-    name = partition.stream.name
-    lost = f"of what was read of stream {name!r}, offsets {end_offset} to {request.offset - 1}"
+    lost = f"offsets {end_offset} to {request.offset - 1}, as this reader knows them, are not in it any more"
     raise RemoteError(
         ErrorCode.LOG_TRUNCATED,
-        f"{lost} are not in its log any more (it was cut or began anew): drop them, then read on from {end_offset}",
+        f"the log of stream {partition.stream.name!r} was cut or began anew: {lost}; drop what was made of them, "
+        f"then read on from {end_offset}",
         offset=int(request.offset),
         end_offset=end_offset,
         log_start=partition.log.log_start,

@@ -1,0 +1,194 @@
+"""What a reader asks for, and what it makes of the answers: each row once, or an error that says why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.batch import codec
+from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, Request
+from tests.fake_broker import Answer, Cut, FakeBroker, FakeStream, columns
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[aio.Client]:
+    async with await aio.connect(broker.address) as client:
+        yield client
+
+
+def batch(start: int, end: int, *, leader_epoch: int = 1) -> bytes:
+    rows = columns(*(b"%d" % offset for offset in range(start, end)))
+    return bytes(codec.encode(rows, base_offset=start, timestamp_us=1, leader_epoch=leader_epoch))
+
+
+def stream_of(broker: FakeBroker, *batches: bytes) -> FakeStream:
+    stream = broker.create("a")
+    stream.batches += batches
+    stream.end = codec.read_header(batches[-1]).end_offset
+    broker.fetch_bytes = 1  # one batch an answer
+    return stream
+
+
+def changed(response: FetchResponse, **fields: object) -> FetchResponse:
+    return FetchResponse(**({name: getattr(response, name) for name in response.__struct_fields__} | fields))
+
+
+async def offsets_read(client: aio.Client, *args: object, **options: object) -> list[int]:
+    found = client.read("a", *args, **options)  # type: ignore[arg-type]
+    return [offset async for batch in found for offset in batch.column("offset").to_pylist()]
+
+
+def epochs_asked(broker: FakeBroker) -> list[tuple[int, int | None]]:
+    return [(request.offset, request.leader_epoch) for request in broker.requests if isinstance(request, FetchRequest)]
+
+
+async def test_rows_of_a_batch_that_begins_below_are_not_delivered_twice(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream = stream_of(broker, batch(0, 10), batch(10, 20))
+
+    async def merge(request: Request) -> Answer | None:
+        if isinstance(request, FetchRequest) and request.offset == 10:
+            stream.batches[:] = [batch(0, 20)]  # as a compaction would
+        return None
+
+    broker.intercept = merge
+    assert await offsets_read(client) == list(range(20))
+    assert await offsets_read(client, 5, end=15) == list(range(5, 15))
+
+
+async def test_each_fetch_names_the_epoch_of_the_row_before_it(broker: FakeBroker, client: aio.Client) -> None:
+    stream_of(broker, batch(0, 5, leader_epoch=1), batch(5, 9, leader_epoch=3), batch(9, 12, leader_epoch=4))
+
+    async def leader_seven(request: Request) -> Answer | None:
+        if isinstance(request, ListOffsetsRequest):
+            return ListOffsetsResponse(offset=0, log_start=0, committed_end=12, leader_epoch=7), b""
+        if isinstance(request, FetchRequest):
+            response, raw = await broker.handle(request)
+            assert isinstance(response, FetchResponse)
+            return changed(response, leader_epoch=7), raw
+        return None
+
+    broker.intercept = leader_seven
+    assert await offsets_read(client) == list(range(12))
+    assert epochs_asked(broker) == [(0, 7), (5, 1), (9, 3)]
+    broker.requests.clear()
+    broker.fetch_bytes = 10**6  # several batches in one answer: the last one counts
+    broker.streams["a"].batches.append(batch(12, 13, leader_epoch=5))
+    assert await offsets_read(client) == list(range(12))
+    assert epochs_asked(broker) == [(0, 7)]
+
+
+async def test_a_hole_is_passed_under_the_epoch_of_the_leader_who_says_so(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream_of(broker, batch(0, 5), batch(9, 12))
+
+    async def hole(request: Request) -> Answer | None:
+        if isinstance(request, FetchRequest) and request.offset == 5:
+            response, _ = await broker.handle(request)
+            assert isinstance(response, FetchResponse)
+            return changed(response, base_offset=5, end_offset=9, leader_epoch=6), b""
+        return None
+
+    broker.intercept = hole
+    assert await offsets_read(client) == [0, 1, 2, 3, 4, 9, 10, 11]
+    assert epochs_asked(broker) == [(0, 1), (5, 1), (9, 6)]
+
+
+async def test_a_reconnect_does_not_forget_the_epoch(broker: FakeBroker, client: aio.Client) -> None:
+    stream_of(broker, batch(0, 5, leader_epoch=2), batch(5, 9, leader_epoch=2))
+    cuts = iter([True, False])
+
+    async def cut(request: Request) -> Answer | None:
+        if isinstance(request, FetchRequest) and request.offset == 5 and next(cuts):
+            raise Cut
+        return None
+
+    broker.intercept = cut
+    assert await offsets_read(client) == list(range(9))
+    assert epochs_asked(broker) == [(0, 1), (5, 2), (5, 2)]
+    assert broker.connections == 2
+
+
+async def test_a_log_that_lost_what_was_read_is_an_error_behind_the_good_rows(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream_of(broker, batch(0, 5), batch(5, 9))
+
+    async def truncated(request: Request) -> Answer | None:
+        if isinstance(request, FetchRequest) and request.offset == 5:
+            details = {"offset": 5, "end_offset": 3, "log_start": 1, "committed_end": 20, "odd": [{"": None}]}
+            raise RemoteError(ErrorCode.LOG_TRUNCATED, "cut; read on from 3", **details)
+        return None
+
+    broker.intercept = truncated
+    reader = client.messages("a", follow=True)
+    assert [(await anext(reader)).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(penstock.LogTruncated, match="read on from 3") as caught:
+        await anext(reader)
+    assert caught.value.details["end_offset"] == 3
+    assert caught.value.code == "log_truncated"
+
+
+async def test_damage_in_a_later_answer_is_told_behind_the_rows_of_the_earlier_ones(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream = stream_of(broker, batch(0, 5), batch(5, 9))
+
+    async def damage(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest) or request.offset != 5:
+            return None
+        return (await broker.handle(request))[0], stream.batches[1][:-8]
+
+    broker.intercept = damage
+    reader = client.messages("a")
+    assert [(await anext(reader)).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(penstock.CorruptionError):
+        await anext(reader)
+
+
+async def test_both_ends_of_a_range_come_from_one_leader(broker: FakeBroker, client: aio.Client) -> None:
+    stream_of(broker, batch(0, 5), batch(5, 9))
+    answers = iter([(0, 1), (3, 2), (0, 2), (7, 2)])  # the broker starts anew between the first two
+
+    async def places(request: Request) -> Answer | None:
+        if not isinstance(request, ListOffsetsRequest):
+            return None
+        offset, epoch = next(answers)
+        return ListOffsetsResponse(offset=offset, log_start=0, committed_end=9, leader_epoch=epoch), b""
+
+    broker.intercept = places
+    assert await offsets_read(client, datetime.fromtimestamp(0, UTC), end=datetime.fromtimestamp(9, UTC)) == [*range(7)]
+    assert epochs_asked(broker)[0] == (0, 2)
+
+
+async def test_a_broker_that_answers_at_once_with_nothing_is_not_asked_in_a_storm(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream_of(broker, batch(0, 5))
+
+    async def nothing(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest):
+            return None
+        response, _ = await broker.handle(request)
+        assert isinstance(response, FetchResponse)
+        return changed(response, base_offset=0, end_offset=0), b""
+
+    broker.intercept = nothing
+    async with asyncio.timeout(10):
+        with pytest.raises(penstock.TimedOut, match="nothing from offset 0"):
+            await offsets_read(client, timeout=0.35)
+    assert 2 <= len(epochs_asked(broker)) <= 5
