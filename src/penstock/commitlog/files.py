@@ -41,6 +41,11 @@ def base_offset_of(name: str) -> int | None:
     return offset if offset < _OFFSET_END else None
 
 
+def owner_of(name: str) -> int | None:
+    """The base offset of the segment that a file of this name is, or is the index of; None if neither."""
+    return base_offset_of(f"{name.removesuffix('.index')}.arrows" if name.endswith(".index") else name)
+
+
 def side_path(vfs: Vfs, path: str, position: int) -> str:
     """A path for the bytes that are cut out of the file at `path` from `position` on; OSError if there are too many."""
     directory, _, name = path.rpartition("/")

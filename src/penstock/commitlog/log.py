@@ -75,8 +75,8 @@ class Log:
         self._flush: Flush | None = None
         self._names_dirty = False
         self._lineage_dirty = False
-        self._unremoved: tuple[str, ...] = ()
-        self._start_moved = False
+        self._unremoved = found.retired
+        self._start_moved = bool(found.retired)
         self._checkpoint = CheckpointFile(vfs, directory, found.checkpoint.sequence if found.checkpoint else 0)
         self._checkpoint_dirty = False
         self._checkpoint_synced_us = self._retained_us = now_us
@@ -397,9 +397,7 @@ class Log:
         config = self._config
         oldest = self._start_timestamp_us() if config.max_age_us is not None else None
         expired = oldest is not None and config.max_age_us is not None and oldest < now_us - config.max_age_us
-        if not expired and not config.is_exceeded(
-            messages=self._log_end - self._log_start, size_bytes=self.size_bytes
-        ):
+        if not expired and not config.is_exceeded(messages=self._log_end - self._log_start, size_bytes=self.size_bytes):
             return
         try:
             wanted = retention.log_start_by(

@@ -12,15 +12,18 @@ flushed_end is written once more and synced, because an earlier sync may have fa
 | schema message short or broken            | damage (0 rows) | cut at byte 0    | last: cut; others: damage |
 | segment of another stream or newer format | damage          | damage           | damage                    |
 | offsets missing between two segments      | damage          | later ones aside | damage                    |
+| log_start beyond what was flushed or found| damage (0 rows) in the checkpoint; all segments count     |
 | no segment at all                         | damage          | damage           | new log, unless it must be|
 | index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
 
+Recovery removes no segment: those below log_start are left to a `Removal`, as if retention had just moved it.
 "Something whole" is a batch that verifies; "aside" is a rename to `<segment>.cut-0`.
 """
 
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -66,6 +69,7 @@ class Recovered:
     damage: list[Damage] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
 
 
 @dataclass(slots=True)
@@ -97,7 +101,6 @@ class Recovery:
         self._must_exist = must_exist
         self._out = Recovered()
         self._slot_lost = False  # a slot of the checkpoint fails its check; it may have been the newest
-        self._names_changed = False
 
     def run(self) -> Recovered:
         """Look, decide, mend. OSError if the disk does not let it; LogMissingError."""
@@ -108,17 +111,11 @@ class Recovery:
         bases = sorted(base for name in names if (base := files.base_offset_of(name)) is not None)
         flushed_end = 0 if point is None else point.flushed_end
         if point is not None:
-            bases = self._finish_removal(bases, point.log_start)
-            self._remove_lone_indexes(names, bases, point.log_start)
             out.last_timestamp_us, out.leader_epoch = point.last_timestamp_us, point.leader_epoch
         if not bases:
             self._without_segments(point)
             return out
-        self._set_log_start(bases[0])
-        found = [
-            self._look(base, bases[number + 1] if number + 1 < len(bases) else None)
-            for number, base in enumerate(bases)
-        ]
+        found = self._look_at_all(bases)
         kept, cut_at = self._decide(found, flushed_end)
         newest = 0
         for one in kept:
@@ -134,6 +131,7 @@ class Recovery:
         if out.damage:
             self._keep_as_it_is(kept, flushed_end)
         else:
+            self._retire(names, kept[0].base_offset)
             if cut_at is not None:
                 self._cut(found, cut_at)
             self._make_writable(kept)
@@ -148,25 +146,6 @@ class Recovery:
             self._out.notices.append(f"{self._directory}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
             return None
         return point
-
-    def _remove_lone_indexes(self, names: Sequence[str], bases: list[int], log_start: int) -> None:
-        # A flush may have written one for a segment that retention removed at the same moment.
-        if not bases or bases[0] > log_start:
-            return
-        first = files.segment_path(self._directory, bases[0])
-        for name in names:
-            path = f"{self._directory}/{name}"
-            if name.endswith(".index") and files.is_known(name) and path < files.index_path(first):
-                self._vfs.remove(path)
-
-    def _finish_removal(self, bases: list[int], log_start: int) -> list[int]:
-        # log_start was durable before the first of them was removed; a crash came between.
-        while len(bases) > 1 and bases[1] <= log_start:
-            path = files.segment_path(self._directory, bases.pop(0))
-            self._vfs.remove(path)
-            self._vfs.remove(files.index_path(path))
-            self._names_changed = True
-        return bases
 
     def _set_log_start(self, first_base: int) -> None:
         out = self._out
@@ -197,6 +176,23 @@ class Recovery:
         )
 
     # Looking: nothing is changed.
+
+    def _look_at_all(self, bases: list[int]) -> list[_Found]:
+        """What is in the segments from log_start on; in all of them, if what the checkpoint says cannot be true."""
+        point = self._out.checkpoint
+        nexts: list[int | None] = [*bases[1:], None]
+        first = 0
+        if point is not None:
+            # Retention leaves whole segments behind when it is interrupted; they are no part of the log.
+            first = max(0, bisect_right(bases, point.log_start) - 1)
+        found = [self._look(base, following) for base, following in zip(bases[first:], nexts[first:], strict=True)]
+        if point is not None and (reason := _start_mistake(point, found)) is not None:
+            path = f"{self._directory}/{files.CHECKPOINT}"
+            self._out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
+            self._out.log_start = bases[0]
+            return [self._look(base, following) for base, following in zip(bases, nexts, strict=True)]
+        self._set_log_start(bases[first])
+        return found
 
     def _look(self, base_offset: int, next_base: int | None) -> _Found:
         point = self._out.checkpoint
@@ -314,6 +310,17 @@ class Recovery:
 
     # Mending.
 
+    def _retire(self, names: Sequence[str], first_base: int) -> None:
+        """Give what lies below the log to whoever removes segments: after log_start is durable, and not before.
+
+        A flush may also have written an index for a segment that retention removed at the same moment.
+        """
+        point = self._out.checkpoint
+        if point is None or first_base > point.log_start:
+            return
+        below = {base for name in names if (base := files.owner_of(name)) is not None and base < first_base}
+        self._out.retired = tuple(files.segment_path(self._directory, base) for base in sorted(below))
+
     def _keep_as_it_is(self, kept: list[_Found], flushed_end: int) -> None:
         for one in kept:
             entries = None if one.scan is None else PackedEntries(bytes(one.scan.entries))
@@ -388,7 +395,7 @@ class Recovery:
         out.active = ActiveSegment(self._vfs.open(last.path), last.base_offset, last.size_bytes)
         self._settle(last, last.scan)
         out.active.load(PackedEntries(bytes(last.scan.entries)))
-        if self._names_changed or out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
+        if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
             self._vfs.sync_dir(self._directory)
 
     def _settle(self, one: _Found, scan: Scan) -> None:
@@ -418,6 +425,17 @@ def _end_of(one: _Found, flushed_end: int) -> int:
         return one.next_base
     lost_end = max((damage.end_offset or 0 for damage in one.scan.damage), default=0)
     return max(one.scan.end_offset, lost_end)
+
+
+def _start_mistake(point: Checkpoint, found: list[_Found]) -> str | None:
+    """Why the log cannot begin where the checkpoint says, in view of the last segments; None if it can."""
+    if point.log_start > point.flushed_end:
+        return f"it says that the log begins at offset {point.log_start}, beyond {point.flushed_end} that was flushed"
+    last = found[-1]
+    end = last.base_offset if last.scan is None else max(last.base_offset, last.scan.end_offset)
+    if point.log_start > end and last.foreign is None:
+        return f"it says that the log begins at offset {point.log_start}; the segments end at {end}"
+    return None
 
 
 def _is_zeros(file: File, torn: Torn, one: _Found) -> bool:

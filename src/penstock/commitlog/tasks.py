@@ -109,8 +109,10 @@ class Removal:
         self.paths = paths  # of segments, oldest first
 
     def run(self) -> None:
-        """Sync the checkpoint; remove; sync the names."""
+        """Sync the checkpoint, and the name of the segment that goes on; remove; sync the names."""
         self._sync_first()
+        if self.paths:
+            self._vfs.sync_dir(self._directory)
         for path in self.paths:
             self._vfs.remove(path)
             self._vfs.remove(files.index_path(path))

@@ -130,6 +130,9 @@ def test_an_index_that_a_flush_wrote_for_a_removed_segment_is_removed() -> None:
     ]
     again = open_log(disk)
     assert read_slices(disk, again.view()) == wanted[8:]
+    removal = again.tick(0)
+    assert removal is not None
+    removal.run()
     names = disk.list(DIRECTORY)
     assert [name for name in names if name.endswith(".index")] == [
         name.replace("arrows", "index") for name in names if name.endswith(".arrows")

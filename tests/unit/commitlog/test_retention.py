@@ -130,6 +130,9 @@ def test_a_removal_that_a_crash_cut_short_is_finished_at_the_next_start() -> Non
     log.checkpoint()
     again = open_log(disk)
     assert again.log_start == 15
+    rest = again.tick(0)
+    assert rest is not None
+    rest.run()
     assert segments(disk)[1] > 15 >= segments(disk)[0]
     assert read_slices(disk, again.view()) == wanted[15:]
 

@@ -1,0 +1,137 @@
+"""A checkpoint that passes its check and yet cannot be true: nothing is removed, cut or hidden because of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.commitlog import LogConfig, LogState
+from penstock.commitlog import checkpoint as checkpoints
+from penstock.commitlog.checkpoint import CheckpointFile
+from penstock.vfs.faulty import FaultyVfs, Kind, Operation
+from penstock.vfs.memory import Keep, MemoryVfs
+from tests.logs import DIRECTORY, Message, append, flush, open_log, read_slices
+
+
+def closed_log() -> tuple[MemoryVfs, list[Message]]:
+    disk = MemoryVfs()
+    log = open_log(disk)
+    wanted = [message for number in range(12) for message in append(log, 2, number, size_bytes=900)]
+    assert log.segment_count > 3
+    log.close()
+    return disk, wanted
+
+
+def say(disk: MemoryVfs, **values: int) -> None:
+    """Write a newer checkpoint that says something else."""
+    point = checkpoints.read(disk, DIRECTORY).newest
+    assert point is not None
+    CheckpointFile(disk, DIRECTORY, point.sequence).write(point._replace(**values))
+
+
+def everything(disk: MemoryVfs) -> dict[str, bytes]:
+    return {path: disk.open(path).read_at(0, 10**7) for path in disk.files()}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"log_start": 10**6},
+        {"log_start": 25},
+        {"log_start": 10**6, "flushed_end": 10**6},
+        {"log_start": 10**6, "flushed_end": 10**6, "segment_base": 10**6},
+        {"log_start": 2**63 - 1, "flushed_end": 2**63 - 1, "segment_base": 2**63 - 1},
+        {"log_start": 8, "flushed_end": 4},
+        {"log_start": 24, "flushed_end": 0, "segment_base": 0, "segment_position": 0},
+    ],
+    ids=str,
+)
+def test_a_log_start_that_cannot_be_true_is_damage_and_removes_nothing(values: dict[str, int]) -> None:
+    disk, wanted = closed_log()
+    say(disk, **values)
+    before = everything(disk)
+    for _ in range(2):
+        log = open_log(disk)
+        assert log.state is LogState.READ_ONLY
+        assert any(damage.file.endswith("checkpoint") for damage in log.damage)
+        assert log.tick(10**12) is None
+        assert read_slices(disk, log.view(), 0, 24) == wanted, "what is sound can be read"
+        log.close()
+        assert everything(disk) == before
+
+
+def test_a_flushed_end_beyond_what_is_found_is_damage_and_removes_nothing() -> None:
+    disk, wanted = closed_log()
+    say(disk, log_start=8, flushed_end=30)
+    before = everything(disk)
+    log = open_log(disk)
+    assert log.state is LogState.READ_ONLY
+    assert [(damage.base_offset, damage.end_offset) for damage in log.damage] == [(24, 30)]
+    assert log.log_start == 8
+    assert read_slices(disk, log.view(), 8, 24) == wanted[8:]
+    assert everything(disk) == before
+
+
+def test_what_retention_left_behind_is_removed_once_log_start_is_durable() -> None:
+    """The process died between writing the checkpoint and syncing it; the machine dies while the next one removes."""
+    disk, wanted = closed_log()
+    say(disk, log_start=8)
+    vfs = FaultyVfs(disk)
+    clones: list[MemoryVfs] = []
+
+    def watch(operation: Operation) -> None:
+        if operation.kind in {Kind.REMOVE, Kind.SYNC_DIR}:
+            clones.append(disk.crash_clone())
+
+    vfs.watcher = watch
+    log = open_log(vfs)
+    assert log.log_start == 8
+    removal = log.tick(0)
+    assert removal is not None
+    removal.run()
+    assert min(int(name[:20]) for name in disk.list(DIRECTORY) if name[0] == "0") <= 8
+    assert not any(int(name[:20]) < 7 for name in disk.list(DIRECTORY) if name[0] == "0")
+    assert len(clones) > 2
+    for clone in clones:
+        again = open_log(clone)
+        assert (again.state, again.damage) == (LogState.WRITABLE, ())
+        assert read_slices(clone, again.view(), 8, 24) == wanted[8:]
+
+
+def test_segments_below_log_start_stay_while_there_is_damage() -> None:
+    disk, _ = closed_log()
+    say(disk, log_start=8)
+    names = list(disk.list(DIRECTORY))
+    active = f"{DIRECTORY}/{[name for name in names if name.endswith('.arrows')][-1]}"
+    disk.open(active).truncate(disk.open(active).size() - 1)
+    log = open_log(disk)
+    assert log.state is LogState.READ_ONLY
+    assert log.tick(10**12) is None
+    assert list(disk.list(DIRECTORY)) == names
+
+
+def test_a_power_loss_while_the_last_full_segment_is_removed_leaves_a_log() -> None:
+    """The new segment's name must be durable before the old one's goes."""
+    disk = MemoryVfs()
+    vfs = FaultyVfs(disk)
+    log = open_log(vfs)
+    append(log, 3)
+    flush(log)
+    log.configure(LogConfig(segment_bytes=4096, max_age_us=1))
+    removal = log.tick(10**12)
+    assert removal is not None
+    clones: list[MemoryVfs] = []
+
+    def watch(operation: Operation) -> None:
+        if operation.kind is Kind.REMOVE:
+            clone = disk.crash_clone(Keep.ALL)
+            for path in list(clone.files()):
+                if path not in set(disk.crash_clone().files()):
+                    clone.remove(path)  # the removal is on the disk, what was made before it is not
+            clones.append(clone)
+
+    vfs.watcher = watch
+    removal.run()
+    for clone in clones:
+        again = open_log(clone)
+        assert (again.state, again.log_start, again.log_end) == (LogState.WRITABLE, 3, 3)
+    assert clones
