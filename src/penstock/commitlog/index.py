@@ -19,6 +19,7 @@ One entry, 64 bytes, little-endian:
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -155,6 +156,15 @@ class ActiveEntries:
         return bisect_right(self._bases, offset, 0, self.count) - 1
 
 
+class Columns(NamedTuple):
+    """What lookups need of many entries: arrays of signed 64-bit numbers, one value per batch."""
+
+    base_offsets: array[int]
+    positions: array[int]
+    min_timestamps_us: array[int]
+    max_timestamps_us: array[int]
+
+
 class PackedEntries:
     """Entries in memory, as they would lie in a file. Gaps between them are damage."""
 
@@ -169,6 +179,14 @@ class PackedEntries:
     def data(self) -> Buffer:
         """All entries, end to end."""
         return self._data
+
+    def columns(self) -> Columns:
+        """All entries at once, as arrays: their first fields are 64-bit numbers, an entry is eight of these."""
+        numbers = array("q", bytes(self._data))
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        step = ENTRY_BYTES // numbers.itemsize
+        return Columns(numbers[1::step], numbers[0::step], numbers[3::step], numbers[4::step])
 
     def entry(self, number: int) -> IndexEntry:
         """Entry `number` with all its fields."""
@@ -213,6 +231,24 @@ class FileEntries:
     def last_at_or_below(self, offset: int) -> int:
         """Number of the last batch with base_offset <= offset, or -1."""
         return bisect_right(range(self.count), offset, key=lambda number: self.extent(number).base_offset) - 1
+
+
+def sound_prefix(data: Buffer, *, position: int, base_offset: int, end_position: int) -> PackedEntries:
+    """The first entries in an index's bytes `data` that pass their check and name batches that lie end to end.
+
+    The first one begins at `position` with `base_offset`, none ends behind `end_position`.
+    """
+    count = 0
+    for start in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        try:
+            extent = unpack_entry(data[start : start + ENTRY_BYTES]).extent()
+        except IndexDamagedError:
+            break
+        if extent[0] != position or extent[2] != base_offset or extent.end_position > end_position:
+            break
+        position, base_offset = extent.end_position, extent.end_offset
+        count += 1
+    return PackedEntries(data[: count * ENTRY_BYTES])
 
 
 def first_not_before(entries: Entries, timestamp_us: int) -> int:

@@ -61,7 +61,8 @@ class Log:
         self._active: ActiveSegment | None = found.active
         self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
         self._log_start = found.log_start
-        self._log_end = self._flushed_end = found.log_end
+        self._log_end = found.log_end
+        self._flushed_end = found.flushed_end
         self._last_timestamp_us = found.last_timestamp_us
         self._leader_epoch = found.leader_epoch
         self._sealed_bytes = sum(one.size_bytes for one in found.sealed)
@@ -272,6 +273,8 @@ class Log:
             sync_first=self._lineage.sync if self._lineage_dirty else None,
             sync_names=self._names_dirty,
             sync_last=self._checkpoint.sync if self._checkpoint_due else None,
+            # An index would vouch for the damage at the next start; without it, that start reads the segment.
+            indexes=self.state is LogState.WRITABLE,
         )
         self._unflushed = []
         self._names_dirty = self._lineage_dirty = self._checkpoint_due = False

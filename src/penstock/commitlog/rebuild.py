@@ -1,7 +1,9 @@
-"""Scan one segment from its beginning: for recovery, and for an index that is lost.
+"""Scan one segment: for recovery, and for an index that is lost.
 
 Rules: nothing is changed here but an index file, which holds nothing that the segment does not. Below the flushed
 position a mistake is damage, and the scan goes on behind it; from there on it is a torn tail, and the scan ends.
+What was flushed and what the index vouches for is not read again: a start costs what was written since the last flush,
+and a flipped bit there is found by whoever reads it, as in a segment that was sealed long ago.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.base.errors import CorruptionError
+from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import files, index
 from penstock.commitlog.errors import IndexDamagedError
@@ -42,15 +45,58 @@ class Scan:
     torn: Torn | None = None
 
 
-def scan_segment(
-    vfs: Vfs, file: File, *, base_offset: int, size_bytes: int, flushed_position: int | None, end_offset: int | None
-) -> Scan:
-    """Verify every batch of a segment. `end_offset`: where it must end at the latest, None if not known.
+def vouched_entries(vfs: Vfs, file: File, *, base_offset: int, flushed_position: int) -> PackedEntries:
+    """What the index says of the batches of a segment below `flushed_position`, from the first on, as far as it goes.
 
-    `flushed_position` None: not known; a mistake is then damage if something verified lies behind it.
+    Nothing if the last batch that it names is not there as it says: then it may be another segment's.
+    """
+    nothing = PackedEntries(b"")
+    try:
+        index_file = vfs.open(files.index_path(file.path), read_only=True)
+    except OSError:
+        return nothing
+    try:
+        data = index_file.read_at(0, index_file.size())
+    except OSError:
+        return nothing
+    finally:
+        index_file.close()
+    entries = index.sound_prefix(
+        data, position=SCHEMA_BYTES, base_offset=base_offset, end_position=min(flushed_position, file.size())
+    )
+    if not entries.count:
+        return nothing
+    last = entries.entry(entries.count - 1)
+    try:
+        header = codec.verify(file.read_at(last.position, last.size_bytes), file=file.path, position=last.position)
+    except CorruptionError:
+        return nothing
+    same = (header.base_offset, header.end_offset, header.crc) == (last.base_offset, last.end_offset, last.batch_crc)
+    return entries if same else nothing
+
+
+def scan_segment(
+    vfs: Vfs,
+    file: File,
+    *,
+    base_offset: int,
+    size_bytes: int,
+    flushed_position: int | None,
+    end_offset: int | None,
+    vouched: PackedEntries | None = None,
+) -> Scan:
+    """Verify every batch of a segment behind those that are `vouched` for.
+
+    `end_offset`: where it must end at the latest, None if not known. `flushed_position` None: not known; a mistake is
+    then damage if something verified lies behind it.
     """
     scan = Scan(end_offset=base_offset)
     position = SCHEMA_BYTES
+    if vouched is not None and vouched.count:
+        last = vouched.entry(vouched.count - 1)
+        scan.entries += vouched.data
+        scan.last_timestamp_us, scan.leader_epoch = last.max_timestamp_us, last.leader_epoch
+        position, scan.end_offset = last.extent().end_position, last.end_offset
     while True:
         walk = Walk(file, position=position, end_position=size_bytes, offset=scan.end_offset)
         for place, header in walk:

@@ -33,7 +33,7 @@ from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog import files, rebuild
-from penstock.commitlog.checkpoint import Checkpoint
+from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError
 from penstock.commitlog.index import FileEntries, PackedEntries
 from penstock.commitlog.rebuild import Scan, Torn
@@ -63,6 +63,7 @@ class Recovered:
     active: ActiveSegment | None = None
     log_start: int = 0
     log_end: int = 0
+    flushed_end: int = 0  # below log_end only where a damaged log's tail could not be synced
     last_timestamp_us: int = 0
     leader_epoch: int = 0
     checkpoint: Checkpoint | None = None
@@ -127,9 +128,10 @@ class Recovery:
             # A segment in which nothing can be read keeps the order of time: halving passes over it.
             newest = one.last_timestamp_us = max(newest, one.last_timestamp_us)
         out.last_timestamp_us = max(out.last_timestamp_us, newest)
-        out.log_end = _end_of(kept[-1], flushed_end)
+        out.log_end = out.flushed_end = _end_of(kept[-1], flushed_end)
         if out.damage:
             self._keep_as_it_is(kept, flushed_end)
+            self._sync_tail(kept, flushed_end)
         else:
             self._retire(names, kept[0].base_offset)
             if cut_at is not None:
@@ -170,7 +172,7 @@ class Recovery:
             return
         path = files.segment_path(self._directory, point.segment_base)
         out.damage.append(Damage(path, 0, point.log_start, point.flushed_end, "no segment file is there"))
-        out.log_start, out.log_end = point.log_start, point.flushed_end
+        out.log_start, out.log_end, out.flushed_end = point.log_start, point.flushed_end, point.flushed_end
         out.sealed.append(
             Segment(path, out.log_start, out.log_end, 0, out.last_timestamp_us, PackedEntries(b""), tuple(out.damage))
         )
@@ -244,9 +246,14 @@ class Recovery:
         return (first.position, first.base_offset) == (SCHEMA_BYTES, found.base_offset)
 
     def _scan(self, found: _Found, file: File, schema_mistake: CorruptionError | None) -> None:
+        vouched = None
+        if schema_mistake is None and found.flushed_position:
+            limit = min(found.flushed_position, found.size_bytes)
+            vouched = rebuild.vouched_entries(self._vfs, file, base_offset=found.base_offset, flushed_position=limit)
         found.scan = scan = rebuild.scan_segment(
             self._vfs,
             file,
+            vouched=vouched,
             base_offset=found.base_offset,
             size_bytes=found.size_bytes,
             flushed_position=found.flushed_position,
@@ -330,6 +337,22 @@ class Recovery:
                 Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, entries, damage)
             )
 
+    def _sync_tail(self, kept: list[_Found], flushed_end: int) -> None:
+        """Readers are shown what is flushed, of a damaged log too: a power loss must not take it back."""
+        out = self._out
+        try:
+            for one in kept:
+                if one.scan is not None and one.foreign is None:
+                    self._write_again(one)
+            if out.checkpoint is not None:
+                # Else an older one could take its place, beyond which damage looks like a torn tail and is cut.
+                CheckpointFile(self._vfs, self._directory, out.checkpoint.sequence).sync()
+            self._vfs.sync_dir(self._directory)
+        except OSError as error:
+            out.flushed_end = min(max(flushed_end, out.log_start), out.log_end)
+            text = f"{self._directory}: what was not flushed before cannot be synced, and is not shown: {error}"
+            out.notices.append(text)
+
     def _cut(self, found: list[_Found], number: int) -> None:
         """Take what does not belong to the log out of it: later segments first, so that a crash leaves no gap."""
         one, later = found[number], found[number + 1 :]
@@ -398,8 +421,8 @@ class Recovery:
         if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
             self._vfs.sync_dir(self._directory)
 
-    def _settle(self, one: _Found, scan: Scan) -> None:
-        """Make durable what was not known to be, and the index fit."""
+    def _write_again(self, one: _Found) -> None:
+        """Make durable what was not known to be: a sync of pages that an earlier one gave up on would prove nothing."""
         start = min(one.flushed_position or 0, one.size_bytes)
         if start < one.size_bytes:
             file = self._vfs.open(one.path)
@@ -411,6 +434,10 @@ class Recovery:
                 file.sync()
             finally:
                 file.close()
+
+    def _settle(self, one: _Found, scan: Scan) -> None:
+        """Make durable what was not known to be, and the index fit."""
+        self._write_again(one)
         try:
             rebuild.write_index(self._vfs, one.path, scan.entries)
         except OSError:

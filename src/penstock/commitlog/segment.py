@@ -119,12 +119,9 @@ class ActiveSegment:
 
     def load(self, entries: PackedEntries) -> None:
         """Note batches that recovery found in the file (and in the index file)."""
-        for number in range(entries.count):
-            entry = entries.entry(number)
-            self._bases.append(entry.base_offset)
-            self._positions.append(entry.position)
-            self._min.append(entry.min_timestamp_us)
-            self._max.append(entry.max_timestamp_us)
+        columns = entries.columns()
+        self._bases, self._positions = columns.base_offsets, columns.positions
+        self._min, self._max = columns.min_timestamps_us, columns.max_timestamps_us
         self.count = self.places_from = entries.count
 
     def take_places(self) -> tuple[int, Places]:

@@ -35,8 +35,8 @@ class Flush:
     Run it in a disk thread, once; then hand it to `Log.flushed` or, with the OSError, to `Log.flush_failed`.
     """
 
-    __slots__ = ("_directory", "_dirty", "_sync_first", "_sync_last", "_sync_names", "_vfs", "end", "end_position",
-                 "indexed", "segment_base")  # fmt: skip
+    __slots__ = ("_directory", "_dirty", "_indexes", "_sync_first", "_sync_last", "_sync_names", "_vfs", "end",
+                 "end_position", "indexed", "segment_base")  # fmt: skip
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Flush:
         sync_first: Callable[[], None] | None,
         sync_names: bool,
         sync_last: Callable[[], None] | None,
+        indexes: bool,
     ) -> None:
         self._vfs = vfs
         self._directory = directory
@@ -57,6 +58,7 @@ class Flush:
         self._sync_first = sync_first
         self._sync_names = sync_names
         self._sync_last = sync_last
+        self._indexes = indexes
         self.end = end
         self.end_position = end_position
         self.segment_base = segment_base
@@ -75,7 +77,8 @@ class Flush:
             dirty.file.sync()
         if self._sync_names:
             self._vfs.sync_dir(self._directory)
-        self.indexed = frozenset(dirty.file.path for dirty in self._dirty if self._write_index(dirty))
+        if self._indexes:
+            self.indexed = frozenset(dirty.file.path for dirty in self._dirty if self._write_index(dirty))
         if self._sync_last is not None:
             with contextlib.suppress(OSError):
                 self._sync_last()

@@ -10,6 +10,7 @@ segments (in memory), then over the entries of one segment (in its index).
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -170,6 +171,9 @@ class LogView:
         except CorruptionError as error:
             damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
             self._on_damage(damage)
+            # An index would vouch for it at the next start.
+            with contextlib.suppress(OSError):
+                self._vfs.remove(files.index_path(segment.path))
             raise _corrupt_range(damage) from error
         return header, data
 

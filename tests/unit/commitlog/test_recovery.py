@@ -13,11 +13,11 @@ from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import Log, LogConfig, LogMissingError, LogState
 from penstock.commitlog.files import segment_path
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write
 from tests.logs import (
     DIRECTORY,
     PARTITION,
     STREAM_ID,
-    Message,
     append,
     flush,
     make_batch,
@@ -28,51 +28,6 @@ from tests.logs import (
 
 CHECKPOINT = f"{DIRECTORY}/checkpoint"
 LINEAGE = f"{DIRECTORY}/lineage"
-WIDE = LogConfig(segment_bytes=100_000)
-
-
-def write(disk: MemoryVfs, path: str, position: int, data: bytes) -> None:
-    disk.open(path).write_at(position, data)
-
-
-def flip(disk: MemoryVfs, path: str, position: int, bit: int = 0) -> None:
-    file = disk.open(path)
-    file.write_at(position, bytes([file.read_at(position, 1)[0] ^ 1 << bit]))
-
-
-def content(disk: MemoryVfs, path: str) -> bytes:
-    return disk.open(path).read_at(0, 10**7)
-
-
-def closed_log(batches: int = 12, config: LogConfig = WIDE, size_bytes: int = 40) -> tuple[MemoryVfs, list[Message]]:
-    disk = MemoryVfs()
-    log = open_log(disk, config)
-    wanted = [message for number in range(batches) for message in append(log, 2, number, size_bytes=size_bytes)]
-    log.close()
-    return disk, wanted
-
-
-def indexes(disk: MemoryVfs) -> list[str]:
-    return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(".index")]
-
-
-def readable(disk: MemoryVfs, log: Log) -> list[Message]:
-    """All that a consumer gets who steps over what is damaged."""
-    view = log.view()
-    found: list[Message] = []
-    offset = view.log_start
-    while offset < view.log_end:
-        try:
-            found += read_slices(disk, view, offset, bytes_max=1)
-            return found
-        except RemoteError as error:
-            refused = error
-        assert refused.code == "corrupt_range"
-        # Up to the damage everything can be read.
-        found += read_slices(disk, view, offset, refused.details["base_offset"])
-        offset = refused.details["end_offset"]
-    return found
-
 
 # Index.
 
@@ -204,19 +159,26 @@ def test_without_a_checkpoint_damage_before_whole_batches_is_not_cut() -> None:
 # Damage below flushed_end.
 
 
-@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("found_by", ["start", "reader", "query from its end"])
 @pytest.mark.parametrize("place", [0, 20, 40, 100, 300, 719, 720, 900])
-def test_a_flipped_bit_below_flushed_end_is_reported_and_everything_else_is_readable(
-    place: int, with_index: bool
-) -> None:
+def test_a_flipped_bit_below_flushed_end_is_reported_and_everything_else_is_readable(place: int, found_by: str) -> None:
     disk, wanted = closed_log(12)
     path = segment_path(DIRECTORY, 0)
     size = (disk.open(path).size() - SCHEMA_BYTES) // 12
     flip(disk, path, SCHEMA_BYTES + 4 * size + place)
-    if not with_index:
-        disk.remove(indexes(disk)[0])
     before = content(disk, path)
-    for _ in range(2):  # a second start finds the same
+    if found_by == "start":
+        disk.remove(indexes(disk)[0])
+    else:
+        log = open_log(disk)
+        assert log.state is LogState.WRITABLE, "what was flushed and has an index is not read at every start"
+        with pytest.raises(RemoteError, match="damaged"):
+            read_batches(log.view(), 0, 24, reverse=found_by != "reader")
+        assert log.state is LogState.READ_ONLY
+        (seen,) = log.damage
+        assert (seen.position, seen.base_offset, seen.end_offset) == (SCHEMA_BYTES + 4 * size, 8, 10)
+        log.close()
+    for _ in range(2):  # every start from now on knows it
         log = open_log(disk)
         assert log.state is LogState.READ_ONLY
         (damage,) = log.damage
@@ -481,6 +443,7 @@ def test_a_message_that_holds_a_batch_does_not_forge_one_when_its_own_batch_is_d
     wanted += append(log, 1)
     log.close()
     flip(disk, segment_path(DIRECTORY, 0), position + 2)
+    disk.remove(indexes(disk)[0])
     again = open_log(disk)
     assert [(damage.base_offset, damage.end_offset) for damage in again.damage] == [(2, 3)]
     assert readable(disk, again) == wanted[:2] + wanted[3:]

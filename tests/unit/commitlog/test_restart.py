@@ -1,0 +1,136 @@
+"""What a start reads, what it takes the index's word for, and what readers may then rely on."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from penstock.base.errors import RemoteError
+from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog import LogState
+from penstock.commitlog.files import segment_path
+from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
+from penstock.vfs.memory import Keep, MemoryVfs
+from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write
+from tests.logs import DIRECTORY, Message, append, flush, open_log, read_batches, read_slices
+
+
+class Reads:
+    """How many bytes of segments a start reads."""
+
+    def __init__(self, disk: MemoryVfs) -> None:
+        self.vfs = FaultyVfs(disk, watcher=self._watch)
+        self.bytes = 0
+
+    def _watch(self, operation: Operation) -> None:
+        if operation.kind is Kind.READ and operation.path.endswith(".arrows"):
+            self.bytes += operation.length
+
+
+def test_a_start_after_a_clean_stop_does_not_read_the_active_segment() -> None:
+    disk, wanted = closed_log(50)
+    size = disk.open(segment_path(DIRECTORY, 0)).size()
+    reads = Reads(disk)
+    log = open_log(reads.vfs)
+    assert reads.bytes < SCHEMA_BYTES + 2 * size // 50, "the schema message, and the last batch"
+    assert (log.state, log.log_end, log.last_timestamp_us) == (LogState.WRITABLE, 100, 49)
+    assert read_slices(disk, log.view()) == wanted
+    assert [log.view().offset_at(number, end=100) for number in range(50)] == list(range(0, 100, 2))
+    wanted += append(log, 2, 60)
+    log.close()
+    assert read_batches(open_log(disk).view(), 0, 102) == wanted
+
+
+def test_a_start_after_a_crash_reads_what_was_not_flushed() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    wanted = [message for number in range(50) for message in append(log, 2, number)]
+    flush(log)
+    flushed = log.size_bytes
+    wanted += [message for number in range(50, 60) for message in append(log, 2, number)]
+    reads = Reads(disk)
+    again = open_log(reads.vfs, WIDE)
+    batch = (log.size_bytes - SCHEMA_BYTES) // 60
+    # Once to verify, once to write it again.
+    assert 2 * (log.size_bytes - flushed) <= reads.bytes < 2 * (log.size_bytes - flushed) + SCHEMA_BYTES + 2 * batch
+    assert read_batches(again.view(), 0, 120) == wanted
+
+
+@pytest.mark.parametrize("harm", ["middle flipped", "short", "last batch flipped", "of another segment"])
+def test_a_start_reads_from_where_the_index_cannot_vouch_on(harm: str) -> None:
+    disk, wanted = closed_log(50)
+    path = segment_path(DIRECTORY, 0)
+    size = disk.open(path).size()
+    (index,) = indexes(disk)
+    match harm:
+        case "middle flipped":
+            flip(disk, index, 25 * 64 + 9)
+        case "short":
+            disk.open(index).truncate(25 * 64 + 9)
+        case "last batch flipped":
+            flip(disk, path, size - 100)
+        case "of another segment":
+            other, _ = closed_log(50, size_bytes=50)
+            write(disk, index, 0, content(other, indexes(other)[0]))
+    reads = Reads(disk)
+    log = open_log(reads.vfs)
+    if harm in {"middle flipped", "short"}:
+        assert size // 2 < reads.bytes < size * 6 // 10
+    else:
+        assert reads.bytes > size - SCHEMA_BYTES
+    if harm == "last batch flipped":
+        assert [(damage.base_offset, damage.end_offset) for damage in log.damage] == [(98, 100)]
+        assert readable(disk, log) == wanted[:98]
+    else:
+        assert log.state is LogState.WRITABLE
+        assert read_batches(log.view(), 0, 100) == wanted
+
+
+def test_damage_that_a_reader_has_found_is_not_vouched_for_by_a_flush_afterwards() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    for _ in range(4):
+        append(log, 2)
+    flip(disk, segment_path(DIRECTORY, 0), SCHEMA_BYTES + 1200)
+    with pytest.raises(RemoteError, match="damaged"):
+        read_batches(log.view(), 0, 8)
+    log.close()
+    again = open_log(disk)
+    assert (again.state, again.log_end) == (LogState.READ_ONLY, 8)
+    assert [(damage.base_offset, damage.end_offset) for damage in again.damage] == [(2, 4)]
+
+
+# What readers may rely on in a damaged log.
+
+
+def damaged_log_with_a_tail() -> tuple[MemoryVfs, list[Message]]:
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    wanted = [message for _ in range(6) for message in append(log, 2)]
+    flush(log)
+    path = segment_path(DIRECTORY, 0)
+    flip(disk, path, SCHEMA_BYTES + 1200)
+    disk.open(path).sync()
+    disk.remove(indexes(disk)[0])
+    wanted += [message for _ in range(3) for message in append(log, 2)]
+    return disk, wanted
+
+
+def test_the_unflushed_tail_of_a_damaged_log_is_written_again_before_it_counts_as_flushed() -> None:
+    disk, wanted = damaged_log_with_a_tail()
+    log = open_log(disk)
+    assert (log.state, log.flushed_end, log.log_end) == (LogState.READ_ONLY, 18, 18)
+    left = disk.crash_clone(Keep.SYNCED)
+    assert readable(left, open_log(left)) == wanted[:2] + wanted[4:], "a power loss takes nothing that was shown"
+
+
+@pytest.mark.parametrize("kind", [Kind.WRITE, Kind.SYNC])
+def test_the_tail_of_a_damaged_log_that_cannot_be_synced_does_not_count_as_flushed(kind: Kind) -> None:
+    disk, wanted = damaged_log_with_a_tail()
+    vfs = FaultyVfs(disk, nth(0, Fault(errno.EROFS), kind, path_end=".arrows"))
+    log = open_log(vfs)
+    assert (log.state, log.flushed_end, log.log_end) == (LogState.READ_ONLY, 12, 18)
+    assert any("cannot be synced" in notice for notice in log.notices)
+    assert readable(disk, log) == wanted[:2] + wanted[4:]
+    log.close()
