@@ -6,8 +6,10 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats_credentials import parse_nats_urls
@@ -16,6 +18,7 @@ from penstock.broker.server import Server, bind
 from penstock.broker.settings import Address
 from penstock.node.node import Node
 from penstock.node.report import Settings
+from penstock.vfs import Vfs
 from penstock.vfs.real import RealVfs
 
 
@@ -31,15 +34,45 @@ class MovedClock:
         return Now(now.wall_us + self.wall_us, now.elapsed_us + self.elapsed_us)
 
 
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """A broker that serves."""
+
+    address: str
+    driver: Driver
+
+    @property
+    def server(self) -> Server:
+        """Its side of the socket API."""
+        return self.driver.server
+
+
 @asynccontextmanager
-async def broker_with_clock(data_dir: Path, nats_url: str, clock: MovedClock) -> AsyncIterator[str]:
-    """A broker that serves at the address given; stopped cleanly when the block is left."""
+async def broker_in_process(
+    vfs: Vfs,
+    nats_url: str,
+    *,
+    clock: MovedClock | None = None,
+    open_files_max: int = 1_000,
+    buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
+    stop_timeout_s: float = 4.0,
+    stops_clean: bool = True,
+) -> AsyncIterator[InProcess]:
+    """A broker on a file system; stopped when the block is left, cleanly or not as the test expects."""
+    clock = clock or MovedClock()
     loop = asyncio.get_running_loop()
     servers = parse_nats_urls(nats_url)
     listeners, address = bind(Address("127.0.0.1", 0))
-    node = Node(RealVfs(data_dir), Settings(address=str(address), nats_urls=(nats_url,)))
+    node = Node(vfs, Settings(address=str(address), nats_urls=(nats_url,)))
     driver = Driver(node, loop, clock=clock, disk_threads=2, in_flight_bytes_max=1 << 28, embedded_nats=False)
-    driver.server = Server(driver, listeners, loop, driver.elapsed_us, open_files_max=1_000)
+    driver.server = Server(
+        driver,
+        listeners,
+        loop,
+        driver.elapsed_us,
+        open_files_max=open_files_max,
+        buffer_bytes_max=buffer_bytes_max,
+    )
     driver.link = NatsLink(
         servers,
         on_groups=driver.groups_received,
@@ -53,7 +86,14 @@ async def broker_with_clock(data_dir: Path, nats_url: str, clock: MovedClock) ->
     task = asyncio.create_task(driver.link.run())
     try:
         await driver.link.wait_up(10_000)
-        yield str(address)
+        yield InProcess(str(address), driver)
     finally:
-        await driver.stop(4.0)
+        assert await driver.stop(stop_timeout_s) is stops_clean
         await asyncio.wait_for(task, 10)
+
+
+@asynccontextmanager
+async def broker_with_clock(data_dir: Path, nats_url: str, clock: MovedClock) -> AsyncIterator[str]:
+    """A broker that serves at the address given; stopped cleanly when the block is left."""
+    async with broker_in_process(RealVfs(data_dir), nats_url, clock=clock) as broker:
+        yield broker.address

@@ -6,7 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pyarrow as pa
+
 from penstock.base import limits
+from penstock.batch import codec
+from penstock.batch.schema import arrow_schema
 from penstock.messages import HelloRequest, Request
 from penstock.wire import Frame, FrameDecoder, encode_request
 
@@ -66,3 +70,17 @@ async def raw_client(address: str, *, receive_bytes: int = 1 << 16) -> AsyncIter
         yield RawClient(reader, writer)
     finally:
         writer.transport.abort()
+
+
+def rows_message(values: list[bytes], subject: str) -> bytes:
+    """A batch message as an append carries it."""
+    count = len(values)
+    columns = [
+        pa.array(range(count), pa.int64()),
+        pa.array([0] * count, pa.timestamp("us", "UTC")),
+        pa.array([subject] * count),
+        pa.array([None] * count, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array([None] * count, pa.binary()),
+    ]
+    return bytes(codec.encode_arrow(pa.RecordBatch.from_arrays(columns, schema=arrow_schema())))

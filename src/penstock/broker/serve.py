@@ -73,12 +73,11 @@ def _raised_file_limit() -> int:
     """How many files may be open. A shell's usual 1,024 are less than the connections that a broker takes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return OPEN_FILES
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft  # then it is as it was
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # then it is as it was
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def _end_process_after(timeout_s: float) -> None:
