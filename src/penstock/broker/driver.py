@@ -27,7 +27,7 @@ from penstock.hot.scan import Group
 from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
 from penstock.messages import NatsStatus, Request, StatusResponse
 from penstock.node.node import Node
-from penstock.node.step import DiskWork, Lane, Reply, Step
+from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
 _log = logging.getLogger("penstock.broker")
 
@@ -66,9 +66,7 @@ class Driver:
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_us = 0
-        self._subscribed: set[int] = set()
-        self._unconfirmed: list[int] = []  # subscribed since the barrier that is on its way
-        self._confirming: tuple[int, list[int]] | None = None  # that barrier, and what it will confirm
+        self._barriers: dict[int, int] = {}  # the link's token → the node's
         self._reading_paused = False
         self._reconnects = 0
         self._link_since_us: int | None = None
@@ -98,27 +96,19 @@ class Driver:
         now = self._clock()
         if isinstance(event, LinkUp):
             self._link_since_us = event.at_us
-            # Some may have been subscribed behind the link's own barrier: so all are confirmed by one of ours.
-            self._confirming = None
-            self._unconfirmed = list(self._subscribed)
-            self._confirm_more()
-            if not self._subscribed:
-                self._node.confirmed((), now)
+            self._node.nats_up()
+            self.carry_out()  # at once: whoever asks for a barrier now is behind the node's
         elif isinstance(event, LinkDown):
             self._link_since_us = None
             self._reconnects += 1
             lost = now if event.gap_start_us is None else now._replace(wall_us=event.gap_start_us)
             self._node.nats_lost(lost, f"{event.kind.name.lower()}: {event.reason}")
         elif isinstance(event, BarrierReached):
-            if self._confirming is not None and self._confirming[0] == event.token:
-                confirmed = self._confirming[1]
-                self._confirming = None
-                self._node.confirmed([sid for sid in confirmed if sid in self._subscribed], now)
-                self._confirm_more()
+            if (token := self._barriers.pop(event.token, None)) is not None:
+                self._node.reached(token, now)
         elif isinstance(event, SubscriptionRefused):
-            suspects = [event.sid] if event.sid is not None else [*self._unconfirmed, *(self._confirming or (0, []))[1]]
-            for stream_id in suspects:
-                self._node.refused(stream_id, event.reason)
+            if event.sid is not None or not event.subject:  # else one that has been ended meanwhile
+                self._node.refused(event.sid, event.reason, now)
         elif isinstance(event, ServerComplaint):
             self._complain(event, now)
         self.schedule()
@@ -180,15 +170,13 @@ class Driver:
             self.link.write(b"".join(step.publish))
         for reply in step.replies:
             self._reply(reply)
-        for stream_id in step.unsubscribe:
-            self._subscribed.discard(stream_id)
-            self.link.unsubscribe(stream_id)
-        for stream_id, subject in step.subscribe:
-            self._subscribed.add(stream_id)
-            self._unconfirmed.append(stream_id)
-            self.link.subscribe(stream_id, subject)
-        if step.subscribe:
-            self._confirm_more()
+        for command in step.nats:
+            if isinstance(command, Subscribe):
+                self.link.subscribe(command.stream_id, command.subject)
+            elif isinstance(command, Unsubscribe):
+                self.link.unsubscribe(command.stream_id)
+            else:
+                self._barriers[self.link.barrier()] = command.token
 
     def _reply(self, reply: Reply) -> None:
         caller = reply.caller
@@ -222,12 +210,6 @@ class Driver:
             connections=len(self.server.connections),
             requests_in_flight=self.server.open_request_count,
         )
-
-    def _confirm_more(self) -> None:
-        """One barrier at a time serves all subscriptions made before it; without a link, LinkUp confirms them."""
-        if self._confirming is None and self._unconfirmed and self.link.is_up:
-            self._confirming = (self.link.barrier(), self._unconfirmed)
-            self._unconfirmed = []
 
     # Disk threads
 

@@ -1,16 +1,21 @@
 """When nobody listened: the times in which the broker was not subscribed, kept across restarts.
 
 Rules: a gap begins when the connection is lost (or the broker stops) and ends when NATS has confirmed the
-subscriptions again. What was published in between was neither stored nor acked. The last GAPS_MAX are kept. A line that
+subscriptions again. What was published in between was neither stored nor acked. A stream has gaps of its own where only
+its subscription was missing. The last GAPS_MAX of the broker and STREAM_GAPS_MAX of each stream are kept. A line that
 cannot be read stays in the file as it is.
 
-    gaps.jsonl   one JSON object a line; the last line may be open (no end): nobody listened when it was written
+    gaps.jsonl   one JSON object a line, the oldest of the broker (and of each stream) first; one that is open (no end)
+                 lasted when it was written; with a stream_id it is that stream's alone
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
 
 import msgspec
 
@@ -20,8 +25,16 @@ from penstock.vfs import Vfs
 
 GAPS_PATH = "gaps.jsonl"
 GAPS_MAX = 1_000
+STREAM_GAPS_MAX = 20
 
-_decoder = msgspec.json.Decoder(GapInfo)
+
+class _Line(GapInfo, frozen=True, kw_only=True):
+    """One line of the file. `stream_id`: of a stream alone; None: of the whole broker."""
+
+    stream_id: int | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +57,59 @@ class GapsSave:
         self.vfs.sync_dir("")
 
 
+@dataclass(slots=True)
+class _History:
+    """The gaps of one listener. None of them overlap."""
+
+    closed: deque[GapInfo]
+    open: GapInfo | None = None
+
+    def all(self) -> tuple[GapInfo, ...]:
+        return (*self.closed, *((self.open,) if self.open is not None else ()))
+
+    def since(self, start_us: int, limit: int) -> Iterator[GapInfo]:
+        """The latest ones that reach past `start_us`, latest first."""
+        if self.open is not None:
+            yield self.open
+        for gap in islice(reversed(self.closed), limit):
+            if gap.end_us is not None and gap.end_us <= start_us:
+                return
+            yield gap
+
+
 class Gaps:
-    """The gaps of one broker, oldest first."""
+    """The gaps of one broker (`stream_id` None) and those of single streams."""
 
     def __init__(self, vfs: Vfs) -> None:
         self._vfs = vfs
-        self._closed: deque[GapInfo] = deque(maxlen=GAPS_MAX)
-        self._open: GapInfo | None = None
+        self._broker = _History(deque(maxlen=GAPS_MAX))
+        self._streams: dict[int, _History] = {}
         self._unknown: list[bytes] = []  # lines that this version cannot read
 
-    def load(self, *, last_sign_of_life_us: int, now_us: int) -> None:
+    def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> None:
         """Read what earlier runs left, and begin the gap that this start will end.
 
         `last_sign_of_life_us` is when the broker is last known to have listened, for a stop that left no mark.
         """
+        known = set(stream_ids)
         for line in self._lines():
             try:
                 gap = _decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 self._unknown.append(line)
                 continue
+            if gap.stream_id is not None and gap.stream_id not in known:
+                continue  # deleted
+            history = self._history(gap.stream_id)
+            plain = GapInfo(start_us=gap.start_us, end_us=gap.end_us, reason=gap.reason)
             if gap.end_us is None:
-                self._open = gap
+                history.open = plain
             else:
-                self._closed.append(gap)
-        if self._open is None and (last_sign_of_life_us or self._closed):
-            start_us = max(last_sign_of_life_us, self._closed[-1].end_us or 0 if self._closed else 0)
-            self._open = GapInfo(
+                history.closed.append(plain)
+        broker = self._broker
+        if broker.open is None and (last_sign_of_life_us or broker.closed):
+            start_us = max(last_sign_of_life_us, broker.closed[-1].end_us or 0 if broker.closed else 0)
+            broker.open = GapInfo(
                 start_us=TimestampUs(min(start_us, now_us)), reason="the broker stopped without saying so"
             )
 
@@ -84,35 +123,51 @@ class Gaps:
         finally:
             file.close()
 
+    def _history(self, stream_id: int | None) -> _History:
+        if stream_id is None:
+            return self._broker
+        return self._streams.setdefault(stream_id, _History(deque(maxlen=STREAM_GAPS_MAX)))
+
     @property
     def is_open(self) -> bool:
         """Whether nobody listens now."""
-        return self._open is not None
+        return self._broker.open is not None
 
-    def begin(self, now_us: int, reason: str) -> None:
-        """Nobody listens from now on. A gap that is open already keeps its start."""
-        if self._open is None:
-            self._open = GapInfo(start_us=TimestampUs(now_us), reason=reason)
+    def begin(self, now_us: int, reason: str, stream_id: int | None = None) -> bool:
+        """Nobody listens from now on. A gap that is open already keeps its start (and False comes back)."""
+        history = self._history(stream_id)
+        if history.open is not None:
+            return False
+        history.open = GapInfo(start_us=TimestampUs(now_us), reason=reason)
+        return True
 
-    def end(self, now_us: int) -> GapInfo | None:
-        """The subscriptions are confirmed: the gap that this ends, or None."""
-        if self._open is None:
+    def end(self, now_us: int, stream_id: int | None = None) -> GapInfo | None:
+        """The subscriptions (or that of the stream) are confirmed: the gap that this ends, or None."""
+        history = self._broker if stream_id is None else self._streams.get(stream_id)
+        if history is None or history.open is None:
             return None
-        end_us = TimestampUs(max(now_us, self._open.start_us))
-        gap = GapInfo(start_us=self._open.start_us, end_us=end_us, reason=self._open.reason)
-        self._open = None
-        self._closed.append(gap)
+        end_us = TimestampUs(max(now_us, history.open.start_us))
+        gap = GapInfo(start_us=history.open.start_us, end_us=end_us, reason=history.open.reason)
+        history.open = None
+        history.closed.append(gap)
         return gap
+
+    def forget(self, stream_id: int) -> bool:
+        """The stream is gone; whether it had gaps."""
+        return self._streams.pop(stream_id, None) is not None
 
     def save(self) -> GapsSave:
         """The task that writes what is known now."""
-        lines = [*self._unknown, *(msgspec.json.encode(gap) for gap in self.all())]
+        lines = [*self._unknown, *map(msgspec.json.encode, self._broker.all())]
+        for stream_id, history in self._streams.items():
+            lines += (
+                msgspec.json.encode({"stream_id": stream_id, **msgspec.structs.asdict(gap)}) for gap in history.all()
+            )
         return GapsSave(self._vfs, b"".join(line + b"\n" for line in lines))
 
-    def all(self) -> tuple[GapInfo, ...]:
-        """All that are kept, oldest first; the last may be open."""
-        return (*self._closed, *((self._open,) if self._open is not None else ()))
-
-    def since(self, start_us: int, limit: int = 20) -> tuple[GapInfo, ...]:
-        """The latest ones that reach past `start_us`."""
-        return tuple(gap for gap in self.all() if gap.end_us is None or gap.end_us > start_us)[-limit:]
+    def since(self, start_us: int, stream_id: int | None = None, *, limit: int = 20) -> tuple[GapInfo, ...]:
+        """The latest ones that reach past `start_us`, oldest first: the broker's, and the stream's own."""
+        found = list(self._broker.since(start_us, limit))
+        if stream_id is not None and (history := self._streams.get(stream_id)) is not None:
+            found += history.since(start_us, limit)
+        return tuple(sorted(found, key=attrgetter("start_us"))[-limit:])

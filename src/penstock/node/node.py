@@ -6,8 +6,9 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 | event                           | method                   |
 |---------------------------------|--------------------------|
 | messages from NATS              | `messages`               |
-| NATS confirmed subscriptions    | `confirmed`              |
-| NATS refused one                | `refused`                |
+| the connection to NATS is there | `nats_up`                |
+| NATS answered a barrier         | `reached`                |
+| NATS refused a subscription     | `refused`                |
 | the connection to NATS was lost | `nats_lost`              |
 | a request from a client         | `request`                |
 | a client has gone               | `gone`                   |
@@ -54,7 +55,7 @@ from penstock.metadata.journal import Entry, Journal
 from penstock.node.appends import Appends, as_remote
 from penstock.node.catalog import Catalog
 from penstock.node.divergence import check_agreement
-from penstock.node.gaps import Gaps
+from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition
 from penstock.node.queries import FindOffset, GetMessage
 from penstock.node.report import Report, Settings
@@ -76,8 +77,13 @@ class Node:
         self._settings = settings
         self._outbox = Outbox()
         self._waiters = Waiters()
-        self._gaps = Gaps(vfs)
-        self._gaps_saving = self._gaps_changed = False
+        self._listening = Listening(
+            vfs,
+            self._outbox,
+            name=lambda stream_id: self._catalog.image.by_id(stream_id).name,
+            confirmed=lambda stream_id: self._streams.confirmed(stream_id),
+            refused=lambda stream_id, reason: self._streams.refused(stream_id, reason),
+        )
         self._appends = Appends(self._outbox, settings.partition_in_flight_bytes_max, store=self._store)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
         self._upkeep = Upkeep(self._outbox, committed=self._wake)
@@ -120,13 +126,18 @@ class Node:
             self._outbox,
             self._budget,
             self._upkeep,
+            listening=self._listening,
             info=lambda state: self._report.stream(state),
             closed=self._stream_closed,
         )
-        self._report = Report(self._settings, self._catalog, self._streams, self._gaps, started_us=now.wall_us)
+        self._report = Report(
+            self._settings, self._catalog, self._streams, self._listening.gaps, started_us=now.wall_us
+        )
         self._streams.start(deleted, now.wall_us)
         last_message_us = max((p.log.last_timestamp_us for p in self._streams.partitions.values()), default=0)
-        self._gaps.load(last_sign_of_life_us=max(last_message_us, last_start_us), now_us=now.wall_us)
+        self._listening.load(
+            stream_ids=image.streams, last_sign_of_life_us=max(last_message_us, last_start_us), now_us=now.wall_us
+        )
         return self._outbox.take()
 
     def stop(self, now: Now) -> Step:
@@ -138,11 +149,7 @@ class Node:
         self._appends.stop(_STOPPING)
         self._catalog.stop(_STOPPING)
         self._streams.stop(_STOPPING)
-        self._gaps.begin(now.wall_us, "the broker was stopped")
-        try:
-            self._gaps.save().run()
-        except OSError as error:
-            self._gaps_saved(error)
+        self._listening.stop(now)
         return self._outbox.take()
 
     def take(self) -> Step:
@@ -166,43 +173,26 @@ class Node:
             partition.ingest(group, now.wall_us, self._outbox.step)
             self._upkeep.moved(partition, committed_end)
 
-    def confirmed(self, stream_ids: Iterable[int], now: Now) -> None:
-        """NATS has these subscriptions: what is published from now on arrives."""
-        self._streams.confirmed(stream_ids)
-        gap = self._gaps.end(now.wall_us)
-        if gap is not None and gap.end_us is not None:
-            seconds = (gap.end_us - gap.start_us) / 1e6
-            self._outbox.notice(
-                f"not subscribed for {seconds:.3f} s ({gap.reason}): what was published then was not stored, nor acked"
-            )
-            self._save_gaps()
+    def nats_up(self) -> None:
+        """The link is connected and has subscribed everything again; what came of it shows behind a barrier."""
+        if not self._is_stopped:
+            self._listening.subscriptions.up()
 
-    def refused(self, stream_id: int, reason: str) -> None:
-        """NATS does not let the broker subscribe for this stream."""
-        self._streams.refused(stream_id, reason)
+    def reached(self, token: int, now: Now) -> None:
+        """NATS has done all that came before this barrier of a step."""
+        if not self._is_stopped:
+            self._listening.subscriptions.reached(token, now)
+
+    def refused(self, stream_id: int | None, reason: str, now: Now) -> None:
+        """NATS does not let the broker subscribe for this stream, or no longer; None: NATS does not say which."""
+        if not self._is_stopped:
+            self._listening.subscriptions.refused(stream_id, reason, now)
 
     def nats_lost(self, now: Now, reason: str) -> None:
         """Nobody listens from `now` on."""
-        if self._is_stopped:
-            return
-        self._streams.lost()
-        if not self._gaps.is_open:
-            self._gaps.begin(now.wall_us, reason)
-            self._save_gaps()
-
-    def _save_gaps(self) -> None:
-        """One writer at a time, or an older list could replace a newer one."""
-        self._gaps_changed = True
-        if not self._gaps_saving:
-            self._gaps_saving, self._gaps_changed = True, False
-            self._outbox.work(Lane.WRITE, self._gaps.save().run, self._gaps_saved)
-
-    def _gaps_saved(self, error: Exception | None) -> None:
-        self._gaps_saving = False
-        if error is not None:
-            self._outbox.notice(f"cannot save the list of gaps: {error}")
-        if self._gaps_changed and not self._is_stopped:
-            self._save_gaps()
+        if not self._is_stopped:
+            self._streams.lost()
+            self._listening.lost(now, reason)
 
     # Disk
 
@@ -225,6 +215,7 @@ class Node:
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
+        self._listening.subscriptions.tick(now)
         for partition in self._streams.partitions.values():
             self._upkeep.tick(partition, now.wall_us)
 

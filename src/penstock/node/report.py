@@ -126,7 +126,7 @@ class Report:
                 )
                 for damage in log.damage
             ),
-            gaps=self._gaps.since(state.created_us),
+            gaps=self._gaps.since(state.created_us, state.stream_id),
             dropped=dict(partition.dropped),
         )
 

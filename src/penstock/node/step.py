@@ -32,6 +32,28 @@ class DiskWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Subscribe to a stream's subject, under the stream's id."""
+
+    stream_id: int
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """End that subscription; one that does not exist is fine."""
+
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Ask NATS for a sign that all before it is done; `token` then goes to `Node.reached`."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Extent:
     """A byte range of a file, sent as it lies there."""
 
@@ -56,13 +78,12 @@ class Step:
 
     publish: list[bytes] = field(default_factory=list)  # 1. ready-made PUB commands for NATS
     replies: list[Reply] = field(default_factory=list)  # 2. to clients
-    unsubscribe: list[int] = field(default_factory=list)  # 3. subscription ids
-    subscribe: list[tuple[int, str]] = field(default_factory=list)  # 4. (subscription id, subject), then confirm
-    disk: list[DiskWork] = field(default_factory=list)  # 5. to the disk threads
-    notices: list[str] = field(default_factory=list)  # 6. what an operator should read in the log
+    nats: list[Subscribe | Unsubscribe | Barrier] = field(default_factory=list)  # 3. to NATS, in this order
+    disk: list[DiskWork] = field(default_factory=list)  # 4. to the disk threads
+    notices: list[str] = field(default_factory=list)  # 5. what an operator should read in the log
 
     def __bool__(self) -> bool:
-        return bool(self.publish or self.replies or self.unsubscribe or self.subscribe or self.disk or self.notices)
+        return bool(self.publish or self.replies or self.nats or self.disk or self.notices)
 
 
 class Outbox:

@@ -32,6 +32,7 @@ from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream
 from penstock.metadata.image import Outcome, StreamState, altered_config, check_create
 from penstock.metadata.journal import JOURNAL_PATH
 from penstock.node.catalog import Catalog
+from penstock.node.listening import Listening
 from penstock.node.made import MadeLogs
 from penstock.node.partition import Budget, Partition
 from penstock.node.step import Lane, Outbox
@@ -101,6 +102,7 @@ class Streams:
         budget: Budget,
         upkeep: Upkeep,
         *,
+        listening: Listening,
         info: Callable[[StreamState], StreamInfo],
         closed: Callable[[int, RemoteError], None],
     ) -> None:
@@ -114,6 +116,7 @@ class Streams:
         self._budget = budget
         self._upkeep = upkeep
         self._opening: set[int] = set()  # streams whose log is being opened in a disk thread
+        self._listening = listening
         self._info = info
         self._closed = closed  # tells the node that a stream is gone
         self._creations: dict[int, list[_Creation]] = {}
@@ -195,7 +198,7 @@ class Streams:
         partition = Partition(state, log, self._vfs_of(state), self._budget)
         self.partitions[state.stream_id] = partition
         self._upkeep.opened(partition)
-        self._outbox.step.subscribe.append((state.stream_id, state.config.subject))
+        self._listening.subscriptions.add(state.stream_id, state.config.subject)
 
     # Create
 
@@ -251,27 +254,24 @@ class Streams:
     def _created(self, state: StreamState, creation: _Creation) -> Response:
         return CreateStreamResponse(stream=self._info(state), created=creation.created)
 
-    def confirmed(self, stream_ids: Iterable[int]) -> None:
-        """NATS has the subscriptions of these streams."""
-        for stream_id in stream_ids:
-            partition = self.partitions.get(stream_id)
-            if partition is None or partition.refusal:
-                continue
-            partition.subscribed = True
-            for creation in self._creations.pop(stream_id, ()):
-                self._outbox.reply(creation.caller, self._created(partition.stream, creation))
+    def confirmed(self, stream_id: int) -> None:
+        """NATS has the subscription of this stream."""
+        partition = self.partitions[stream_id]
+        partition.subscribed = True
+        partition.refusal = ""
+        for creation in self._creations.pop(stream_id, ()):
+            self._outbox.reply(creation.caller, self._created(partition.stream, creation))
 
     def refused(self, stream_id: int, reason: str) -> None:
         """NATS does not let this broker subscribe to the stream's subject."""
-        partition = self.partitions.get(stream_id)
-        if partition is None:
-            return
+        partition = self.partitions[stream_id]
         partition.subscribed = False
         text = (
             f"NATS refuses the subscription to {partition.stream.config.subject!r}: {reason}; the stream stores nothing"
         )
-        partition.refusal = text
-        self._outbox.notice(f"stream {partition.stream.name!r}: {text}")
+        if text != partition.refusal:  # it is asked for again and again
+            partition.refusal = text
+            self._outbox.notice(f"stream {partition.stream.name!r}: {text}")
         creations = self._creations.pop(stream_id, [])
 
         def answer(text: str) -> None:
@@ -379,11 +379,8 @@ class Streams:
             if state.stream_id not in self._opening:  # else its files are removed when it has been opened
                 self._remove_files(state, None)
             return
-        step = self._outbox.step
-        # A step unsubscribes first: what it was to subscribe must not be subscribed after all.
-        step.subscribe = [one for one in step.subscribe if one[0] != state.stream_id]
-        step.unsubscribe.append(state.stream_id)
-        partition.abandon(error, step)
+        self._listening.remove(state.stream_id)
+        partition.abandon(error, self._outbox.step)
         self._closed(state.stream_id, error)
         self._upkeep.discard(partition, lambda: self._remove_files(state, partition.log))
 

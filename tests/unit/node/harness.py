@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from random import Random
@@ -45,7 +46,7 @@ from penstock.messages import (
 )
 from penstock.node.node import Node
 from penstock.node.report import Settings
-from penstock.node.step import DiskWork, Extent, Reply, Step
+from penstock.node.step import Barrier, DiskWork, Extent, Reply, Step, Subscribe, Unsubscribe
 from penstock.vfs import Buffer
 from penstock.vfs.faulty import FaultyVfs
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -100,14 +101,70 @@ class Clock:
         self.wall_us -= ms * 1_000
 
 
+class Refusal(NamedTuple):
+    """nats-server refuses a subscription, perhaps without saying which."""
+
+    stream_id: int | None
+    reason: str
+
+
 @dataclass
 class Nats:
-    """The NATS side: who is subscribed, and whether NATS is there. `confirms` False holds confirmations back."""
+    """The link and nats-server: what the link was asked for, what the server has taken, what it has yet to answer.
+
+    `confirms` False holds the answers back. `forbidden` subjects are refused by name, those beyond `limit` without one.
+    """
 
     is_up: bool = True
     confirms: bool = True
+    forbidden: set[str] = field(default_factory=set)
+    limit: int = 1_000_000
+    wanted: dict[int, str] = field(default_factory=dict)
     subscriptions: dict[int, str] = field(default_factory=dict)
-    unconfirmed: list[int] = field(default_factory=list)
+    answers: deque[Barrier | Refusal] = field(default_factory=deque)
+
+    def take(self, command: Subscribe | Unsubscribe | Barrier) -> None:
+        """Do what a step says."""
+        match command:
+            case Subscribe(stream_id, subject):
+                assert stream_id not in self.wanted, stream_id
+                self.wanted[stream_id] = subject
+                if self.is_up:
+                    self._subscribe(stream_id, subject)
+            case Unsubscribe(stream_id):
+                self.wanted.pop(stream_id, None)
+                self.subscriptions.pop(stream_id, None)
+            case Barrier():
+                assert self.is_up
+                self.answers.append(command)
+
+    def connect(self) -> None:
+        """A new connection: the link subscribes everything again."""
+        self.is_up = True
+        self.subscriptions.clear()
+        for stream_id, subject in self.wanted.items():
+            self._subscribe(stream_id, subject)
+
+    def disconnect(self) -> None:
+        """Everything on its way is lost."""
+        self.is_up = False
+        self.subscriptions.clear()
+        self.answers.clear()
+
+    def forbid(self, subject: str) -> None:
+        """Permissions change while the connection is there."""
+        self.forbidden.add(subject)
+        for stream_id in [one for one, taken in self.subscriptions.items() if taken == subject]:
+            del self.subscriptions[stream_id]
+            self.answers.append(Refusal(stream_id, "permissions violation"))
+
+    def _subscribe(self, stream_id: int, subject: str) -> None:
+        if subject in self.forbidden:
+            self.answers.append(Refusal(stream_id, "permissions violation"))
+        elif len(self.subscriptions) >= self.limit:
+            self.answers.append(Refusal(None, "maximum subscriptions exceeded"))
+        else:
+            self.subscriptions[stream_id] = subject
 
 
 @dataclass
@@ -152,9 +209,7 @@ class Broker:
         self.do(self.node.start(self.clock.now))
         self.turn()
         if self.nats.is_up:
-            self.node.confirmed(list(self.nats.subscriptions), self.clock.now)
-            self.nats.unconfirmed.clear()
-            self.turn()
+            self.nats_back()
         return self
 
     def stop(self) -> None:
@@ -178,9 +233,12 @@ class Broker:
         while True:
             while step := self.node.take():
                 self.do(step)
-            if not self.disk_runs_at_once or not self.disk:
+            if self.nats.confirms and self.nats.answers:
+                self.hear()
+            elif self.disk_runs_at_once and self.disk:
+                self.run_disk()
+            else:
                 return
-            self.run_disk()
 
     def settle(self) -> None:
         """Run disk work until there is none."""
@@ -196,16 +254,10 @@ class Broker:
             self.acks += parse_acks(published)
         for reply in step.replies:
             self._reply(reply)
-        for stream_id in step.unsubscribe:
-            self.nats.subscriptions.pop(stream_id, None)
-        for stream_id, subject in step.subscribe:
-            assert stream_id not in self.nats.subscriptions, stream_id
-            self.nats.subscriptions[stream_id] = subject
-            self.nats.unconfirmed.append(stream_id)
+        for command in step.nats:
+            self.nats.take(command)
         self.disk += step.disk
         self.notices += step.notices
-        if step.subscribe and self.nats.is_up and self.nats.confirms:
-            self.confirm()
 
     def _reply(self, reply: Reply) -> None:
         assert reply.caller in self.open_requests, f"answered twice, or never asked: {reply}"
@@ -250,22 +302,26 @@ class Broker:
 
     # NATS
 
-    def confirm(self) -> None:
-        """NATS answers the ping behind the subscriptions."""
-        confirmed, self.nats.unconfirmed = self.nats.unconfirmed, []
-        self.node.confirmed(confirmed, self.clock.now)
+    def hear(self) -> None:
+        """The next answer of NATS arrives."""
+        answer = self.nats.answers.popleft()
+        if isinstance(answer, Barrier):
+            self.node.reached(answer.token, self.clock.now)
+        else:
+            self.node.refused(answer.stream_id, answer.reason, self.clock.now)
 
     def nats_down(self, reason: str = "the connection broke") -> None:
         """The connection is gone."""
-        self.nats.is_up = False
+        self.nats.disconnect()
         self.node.nats_lost(self.clock.now, reason)
         self.turn()
 
     def nats_back(self) -> None:
         """It is there again, and so are the subscriptions."""
-        self.nats.is_up = True
-        self.nats.unconfirmed = []
-        self.node.confirmed(list(self.nats.subscriptions), self.clock.now)
+        self.nats.connect()
+        while self.nats.answers:
+            self.hear()  # the link is up only when its own barrier is through
+        self.node.nats_up()
         self.turn()
 
     def publish(

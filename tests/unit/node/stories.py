@@ -156,7 +156,9 @@ class Story:
     def _restart(self) -> None:
         """On the same files: the process has ended, the machine has not."""
         old = self.broker
-        self.broker = Broker(old.memory, clock=old.clock, nats_is_up=True, **old.settings).start()
+        self.broker = Broker(old.memory, clock=old.clock, nats_is_up=True, **old.settings)
+        self.broker.nats.forbidden, self.broker.nats.limit = old.nats.forbidden, old.nats.limit
+        self.broker.start()
 
     def _crash(self) -> None:
         self.broker = self.broker.crash().start()
@@ -294,8 +296,15 @@ class Story:
             broker.nats.confirms = False
         elif what == "refuses":
             info = self._info(words[0])
-            broker.node.refused(info.stream_id, "permissions violation")
+            broker.node.refused(info.stream_id, "permissions violation", broker.clock.now)
             broker.turn()
+        elif what == "forbids":
+            broker.nats.forbid(words[0])
+            broker.turn()
+        elif what == "allows":
+            broker.nats.forbidden.discard(words[0])
+        elif what == "limit":
+            broker.nats.limit = int(words[0])
         else:
             raise AssertionError(what)
 

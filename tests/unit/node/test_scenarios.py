@@ -20,6 +20,8 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `tick MS`, `clock back MS`                         | time passes; the calendar is set back                           |
 | `nats down REASON`, `back`, `silent`               | the connection to NATS; `silent` confirms nothing               |
 | `nats refuses NAME`                                | it does not let the broker subscribe for that stream            |
+| `nats forbids SUBJECT`, `nats allows SUBJECT`      | permissions change while the connection is there                |
+| `nats limit N`                                     | room for N subscriptions; it does not say which it refuses      |
 | `subscriptions`                                    | what NATS delivers to the broker                                |
 | `gone CALLER`, `stop`, `restart`, `crash`          | a client leaves; the broker's ends                              |
 | `folder PATH`, `files [PREFIX]`                    | a stranger's folder; what is on the disk                        |
