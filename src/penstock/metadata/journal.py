@@ -2,11 +2,12 @@
 
 Rules: an entry is acted on only after its flush. A torn tail (an unfinished last entry) is cut at start, its bytes kept
 in a side file that nothing overwrites. Damage to an entry that is known to have been synced, or its loss, is
-corruption: the broker does not start on it, and nothing is deleted.
+corruption: the broker does not start on it, and nothing is deleted. On a full disk every command but one that makes a
+stream still finds room, in the reserve (`metadata/reserve.py`).
 
 Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry behind a damaged one
-proves nothing by itself. What was synced is said twice: by the mark (`metadata/mark.py`), which is on the disk before an
-entry is acted on, and, should the mark be lost, by every later entry.
+proves nothing by itself. What was synced is said twice: by the mark (`metadata/mark.py`), which is on the disk before
+an entry is acted on, and, should the mark be lost, by every later entry.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
     entry  u32 bytes of what follows the CRC | u32 CRC-32C of it | u64 index | u64 synced index | command (MessagePack)
@@ -23,8 +24,9 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.hot.crc import crc32c
-from penstock.metadata.commands import Command, decode_command, encode_command
+from penstock.metadata.commands import Command, CreateStream, decode_command, encode_command
 from penstock.metadata.mark import Mark
+from penstock.metadata.reserve import Reserve
 from penstock.vfs import File, Vfs
 
 JOURNAL_PATH = "metadata.journal"
@@ -64,10 +66,11 @@ class JournalFlush:
 class Journal:
     """Append-only. One owner; only a flush runs elsewhere."""
 
-    def __init__(self, file: File, mark: Mark, end_position: int, index: int) -> None:
+    def __init__(self, file: File, mark: Mark, reserve: Reserve, end_position: int, index: int) -> None:
         """For `open` only: what is there has been synced."""
         self._file = file
         self._mark = mark
+        self._reserve = reserve
         self._end_position = end_position
         self._failed: OSError | None = None
         self._synced_index = index
@@ -91,32 +94,35 @@ class Journal:
             raise CorruptionError(
                 JOURNAL_PATH, end_position, f"entry {index + 1}: up to entry {mark.index} all was synced", found
             )
+        reserve = Reserve(vfs)
         if len(data) < _FILE_HEAD.size:
-            return cls._begin(vfs, file, mark, data)
+            return cls._begin(vfs, file, mark, reserve, data)
         note = None
         if end_position < len(data):
-            side_path = _keep_aside(vfs, data[end_position:], end_position)
+            side_path = _keep_aside(vfs, reserve, data[end_position:], end_position)
             file.truncate(end_position)
             note = (
                 f"cut an unfinished entry of {len(data) - end_position} bytes from {JOURNAL_PATH}; kept in {side_path}"
             )
         # What was read may be in the page cache only: nothing is built on it before it is on the disk.
         file.sync()
-        mark.move(index)
-        return cls(file, mark, end_position, index), entries, note
+        reserve.make_room(1, lambda: mark.move(index))
+        return cls(file, mark, reserve, end_position, index), entries, note
 
     @classmethod
-    def _begin(cls, vfs: Vfs, file: File, mark: Mark, data: bytes) -> tuple[Journal, list[Entry], str | None]:
+    def _begin(
+        cls, vfs: Vfs, file: File, mark: Mark, reserve: Reserve, data: bytes
+    ) -> tuple[Journal, list[Entry], str | None]:
         # Made by a start that was cut short before any command: then it holds a part of the head, or zeros.
         note = None
         if not (_HEAD.startswith(data) or not any(data)):
-            side_path = _keep_aside(vfs, data, 0)
+            side_path = _keep_aside(vfs, reserve, data, 0)
             note = f"{JOURNAL_PATH} held {len(data)} bytes that are no journal's; kept in {side_path}"
         file.truncate(0)
         file.write_at(0, _HEAD)
         file.sync()
         vfs.sync_dir("")
-        return cls(file, mark, _FILE_HEAD.size, 0), [], note
+        return cls(file, mark, reserve, _FILE_HEAD.size, 0), [], note
 
     def append(self, command: Command) -> int:
         """Write `command`; its index. OperationalError if the disk refuses: it is then as before, or failed."""
@@ -126,8 +132,16 @@ class Journal:
         content = _INDEXES.pack(index, self._synced_index) + encode_command(command)
         if len(content) > limits.REQUEST_BODY_BYTES_MAX:
             raise RemoteError(ErrorCode.TOO_LARGE, f"a metadata command of {len(content)} bytes is too large")
+        head = _ENTRY_HEAD.pack(len(content), crc32c(content))
+
+        def write() -> None:
+            self._file.write_at(self._end_position, head, content)
+
         try:
-            self._file.write_at(self._end_position, _ENTRY_HEAD.pack(len(content), crc32c(content)), content)
+            if isinstance(command, CreateStream):
+                write()  # it would find no room for the stream either
+            else:
+                self._reserve.make_room(len(head) + len(content), write)
         except OSError as error:
             try:
                 self._file.truncate(self._end_position)
@@ -150,13 +164,18 @@ class Journal:
         """A sync failed: what is on the disk is unknown, so nothing is appended any more."""
         self._failed = error
 
+    def keep_reserve(self) -> None:
+        """Take back what was given up, as far as there is room. Cheap where nothing is missing."""
+        self._reserve.fill()
+
     def close(self) -> None:
-        """Give the file back."""
+        """Give the files back."""
         self._file.close()
         self._mark.close()
+        self._reserve.close()
 
 
-def _keep_aside(vfs: Vfs, data: bytes, position: int) -> str:
+def _keep_aside(vfs: Vfs, reserve: Reserve, data: bytes, position: int) -> str:
     taken = set(vfs.list(""))
     path = f"{JOURNAL_PATH}.cut-{position}"
     number = 1
@@ -165,7 +184,7 @@ def _keep_aside(vfs: Vfs, data: bytes, position: int) -> str:
         path = f"{JOURNAL_PATH}.cut-{position}.{number}"
     side = vfs.open(path, create=True)
     try:
-        side.write_at(0, data)
+        reserve.make_room(len(data), lambda: side.write_at(0, data))
         side.sync()
     finally:
         side.close()

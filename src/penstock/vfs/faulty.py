@@ -40,12 +40,16 @@ CHANGES = frozenset({Kind.OPEN, Kind.RENAME, Kind.REMOVE, Kind.SYNC_DIR, Kind.WR
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call. `number` counts all calls of the file system from 0; `length` is that of a read, write or truncate."""
+    """One call. `number` counts all calls of the file system from 0.
+
+    `length` is that of a read, write or truncate, `position` that of a write.
+    """
 
     kind: Kind
     path: str
     number: int
     length: int = 0
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +124,9 @@ class FaultyVfs:
         self.inner.sync_dir(path)
         self.end(operation)
 
-    def begin(self, kind: Kind, path: str, length: int = 0) -> Operation:
+    def begin(self, kind: Kind, path: str, length: int = 0, position: int = 0) -> Operation:
         """Count a call and let the plan fail it, unless the fault is a partial write (see `FaultyFile.write_at`)."""
-        operation = Operation(kind, path, self._operations, length)
+        operation = Operation(kind, path, self._operations, length, position)
         self._operations += 1
         if kind is not Kind.WRITE and (fault := self.plan(operation)) is not None:
             raise _error(fault, path)
@@ -158,7 +162,7 @@ class FaultyFile:
     def write_at(self, position: int, *buffers: Buffer) -> None:
         """Write; see File. A fault may let a part through."""
         data = b"".join(buffers)
-        operation = self._vfs.begin(Kind.WRITE, self.path, len(data))
+        operation = self._vfs.begin(Kind.WRITE, self.path, len(data), position)
         fault = self._vfs.plan(operation)
         if fault is None:
             self._inner.write_at(position, data)

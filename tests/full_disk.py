@@ -1,0 +1,46 @@
+"""A disk in memory with only so many blocks."""
+
+from __future__ import annotations
+
+import errno
+
+from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, Plan
+from penstock.vfs.memory import MemoryVfs
+
+BLOCK_BYTES = 4096
+
+
+def _blocks(size_bytes: int) -> int:
+    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def blocks_of(vfs: FaultyVfs, path: str) -> int:
+    """The bytes of the blocks that a file takes."""
+    return _blocks(vfs.inner.open(path, read_only=True).size())
+
+
+def _taken(vfs: FaultyVfs) -> dict[str, int]:
+    assert isinstance(vfs.inner, MemoryVfs)
+    return {path: blocks_of(vfs, path) for path in vfs.inner.files()}
+
+
+def full_at(vfs: FaultyVfs, size_bytes: int) -> Plan:
+    """The plan of a disk of that size: a write beyond it does what there is room for and fails."""
+
+    def plan(operation: Operation) -> Fault | None:
+        if operation.kind is not Kind.WRITE:
+            return None
+        taken = _taken(vfs)
+        others = sum(taken.values()) - taken[operation.path]
+        end = operation.position + operation.length
+        if others + _blocks(end) <= size_bytes or end <= taken[operation.path]:
+            return None
+        room = max(size_bytes - others, taken[operation.path])
+        return Fault(errno.ENOSPC, written_bytes=max(0, room - operation.position))
+
+    return plan
+
+
+def fill(vfs: FaultyVfs) -> None:
+    """No block is free any more."""
+    vfs.plan = full_at(vfs, sum(_taken(vfs).values()))
