@@ -282,6 +282,7 @@ class Driver:
         if not await self.link.drain(int(timeout_s * 400)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
         self._stopping = True
+        self._node.give_up_queries()
         disk_answers = await self.disk_idle(deadline_s - timeout_s * 0.3 - self._loop.time())
         if disk_answers:
             self.do(self._node.stop(self._clock()))

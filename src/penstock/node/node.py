@@ -19,12 +19,12 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import Offset, TimestampUs
+from penstock.base.ids import Offset
 from penstock.base.subjects import subject_mistake
 from penstock.fetch.waiters import Waiter, Waiters
 from penstock.ingest.admission import MessageGroup
@@ -38,11 +38,9 @@ from penstock.messages import (
     FindStreamsRequest,
     FindStreamsResponse,
     GetRequest,
-    GetResponse,
     HelloRequest,
     HelloResponse,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
     Request,
@@ -57,16 +55,15 @@ from penstock.node.catalog import Catalog
 from penstock.node.divergence import check_agreement
 from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition
-from penstock.node.queries import FindOffset, GetMessage
+from penstock.node.questions import Questions
 from penstock.node.report import Report, Settings
-from penstock.node.step import DiskWork, Extent, Lane, Outbox, Step
+from penstock.node.step import DiskWork, Extent, Outbox, Step
 from penstock.node.streams import PARTITION, Streams, check_folders, deleted_error
 from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000
 _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect again in a moment")
-_Query = TypeVar("_Query", GetMessage, FindOffset)
 
 
 class Node:
@@ -86,6 +83,12 @@ class Node:
         )
         self._appends = Appends(self._outbox, settings.partition_in_flight_bytes_max, store=self._store)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
+        self._questions = Questions(
+            self._outbox,
+            settings.format_version,
+            deleted=lambda partition: deleted_error(partition.stream),
+            stopping=_STOPPING,
+        )
         self._upkeep = Upkeep(self._outbox, committed=self._wake)
         self._is_stopped = False
         self._next_tick_us = 0
@@ -140,9 +143,14 @@ class Node:
         )
         return self._outbox.take()
 
+    def give_up_queries(self) -> None:
+        """The broker is about to stop: whoever asks long questions is told so now."""
+        self._questions.stop()
+
     def stop(self, now: Now) -> Step:
         """Refuse who waits, sync and close everything; blocking. NATS and the disk threads have been drained before."""
         self._is_stopped = True
+        self._questions.stop()
         for partition in self._streams.partitions.values():
             self._upkeep.close(partition, _STOPPING)
             self._refuse_waiters(partition.stream.stream_id, _STOPPING)
@@ -239,7 +247,9 @@ class Node:
 
     def gone(self, callers: Iterable[Hashable]) -> None:
         """These callers' connection has closed: nothing waits for them any more."""
+        callers = list(callers)
         self._waiters.drop(callers)
+        self._questions.gone(callers)
 
     def _partition(self, stream_id: int, number: int) -> Partition:
         partition = self._streams.partitions.get(stream_id)
@@ -357,71 +367,10 @@ class Node:
     # Queries
 
     def _get(self, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
-        partition = self._partition(request.stream_id, request.partition)
-        if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
-            raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
-
-        def ask() -> GetMessage:
-            return GetMessage(
-                partition.log.view(),
-                partition.committed_end,
-                offset=request.offset,
-                key=request.key,
-                subject=request.subject,
-            )
-
-        def answer(query: GetMessage) -> None:
-            response = GetResponse(
-                offset=Offset(query.found_offset),
-                log_start=Offset(partition.log.log_start),
-                committed_end=Offset(partition.committed_end),
-                format_version=self._settings.format_version,
-                leader_epoch=partition.stream.leader_epoch,
-            )
-            self._outbox.reply(caller, response, query.data)
-
-        self._query(caller, partition, ask, answer)
+        self._questions.get(caller, self._partition(request.stream_id, request.partition), request)
 
     def _list_offsets(self, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
-        partition = self._partition(request.stream_id, request.partition)
-
-        def ask() -> FindOffset:
-            offset = {"earliest": partition.log.log_start, "latest": partition.committed_end}.get(str(request.at))
-            timestamp_us = request.at if isinstance(request.at, int) else None
-            return FindOffset(partition.log.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
-
-        def answer(query: FindOffset) -> None:
-            response = ListOffsetsResponse(
-                offset=Offset(query.offset),
-                timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
-                log_start=Offset(partition.log.log_start),
-                committed_end=Offset(partition.committed_end),
-                leader_epoch=partition.stream.leader_epoch,
-            )
-            self._outbox.reply(caller, response)
-
-        self._query(caller, partition, ask, answer)
-
-    def _query(
-        self, caller: Hashable, partition: Partition, ask: Callable[[], _Query], answer: Callable[[_Query], None]
-    ) -> None:
-        """Run a query in a disk thread; again, if retention has removed meanwhile what it wanted to read."""
-        log_start = partition.log.log_start
-        query = ask()
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                answer(query)
-            elif self._is_stopped:
-                self._outbox.reply(caller, _STOPPING)
-            elif partition.when_idle is not None:
-                self._outbox.reply(caller, deleted_error(partition.stream))
-            elif partition.log.log_start > log_start:
-                self._query(caller, partition, ask, answer)
-            else:
-                self._outbox.reply(caller, as_remote(error))
-
-        self._outbox.work(Lane.READ, query.run, done)
+        self._questions.list_offsets(caller, self._partition(request.stream_id, request.partition), request)
 
     # Append
 

@@ -1,17 +1,18 @@
 """Questions that need the inside of batches: run in a disk thread, on an immutable view of the log.
 
 Rules: a query touches only what it captured. What it reads is verified before it is looked into. A search from the end
-of the log reads at most SCAN_BYTES_MAX and says so when that was not enough.
+of the log reads at most SCAN_BYTES_MAX and says so when that was not enough. Between two batches a query looks whether
+anybody still wants it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
 from penstock.base.subjects import matches, subject_mistake
 from penstock.batch import codec
 from penstock.batch.codec import Columns
@@ -21,16 +22,45 @@ from penstock.commitlog import LogView
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCAN_BYTES_MAX = 1 * limits.GIB
+
+class QueryGivenUpError(PenstockError):
+    """Nobody waits for the answer any more."""
 
 
-class GetMessage:
+class Query:
+    """What runs on an immutable view."""
+
+    is_search = False  # may read much
+
+    def __init__(self, view: LogView) -> None:
+        self._view = view
+        self._is_wanted = True
+
+    def run(self) -> None:
+        """Look it up; in a disk thread. RemoteError, OSError, QueryGivenUpError."""
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """End soon; from any thread."""
+        self._is_wanted = False
+
+    def _batches(self, start: int, end: int, *, reverse: bool = False) -> Iterator[tuple[BatchHeader, bytes]]:
+        if not self._is_wanted:
+            raise QueryGivenUpError
+        for batch in self._view.batches(start, end, reverse=reverse):
+            yield batch
+            if not self._is_wanted:
+                raise QueryGivenUpError
+
+
+class GetMessage(Query):
     """Find one committed message and put it into a batch of its own."""
 
     def __init__(
         self, view: LogView, committed_end: int, *, offset: int | None, key: bytes | None, subject: str | None
     ) -> None:
-        self._view = view
+        super().__init__(view)
+        self.is_search = offset is None
         self._committed_end = committed_end
         self._offset = offset
         self._key = key
@@ -55,7 +85,7 @@ class GetMessage:
                 log_start=self._view.log_start,
                 committed_end=self._committed_end,
             )
-        for header, data in self._view.batches(offset, self._committed_end):
+        for header, data in self._batches(offset, self._committed_end):
             if header.base_offset > offset:
                 break
             offsets = codec.offsets(data)
@@ -71,7 +101,7 @@ class GetMessage:
         import pyarrow.compute as pc
 
         scanned = 0
-        for header, data in self._view.batches(self._view.log_start, self._committed_end, reverse=True):
+        for header, data in self._batches(self._view.log_start, self._committed_end, reverse=True):
             rows = codec.check_rows(data)
             hits = pc.indices_nonzero(pc.fill_null(pc.equal(rows.column(column), wanted), fill_value=False))
             offsets = codec.offsets(data)
@@ -80,7 +110,7 @@ class GetMessage:
                     self._take(header, data, hit)
                     return
             scanned += len(data)
-            if scanned > SCAN_BYTES_MAX:
+            if scanned > limits.SCAN_BYTES_MAX:
                 text = f"no message with that {column} among the last {scanned} bytes; older ones were not searched"
                 raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, scanned_bytes=scanned)
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, f"the stream holds no message with that {column}")
@@ -97,11 +127,11 @@ class GetMessage:
         )
 
 
-class FindOffset:
+class FindOffset(Query):
     """The first offset at or after a timestamp, or the timestamp of the first message from an offset on."""
 
     def __init__(self, view: LogView, committed_end: int, *, offset: int | None, timestamp_us: int | None) -> None:
-        self._view = view
+        super().__init__(view)
         self._committed_end = committed_end
         self._wanted_us = timestamp_us
         self.offset = committed_end if offset is None else offset
@@ -111,7 +141,7 @@ class FindOffset:
         """Look it up; RemoteError corrupt_range where the log is damaged there."""
         if self._wanted_us is not None:
             self.offset = self._view.offset_at(self._wanted_us, end=self._committed_end)
-        for _, data in self._view.batches(self.offset, self._committed_end):
+        for _, data in self._batches(self.offset, self._committed_end):
             offsets = codec.offsets(data)
             row = bisect_left(offsets, self.offset)
             if row < len(offsets):

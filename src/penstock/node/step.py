@@ -20,6 +20,7 @@ class Lane(Enum):
 
     WRITE = "write"
     READ = "read"
+    QUERY = "query"  # may read for long
 
 
 @dataclass(slots=True, eq=False)

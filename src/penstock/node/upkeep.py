@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.base.errors import OperationalError, PenstockError, RemoteError
-from penstock.commitlog import LogState
+from penstock.commitlog import LogState, Removal, Retention
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
@@ -71,23 +71,31 @@ class Upkeep:
     def tick(self, partition: Partition, now_us: int) -> None:
         """Roll and retain."""
         try:
-            removal = partition.log.tick(now_us)
+            retention = partition.log.tick(now_us)
         except (OSError, PenstockError) as error:
-            self._tell(partition, f"cannot roll or retain: {error}")
+            self._tell(partition, f"cannot roll: {error}")
             return
-        if removal is not None:
-
-            def done(error: Exception | None) -> None:
-                if error is None or partition.when_idle is not None:
-                    return
-                partition.log.removal_failed(removal)
-                self._tell(partition, f"cannot remove old segments: {error}")
-
-            self._outbox.work(Lane.WRITE, removal.run, done)
+        if retention is not None:
+            self._retain(partition, retention)
         if len(partition.log.damage) != partition.damage_told:
             self._tell_damage(partition)
         self._lead(partition)
         self.flush(partition)
+
+    def _retain(self, partition: Partition, retention: Retention) -> None:
+        """Look up where the log is to begin; then remove what lies below."""
+
+        def removed(removal: Removal, error: Exception | None) -> None:
+            if error is None or partition.when_idle is not None:
+                return
+            partition.log.removal_failed(removal)
+            self._tell(partition, f"cannot remove old segments: {error}")
+
+        def looked_up(_error: Exception | None) -> None:
+            if partition.when_idle is None and (removal := partition.log.retained(retention)) is not None:
+                self._outbox.work(Lane.WRITE, removal.run, lambda error: removed(removal, error))
+
+        self._outbox.work(Lane.READ, retention.run, looked_up)
 
     def _tell_damage(self, partition: Partition) -> None:
         damage = partition.log.damage

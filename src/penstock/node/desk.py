@@ -1,0 +1,86 @@
+"""Where queries wait for a disk thread: a slow search must hold up no append, no read and no other client for ever.
+
+Rules: queries have a lane of their own, and few run at once: what they read at once is bounded by QUERIES_RUNNING_MAX
+batches. Of the searches (which read up to SCAN_BYTES_MAX each) fewer run than may, so that a quick question is answered
+beside them. More than QUERIES_WAITING_MAX do not wait: they are refused. Who has gone is not waited for: what has not
+begun is forgotten, what runs ends after its present batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.node.queries import Query
+from penstock.node.step import Lane, Outbox
+
+Done = Callable[[Exception | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    caller: Hashable
+    query: Query
+    done: Done
+
+
+class Desk:
+    """All queries of one broker."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._waiting: tuple[deque[_Asked], deque[_Asked]] = (deque(), deque())  # quick ones, searches
+        self._running: dict[Hashable, _Asked] = {}
+        self._searching = 0
+
+    def ask(self, caller: Hashable, query: Query, done: Done) -> None:
+        """Run `query` when it is its turn; `done` hears how it went. RemoteError overloaded."""
+        if sum(map(len, self._waiting)) >= limits.QUERIES_WAITING_MAX:
+            raise RemoteError(ErrorCode.OVERLOADED, "too many queries at once; wait for some to be answered")
+        self._waiting[query.is_search].append(_Asked(caller, query, done))
+        self._run_more()
+
+    def gone(self, callers: Iterable[Hashable]) -> None:
+        """Nobody waits for what these callers have asked."""
+        gone = set(callers)
+        for queue in self._waiting:
+            if any(asked.caller in gone for asked in queue):
+                left = [asked for asked in queue if asked.caller not in gone]
+                queue.clear()
+                queue.extend(left)
+        for caller in gone & self._running.keys():
+            self._running[caller].query.give_up()
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker stops: tell those whose query has not begun; what runs ends soon."""
+        for queue in self._waiting:
+            while queue:
+                self._outbox.reply(queue.popleft().caller, error)
+        for asked in self._running.values():
+            asked.query.give_up()
+
+    def _run_more(self) -> None:
+        quick, searches = self._waiting
+        while len(self._running) < limits.QUERIES_RUNNING_MAX:
+            if quick:
+                self._run(quick.popleft())
+            elif searches and self._searching < limits.SEARCHES_RUNNING_MAX:
+                self._run(searches.popleft())
+            else:
+                return
+
+    def _run(self, asked: _Asked) -> None:
+        assert asked.caller not in self._running, asked
+        self._running[asked.caller] = asked
+        self._searching += asked.query.is_search
+
+        def done(error: Exception | None) -> None:
+            del self._running[asked.caller]
+            self._searching -= asked.query.is_search
+            asked.done(error)
+            self._run_more()
+
+        self._outbox.work(Lane.QUERY, asked.query.run, done)

@@ -1,0 +1,120 @@
+"""Get and list offsets: from the request to the query, and from what it found to the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, TimestampUs
+from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
+from penstock.node.appends import as_remote
+from penstock.node.desk import Desk
+from penstock.node.partition import Partition
+from penstock.node.queries import FindOffset, GetMessage, QueryGivenUpError
+from penstock.node.step import Outbox
+
+_Query = TypeVar("_Query", GetMessage, FindOffset)
+
+
+class Questions:
+    """All that clients ask of the inside of logs. `deleted` is what they hear when the stream goes meanwhile."""
+
+    def __init__(
+        self, outbox: Outbox, format_version: int, *, deleted: Callable[[Partition], RemoteError], stopping: RemoteError
+    ) -> None:
+        self._outbox = outbox
+        self._format_version = format_version
+        self._deleted = deleted
+        self._stopping = stopping
+        self._is_stopped = False
+        self._desk = Desk(outbox)
+        self._open: set[Hashable] = set()  # callers who have no answer yet
+
+    def gone(self, callers: Iterable[Hashable]) -> None:
+        """Nobody waits for these answers."""
+        gone = self._open.intersection(callers)
+        self._open -= gone
+        self._desk.gone(gone)
+
+    def stop(self) -> None:
+        """The broker is about to stop: no query keeps it. Twice is fine."""
+        self._is_stopped = True
+        self._desk.stop(self._stopping)
+
+    def get(self, caller: Hashable, partition: Partition, request: GetRequest) -> None:
+        """One message."""
+        if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
+
+        def ask() -> GetMessage:
+            return GetMessage(
+                partition.log.view(),
+                partition.committed_end,
+                offset=request.offset,
+                key=request.key,
+                subject=request.subject,
+            )
+
+        def answer(query: GetMessage) -> None:
+            response = GetResponse(
+                offset=Offset(query.found_offset),
+                log_start=Offset(partition.log.log_start),
+                committed_end=Offset(partition.committed_end),
+                format_version=self._format_version,
+                leader_epoch=partition.stream.leader_epoch,
+            )
+            self._outbox.reply(caller, response, query.data)
+
+        self._ask(caller, partition, ask, answer)
+
+    def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
+        """The offset at a place in the log."""
+
+        def ask() -> FindOffset:
+            offset = {"earliest": partition.log.log_start, "latest": partition.committed_end}.get(str(request.at))
+            timestamp_us = request.at if isinstance(request.at, int) else None
+            return FindOffset(partition.log.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
+
+        def answer(query: FindOffset) -> None:
+            response = ListOffsetsResponse(
+                offset=Offset(query.offset),
+                timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
+                log_start=Offset(partition.log.log_start),
+                committed_end=Offset(partition.committed_end),
+                leader_epoch=partition.stream.leader_epoch,
+            )
+            self._outbox.reply(caller, response)
+
+        self._ask(caller, partition, ask, answer)
+
+    def _ask(
+        self, caller: Hashable, partition: Partition, ask: Callable[[], _Query], answer: Callable[[_Query], None]
+    ) -> None:
+        """Run a query in a disk thread; again, if retention has removed meanwhile what it wanted to read."""
+        log_start = partition.log.log_start
+        query = ask()
+
+        def done(error: Exception | None) -> None:
+            if caller not in self._open:
+                return
+            again = error is not None and partition.log.log_start > log_start
+            if again and not self._is_stopped and partition.when_idle is None:
+                try:
+                    self._ask(caller, partition, ask, answer)
+                except RemoteError as overloaded:
+                    error = overloaded
+                else:
+                    return
+            self._open.discard(caller)
+            if error is None:
+                answer(query)
+            elif self._is_stopped or isinstance(error, QueryGivenUpError):
+                self._outbox.reply(caller, self._stopping)
+            elif partition.when_idle is not None:
+                self._outbox.reply(caller, self._deleted(partition))
+            else:
+                self._outbox.reply(caller, as_remote(error))
+
+        self._desk.ask(caller, query, done)
+        self._open.add(caller)
