@@ -1,4 +1,4 @@
-"""The file system as the log sees it: five methods, so that tests can crash it at any byte.
+"""The file system as the log sees it: six methods, so that tests can crash it at any byte.
 
 Rules: paths are relative to the root of the file system, with `/`. Written bytes survive a power loss only after
 `File.sync`; a created, renamed or removed *name* survives only after `sync_dir` of its folder. Every failure is an
@@ -41,6 +41,9 @@ class File(Protocol):
     def sync(self) -> None:
         """Return once all bytes written so far survive a power loss (fdatasync)."""
 
+    def has_its_name(self) -> bool:
+        """Whether its path still leads to it: False once it, or a folder above it, was removed, moved or replaced."""
+
     def fileno(self) -> int | None:
         """The descriptor for sendfile, or None where there is none (memory)."""
 
@@ -48,14 +51,27 @@ class File(Protocol):
         """Give the file back. Twice is fine."""
 
 
+class Folder(Protocol):
+    """One open folder: what has to sync its names later needs nothing more for it."""
+
+    def sync(self) -> None:
+        """Return once the names in it survive a power loss. Its own name is another folder's."""
+
+    def close(self) -> None:
+        """Give the folder back. Twice is fine."""
+
+
 class Vfs(Protocol):
     """A file system. See the module's rules."""
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
-        """Open for reading and writing. With `create`, make the file and its folders where missing.
+    def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> File:
+        """Open for reading and writing. With `create`, make the file where missing, and its folders if `make_folders`.
 
         `read_only` opens a file that this process may not write to; writing to it is then an OSError.
         """
+
+    def open_folder(self, path: str) -> Folder:
+        """Open a folder that is there."""
 
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.vfs import Buffer, File, Vfs
+from penstock.vfs import Buffer, File, Folder, Vfs
 
 
 class Kind(Enum):
@@ -92,12 +92,19 @@ class FaultyVfs:
         self.watcher = watcher
         self._operations = 0
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> File:
         """Open a file; see Vfs."""
         operation = self.begin(Kind.OPEN, path)
-        file = FaultyFile(self, self.inner.open(path, create=create, read_only=read_only))
+        inner = self.inner.open(path, create=create, make_folders=make_folders, read_only=read_only)
         self.end(operation)
-        return file
+        return FaultyFile(self, inner)
+
+    def open_folder(self, path: str) -> Folder:
+        """Open a folder that is there."""
+        operation = self.begin(Kind.OPEN, path)
+        folder = FaultyFolder(self, path, self.inner.open_folder(path))
+        self.end(operation)
+        return folder
 
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder; see Vfs."""
@@ -191,12 +198,37 @@ class FaultyFile:
         self._inner.sync()
         self._vfs.end(operation)
 
+    def has_its_name(self) -> bool:
+        """Whether its path still leads to it."""
+        return self._inner.has_its_name()
+
     def fileno(self) -> int | None:
         """The inner file's descriptor."""
         return self._inner.fileno()
 
     def close(self) -> None:
         """Give the file back. Twice is fine."""
+        self._inner.close()
+
+
+class FaultyFolder:
+    """One open folder of a FaultyVfs."""
+
+    __slots__ = ("_inner", "_path", "_vfs")
+
+    def __init__(self, vfs: FaultyVfs, path: str, inner: Folder) -> None:
+        self._vfs = vfs
+        self._path = path
+        self._inner = inner
+
+    def sync(self) -> None:
+        """Make names durable; see Folder."""
+        operation = self._vfs.begin(Kind.SYNC_DIR, self._path)
+        self._inner.sync()
+        self._vfs.end(operation)
+
+    def close(self) -> None:
+        """Give the folder back. Twice is fine."""
         self._inner.close()
 
 

@@ -151,9 +151,10 @@ class _NameChange:
 class MemoryFile:
     """One open file. It can be read and written also after its name is gone."""
 
-    __slots__ = ("_content", "_path", "_read_only")
+    __slots__ = ("_content", "_path", "_read_only", "_vfs")
 
-    def __init__(self, path: str, content: _Content, *, read_only: bool) -> None:
+    def __init__(self, vfs: MemoryVfs, path: str, content: _Content, *, read_only: bool) -> None:
+        self._vfs = vfs
         self._path = path
         self._content: _Content | None = content
         self._read_only = read_only
@@ -189,6 +190,10 @@ class MemoryFile:
         """From now on the bytes survive in every crash clone."""
         self._open().sync()
 
+    def has_its_name(self) -> bool:
+        """Whether its path still leads to it."""
+        return self._vfs.find(self._path) is self._open()
+
     def fileno(self) -> int | None:
         """None: there is no descriptor."""
         return None
@@ -208,6 +213,23 @@ class MemoryFile:
         return self._open()
 
 
+class MemoryFolder:
+    """One open folder."""
+
+    __slots__ = ("_folder", "_vfs")
+
+    def __init__(self, vfs: MemoryVfs, folder: _Folder) -> None:
+        self._vfs = vfs
+        self._folder = folder
+
+    def sync(self) -> None:
+        """From now on the names in it survive in every crash clone."""
+        self._vfs.sync_folders([self._folder])
+
+    def close(self) -> None:
+        """Give the folder back. Twice is fine."""
+
+
 class MemoryVfs:
     """A tree of files in memory."""
 
@@ -215,9 +237,11 @@ class MemoryVfs:
         self._root = _Folder()
         self._changes: list[_NameChange] = []  # made, not yet synced, in order
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> MemoryFile:
+    def open(
+        self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False
+    ) -> MemoryFile:
         """Open a file; see Vfs."""
-        folder, name = self._parent(path, create=create)
+        folder, name = self._parent(path, create=create and make_folders)
         node = folder.entries.get(name)
         if node is None:
             if not create:
@@ -226,7 +250,19 @@ class MemoryVfs:
             self._apply(_NameChange(None, (folder, name, node)))
         if isinstance(node, _Folder):
             raise IsADirectoryError(errno.EISDIR, "it is a folder", path)
-        return MemoryFile(path, node, read_only=read_only)
+        return MemoryFile(self, path, node, read_only=read_only)
+
+    def open_folder(self, path: str) -> MemoryFolder:
+        """Open a folder that is there."""
+        return MemoryFolder(self, self._chain(path)[-1])
+
+    def find(self, path: str) -> object:
+        """What the path leads to, or None."""
+        try:
+            folder, name = self._parent(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return folder.entries.get(name)
 
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
@@ -259,10 +295,13 @@ class MemoryVfs:
 
     def sync_dir(self, path: str) -> None:
         """From now on the names in this folder, and its own up to the root, survive in every crash clone."""
-        chain = self._chain(path)
+        self.sync_folders(self._chain(path))
+
+    def sync_folders(self, folders: _Folders) -> None:
+        """From now on the names in these folders survive in every crash clone."""
         left = []
         for change in self._changes:
-            if any(change.touches(folder) for folder in chain):
+            if any(change.touches(folder) for folder in folders):
                 _on_disk(change)
             else:
                 left.append(change)

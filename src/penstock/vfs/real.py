@@ -34,10 +34,11 @@ else:
 class RealFile:
     """One open descriptor."""
 
-    __slots__ = ("_descriptor", "_path")
+    __slots__ = ("_descriptor", "_full", "_path")
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, full: str, descriptor: int) -> None:
         self._path = path
+        self._full = full
         self._descriptor = descriptor
 
     @property
@@ -88,9 +89,43 @@ class RealFile:
         """Return once all bytes written so far survive a power loss (fdatasync)."""
         _sync(self._descriptor)
 
+    def has_its_name(self) -> bool:
+        """Whether its path still leads to it."""
+        mine = os.fstat(self._descriptor)
+        try:
+            named = os.stat(self._full)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return mine.st_nlink > 0  # more cannot be said
+        return os.path.samestat(mine, named)
+
     def fileno(self) -> int | None:
         """The descriptor, for sendfile."""
         return self._descriptor
+
+    def close(self) -> None:
+        """Give the descriptor back. Twice is fine."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealFolder:
+    """One open descriptor of a folder."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, full: str) -> None:
+        self._descriptor = -1
+        self._descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        """Return once the names in it survive a power loss."""
+        os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Give the descriptor back. Twice is fine."""
@@ -114,17 +149,21 @@ class RealVfs:
         """Absolute path of the root folder."""
         return self._root
 
-    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+    def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> RealFile:
         """Open a file; see Vfs."""
         full = self._full(path)
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         try:
-            return RealFile(path, os.open(full, flags, _FILE_MODE))
+            return RealFile(path, full, os.open(full, flags, _FILE_MODE))
         except FileNotFoundError:
-            if not create:
+            if not (create and make_folders):
                 raise
         os.makedirs(os.path.dirname(full), _FOLDER_MODE, exist_ok=True)
-        return RealFile(path, os.open(full, flags, _FILE_MODE))
+        return RealFile(path, full, os.open(full, flags, _FILE_MODE))
+
+    def open_folder(self, path: str) -> RealFolder:
+        """Open a folder that is there."""
+        return RealFolder(self._full(path))
 
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
@@ -182,8 +221,8 @@ class RealVfs:
 
 
 def _sync_folder(full: str) -> None:
-    descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = RealFolder(full)
     try:
-        os.fsync(descriptor)
+        folder.sync()
     finally:
-        os.close(descriptor)
+        folder.close()

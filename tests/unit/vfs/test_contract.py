@@ -125,6 +125,44 @@ def test_paths_stay_within_the_root(vfs: Vfs, path: str) -> None:
         vfs.open(path, create=True)
 
 
+def test_a_file_knows_whether_its_path_still_leads_to_it(vfs: Vfs) -> None:
+    file = vfs.open("f/g/file", create=True)
+    assert file.has_its_name()
+    vfs.rename("f/g/file", "f/g/other")
+    assert not file.has_its_name()
+    vfs.rename("f/g/other", "f/g/file")
+    assert file.has_its_name()
+    vfs.rename("f", "moved")
+    assert not file.has_its_name(), "a folder above it was moved"
+    vfs.rename("moved", "f")
+    vfs.remove("f/g/file")
+    vfs.open("f/g/file", create=True).close()
+    assert not file.has_its_name(), "another file is there"
+    vfs.remove("f")
+    vfs.open("f", create=True).close()
+    assert not file.has_its_name(), "a file is where its folder was"
+    file.close()
+
+
+def test_a_file_can_be_created_without_its_folders(vfs: Vfs) -> None:
+    with pytest.raises(FileNotFoundError):
+        vfs.open("f/g/file", create=True, make_folders=False)
+    assert vfs.list("") == []
+    vfs.open("f/g/file", create=True).close()
+    vfs.open("f/g/other", create=True, make_folders=False).close()
+    assert list(vfs.list("f/g")) == ["file", "other"]
+
+
+def test_an_open_folder_is_synced_without_opening_anything(vfs: Vfs) -> None:
+    vfs.open("f/g/file", create=True).close()
+    folder = vfs.open_folder("f/g")
+    folder.sync()
+    folder.close()
+    folder.close()
+    with pytest.raises(FileNotFoundError):
+        vfs.open_folder("missing")
+
+
 def test_syncs_files_and_folders(vfs: Vfs) -> None:
     file = vfs.open("f/g/file", create=True)
     file.write_at(0, b"x")

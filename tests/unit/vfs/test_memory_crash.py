@@ -23,6 +23,19 @@ def synced_file(vfs: MemoryVfs, path: str, data: bytes) -> None:
     vfs.sync_dir(folder)
 
 
+def test_an_open_folder_syncs_its_names_and_no_others() -> None:
+    disk = MemoryVfs()
+    for path in ("f/old", "g/old"):
+        disk.open(path, create=True).close()
+    disk.sync_dir("f")
+    disk.sync_dir("g")
+    folder = disk.open_folder("f")
+    for path in ("f/new", "g/new"):
+        disk.open(path, create=True).close()
+    folder.sync()
+    assert list(disk.crash_clone().files()) == ["f/new", "f/old", "g/old"]
+
+
 def test_unsynced_bytes_are_lost() -> None:
     vfs = MemoryVfs()
     synced_file(vfs, "f/file", b"synced")
