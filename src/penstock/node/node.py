@@ -116,13 +116,8 @@ class Node:
             self._outbox.notice(note)
         check_folders(self._vfs, journal.index)
         image, deleted, last_start_us = _folded(entries)
-        command = StartBroker(started_us=now.wall_us)
-        index = journal.append(command)
-        flush = journal.flush()
-        flush.run()
-        journal.flushed(flush)
-        image, _ = apply(image, index, command)
-        self._catalog = Catalog(journal, image, self._outbox)
+        self._catalog = Catalog(journal, image, self._outbox, led=lambda: self._streams.led())
+        self._catalog.start(now.wall_us)
         self._streams = Streams(
             self._vfs,
             self._catalog,
@@ -224,6 +219,7 @@ class Node:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
         self._listening.subscriptions.tick(now)
+        self._catalog.tick(now.wall_us)
         for partition in self._streams.partitions.values():
             self._upkeep.tick(partition, now.wall_us)
 

@@ -71,11 +71,11 @@ def check_folders(vfs: Vfs, last_index: int) -> None:
             raise CorruptionError(JOURNAL_PATH, 0, expected, f"{last_index} commands")
 
 
-def _check_epoch(log: Log, state: StreamState) -> None:
-    if state.leader_epoch <= log.leader_epoch:
+def _check_epoch(log: Log, leader_epoch: int) -> None:
+    if leader_epoch <= log.leader_epoch:
         # Two leaderships under one number would make two different messages look the same.
         expected = f"a leader epoch above {log.leader_epoch}, which the log has"
-        raise CorruptionError(JOURNAL_PATH, 0, expected, f"{state.leader_epoch}: it has lost commands")
+        raise CorruptionError(JOURNAL_PATH, 0, expected, f"{leader_epoch}: it has lost commands")
 
 
 _NOT_CONFIRMED = "the stream is there, but NATS has not confirmed its subscription in time; it stores once NATS is back"
@@ -126,6 +126,7 @@ class Streams:
     def start(self, deleted: Iterable[StreamState], now_us: int) -> None:
         """Open what the journal says is there; blocking."""
         self._made.read()
+        self._upkeep.may_lead = self.catalog.may_lead
         known = {stream_path(state) for state in self.catalog.image.streams.values()}
         # By its whole name: a folder that only shares the number of a deleted stream is somebody else's.
         removed = {stream_path(state) for state in deleted if state.config.storage is Storage.FILE}
@@ -137,6 +138,12 @@ class Streams:
                 self._quarantine(path)
         for state in self.catalog.image.streams.values():
             self._add(state, lambda state=state: self._open(state, now_us))  # type: ignore[misc]
+
+    def led(self) -> None:
+        """This start is journaled after all: every stream begins its leadership, with the next tick."""
+        for partition in self.partitions.values():
+            partition.reconfigure(self.catalog.image.streams[partition.stream.stream_id])
+        self._upkeep.may_lead = True
 
     def _remove_now(self, path: str) -> None:
         try:
@@ -184,7 +191,7 @@ class Streams:
         log: Log | None = None
         try:
             log = opened()
-            _check_epoch(log, state)
+            _check_epoch(log, self.catalog.epoch_to_lead(state))
         except (OSError, OperationalError, CorruptionError, RemoteError) as error:
             if log is not None:
                 with contextlib.suppress(OperationalError):

@@ -19,6 +19,7 @@ class Upkeep:
     """The disk work of all partitions. `committed` is called when a partition's `committed_end` has moved."""
 
     def __init__(self, outbox: Outbox, *, committed: Callable[[Partition], None]) -> None:
+        self.may_lead = False  # this start of the broker has leader epochs of its own
         self._outbox = outbox
         self._committed = committed
 
@@ -128,7 +129,7 @@ class Upkeep:
 
     def _lead(self, partition: Partition) -> None:
         """Begin the leadership; on a full disk it is read from meanwhile, and tries again with every tick."""
-        if partition.leads or partition.log.state is not LogState.WRITABLE:
+        if partition.leads or not self.may_lead or partition.log.state is not LogState.WRITABLE:
             return
         try:
             partition.log.start_epoch(partition.stream.leader_epoch)
