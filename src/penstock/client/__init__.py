@@ -12,6 +12,7 @@
 | `publish_format` | what headers and acks say                                            |
 | `checks`     | what callers pass, checked                                               |
 | `threads`    | between callers' threads and the event loop                              |
+| `slots`      | how many publishes are under way                                         |
 | `values`     | what calls take and give                                                 |
 | `errors`     | what callers catch                                                       |
 | `aio`        | the asyncio face                                                         |

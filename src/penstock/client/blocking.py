@@ -104,7 +104,7 @@ class Client:
         self._forgotten.detach()
         if self._thread.is_running:
             with contextlib.suppress(OperationalError, TimeoutError):
-                self._thread.run(asyncio.wait_for(self._client.close(), JOIN_S))
+                self._thread.run(_close_client(self._client))
             self._thread.stop()
 
     # Streams
@@ -327,6 +327,11 @@ class Client:
             if thread.is_running:
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                     thread.loop.call_soon_threadsafe(_close_soon, source)
+
+
+async def _close_client(client: aio.Client) -> None:
+    async with asyncio.timeout(JOIN_S):
+        await client.close()
 
 
 class _End:

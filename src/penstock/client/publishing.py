@@ -203,7 +203,7 @@ class Publisher:
         """Return once every publish has its ack; the first failure since the last flush is raised."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self._in_flight:
+                if self._in_flight:  # those of now: others may go on publishing for ever
                     await asyncio.wait(self._in_flight)
                 if self._unconfirmed:
                     await self._echo()

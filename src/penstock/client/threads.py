@@ -1,7 +1,8 @@
 """Between the caller's threads and the client's event loop.
 
-Rules: only these two classes know that there are threads. A call crosses over once and waits; publishes that nobody
-waits for are gathered, and one wake-up of the loop serves all of them.
+Rules: only these two classes (and the slots they use) know that there are threads. A call crosses over once and waits;
+publishes that nobody waits for are gathered, and one wake-up of the loop serves all of them. Whatever is handed over
+has an end, also when the loop ends first.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from penstock.base.errors import OperationalError
 from penstock.client import aio
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.publish_format import Value
+from penstock.client.slots import Slots
 from penstock.client.values import PubAck
 
 T = TypeVar("T")
+
+_Publish = tuple[concurrent.futures.Future[PubAck | None], str, Value, dict[str, Any]]
 
 _IN_FLIGHT_LOW = limits.PUBLISHES_IN_FLIGHT_MAX // 2
 
@@ -37,6 +41,7 @@ class LoopThread:
         self._pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self._last_task: asyncio.Task[None] | None = None
+        self._at_end: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
         self._thread.start()
 
@@ -52,6 +57,12 @@ class LoopThread:
                 self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
+            for call in self._at_end:
+                call()
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Call it, in the thread, once the loop runs nothing any more."""
+        self._at_end.append(call)
 
     @property
     def is_running(self) -> bool:
@@ -63,7 +74,7 @@ class LoopThread:
         if self._pid != os.getpid():
             raise OperationalError("this client was made before the process forked; connect again in the child")
         if not self._thread.is_alive():
-            raise OperationalError("the client is closed")
+            raise _closed()
         if threading.current_thread() is self._thread:
             raise OperationalError("a blocking call cannot be made from the client's own thread; use penstock.aio")
 
@@ -74,7 +85,11 @@ class LoopThread:
         except OperationalError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:  # the loop was closed meanwhile
+            work.close()
+            raise _closed() from None
         try:
             while True:
                 try:
@@ -82,6 +97,10 @@ class LoopThread:
                 except TimeoutError:
                     if future.done():  # the work's own time-out, or its result came this moment
                         return future.result()
+                    if not self._thread.is_alive():  # the loop ended before it looked at the work
+                        raise _closed() from None
+        except concurrent.futures.CancelledError:  # by the end of the loop; nobody else cancels it
+            raise _closed() from None
         except BaseException:
             future.cancel()
             raise
@@ -110,28 +129,36 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(start)
 
 
+def _closed() -> OperationalError:
+    return OperationalError("the client is closed")
+
+
 class PublishQueue:
     """Publishes handed from many threads to the loop: one wake-up serves all that have gathered meanwhile."""
 
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
         self._client = client
         self._thread = thread
+        self._slots = Slots(limits.PUBLISHES_IN_FLIGHT_MAX, _IN_FLIGHT_LOW)
         self._changed = threading.Condition()
-        self._in_flight = 0
-        self._waiting: deque[tuple[concurrent.futures.Future[PubAck | None], str, Value, dict[str, Any]]] = deque()
+        self._waiting: deque[_Publish] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._is_sending = False
+        self._put_count = self._sent_count = 0  # they leave in the order in which they came
         self._first_failure: BaseException | None = None
+        thread.at_end(self._fail_waiting)
 
     def put(self, subject: str, value: Value, call: dict[str, Any]) -> concurrent.futures.Future[PubAck | None]:
         """The future of one publish; waits for a slot up to the call's time-out."""
         self._thread.check()
+        if not self._slots.take(call["timeout"]):
+            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
+            raise TimedOut(text)
         future: concurrent.futures.Future[PubAck | None] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # on its way: it cannot be cancelled
-        future.add_done_callback(self._release)
+        future.add_done_callback(lambda _: self._slots.give_back())
         with self._changed:
-            self._wait_for_room(call["timeout"])
-            self._in_flight += 1
+            self._put_count += 1
             self._waiting.append((future, subject, value, call))
             start, self._is_sending = not self._is_sending, True
         if start:
@@ -142,44 +169,40 @@ class PublishQueue:
         return future
 
     def wait_until_sent(self, timeout_s: float) -> None:
-        """Return once nothing waits to be sent; raises what failed before it was sent."""
+        """Return once all that was put before has been sent; raises what failed before it was sent."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._is_sending, timeout_s):
-                raise TimedOut(f"{len(self._waiting)} messages could not be sent yet")
+            count = self._put_count
+            if not self._changed.wait_for(lambda: self._sent_count >= count, timeout_s):
+                raise TimedOut(f"{count - self._sent_count} messages could not be sent yet")
             failure, self._first_failure = self._first_failure, None
         if failure is not None:
             raise failure
-
-    def _wait_for_room(self, timeout_s: float) -> None:
-        if self._in_flight < limits.PUBLISHES_IN_FLIGHT_MAX:
-            return
-        # For room for many, not for one: to change threads costs more than to publish.
-        if not self._changed.wait_for(lambda: self._in_flight <= _IN_FLIGHT_LOW, timeout_s):
-            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
-            raise TimedOut(text)
-
-    def _release(self, _: object) -> None:
-        with self._changed:
-            self._in_flight -= 1
-            if self._in_flight == _IN_FLIGHT_LOW:
-                self._changed.notify_all()
 
     def _start(self) -> None:
         self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
         try:
-            while True:
-                with self._changed:
-                    if not self._waiting:
-                        self._is_sending = False
-                        self._changed.notify_all()
-                        return
-                    future, subject, value, call = self._waiting.popleft()
-                await self._send(future, subject, value, call)
+            while (publish := self._next()) is not None:
+                try:
+                    await self._send(*publish)
+                finally:
+                    self._count_sent(1)
         except BaseException:
             self._fail_waiting()
             raise
+
+    def _next(self) -> _Publish | None:
+        with self._changed:
+            if not self._waiting:
+                self._is_sending = False
+                return None
+            return self._waiting.popleft()
+
+    def _count_sent(self, count: int) -> None:
+        with self._changed:
+            self._sent_count += count
+            self._changed.notify_all()
 
     async def _send(
         self, future: concurrent.futures.Future[PubAck | None], subject: str, value: Value, call: dict[str, Any]
@@ -208,6 +231,6 @@ class PublishQueue:
             waiting = list(self._waiting)
             self._waiting.clear()
             self._is_sending = False
-            self._changed.notify_all()
         for future, *_ in waiting:
             future.set_exception(Unavailable("the client was closed before the message was sent"))
+        self._count_sent(len(waiting))

@@ -19,6 +19,8 @@ import pytest
 import penstock
 from penstock.base.errors import OperationalError
 from penstock.client import aio, blocking
+from penstock.client.link import Link
+from penstock.client.threads import LoopThread, PublishQueue
 from penstock.messages import FetchRequest, Request
 from tests.fake_broker import Answer, FakeBroker, columns
 
@@ -246,6 +248,41 @@ def test_closing_in_one_thread_ends_a_read_in_another(broker: FakeBroker, client
     reader.join(5)
     assert not reader.is_alive()
     assert isinstance(ended[0], OperationalError)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_call_whose_loop_ends_first_is_told(is_closed: bool) -> None:
+    gate = threading.Event()
+
+    class Ending(LoopThread):
+        def check(self) -> None:
+            super().check()
+            if is_closed:
+                self.stop()
+            else:  # it ends when the work is handed over, and before it looks at it
+                self.loop.call_soon_threadsafe(gate.wait)
+                self.loop.call_soon_threadsafe(self.loop.stop)
+                threading.Timer(0.05, gate.set).start()
+
+    thread = Ending()
+    with pytest.raises(OperationalError, match="closed"):
+        thread.run(asyncio.Event().wait())
+    thread._thread.join(5)
+
+
+def test_publishes_whose_loop_ends_first_are_told() -> None:
+    gate = threading.Event()
+    thread = LoopThread()
+    publishes = PublishQueue(aio.Client(Link("127.0.0.1:1", "test", "1"), "test", None, {}), thread)
+    thread.loop.call_soon_threadsafe(gate.wait)
+    thread.loop.call_soon_threadsafe(thread.loop.stop)
+    futures = [publishes.put("s", b"x", {"timeout": 5.0}) for _ in range(3)]
+    gate.set()
+    for future in futures:
+        with pytest.raises(penstock.Unavailable, match="closed"):
+            future.result(5)
+    publishes.wait_until_sent(5)
+    thread._thread.join(5)
 
 
 def run_python(code: str, address: str) -> subprocess.CompletedProcess[str]:
