@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import replace
+from itertools import count, pairwise
 
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import Log, LogConfig, LogView
+from penstock.commitlog import Log, LogConfig, LogView, Removal
 from penstock.vfs import Vfs
 
 DIRECTORY = "streams/00000007-orders/0"
 STREAM_ID = 7
 PARTITION = 0
 SMALL = LogConfig(segment_bytes=4096)
+
+_LATE_US = count(10**15, 10**9)
+"""Times after all that tests use, each far behind the one before."""
 
 Message = tuple[int, int, bytes]
 """Offset, timestamp in µs, value."""
@@ -56,6 +60,24 @@ def flush(log: Log) -> None:
     if task is not None:
         task.run()
         log.flushed(task)
+
+
+def retain(log: Log, now_us: int) -> Removal | None:
+    """Tick, as a driver would, up to the removal, which is the caller's to run."""
+    retention = log.tick(now_us)
+    if retention is None:
+        return None
+    retention.run()
+    return log.retained(retention)
+
+
+def give_up_before(log: Log, offset: int) -> Removal | None:
+    """Let retention move log_start to `offset`, or to flushed_end if that is lower."""
+    config = log.config
+    log.configure(replace(config, max_age_us=None, max_bytes=None, max_messages=log.log_end - offset))
+    removal = retain(log, next(_LATE_US))
+    log.configure(config)
+    return removal
 
 
 def messages_in(data: bytes | memoryview) -> Iterator[Message]:

@@ -15,7 +15,7 @@ import pytest
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import Message, append, open_log, read_slices, value_of
+from tests.logs import Message, append, open_log, read_slices, retain, value_of
 
 SUBSETS_PER_BOUNDARY = 3
 CONFIG = LogConfig(segment_bytes=5000, max_messages=30)
@@ -69,7 +69,7 @@ class Workload:
             # From here on a publisher may have been told.
             self.promise.flushed_end = flush.end
             log.flushed(flush)
-            if (removal := log.tick(now_us)) is not None:
+            if (removal := retain(log, now_us)) is not None:
                 self.promise.started = log.log_start
                 removal.run()
                 self.promise.removed_before = log.log_start

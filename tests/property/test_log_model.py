@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.base.errors import RemoteError
-from penstock.commitlog import Flush, LogConfig, LogState, LogView
+from penstock.commitlog import Flush, LogConfig, LogState, LogView, Retention
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import DIRECTORY, Message, append, open_log, read_batches, read_slices
+from tests.logs import DIRECTORY, Message, append, give_up_before, open_log, read_batches, read_slices
 
 CONFIGS = st.builds(
     LogConfig,
@@ -36,6 +36,7 @@ class LogMachine(RuleBasedStateMachine):
         self.durable_start = 0
         self.durable_end = 0
         self.flush: Flush | None = None
+        self.retention: Retention | None = None
         self.kept_view: LogView | None = None
         self.log = open_log(self.vfs, config, now_us=self.now_us)
 
@@ -64,10 +65,24 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.flushed_end == flush.end
         self.durable_end = flush.end
 
-    @rule(run=st.booleans(), step_us=st.integers(0, 10_000_000))
-    def tick(self, run: bool, step_us: int) -> None:
+    @precondition(lambda self: self.retention is None)
+    @rule(step_us=st.integers(0, 10_000_000))
+    def tick(self, step_us: int) -> None:
         self.now_us += step_us
-        removal = self.log.tick(self.now_us)
+        self.retention = self.log.tick(self.now_us)
+
+    @precondition(lambda self: self.retention is not None)
+    @rule()
+    def look_up(self) -> None:
+        assert self.retention is not None
+        self.retention.run()
+
+    @precondition(lambda self: self.retention is not None)
+    @rule(run=st.booleans())
+    def retained(self, run: bool) -> None:
+        retention, self.retention = self.retention, None
+        assert retention is not None
+        removal = self.log.retained(retention)
         assert self.log.log_start >= self.log_start
         self.log_start = self.log.log_start
         if removal is not None and run:
@@ -76,11 +91,13 @@ class LogMachine(RuleBasedStateMachine):
         elif removal is not None:
             self.log.removal_failed(removal)
 
+    @precondition(lambda self: self.retention is None)
     @rule(part=st.floats(0, 1))
-    def truncate_before(self, part: float) -> None:
+    def give_up_before(self, part: float) -> None:
         offset = int(self.log.log_end * part)
-        removal = self.log.truncate_before(offset)
-        self.log_start = max(self.log_start, min(offset, self.log.flushed_end))
+        removal = give_up_before(self.log, offset)
+        assert self.log.log_start == max(self.log_start, min(offset, self.log.flushed_end))
+        self.log_start = self.log.log_start
         if removal is not None:
             removal.run()
             self.durable_start = self.log_start
@@ -193,6 +210,7 @@ class LogMachine(RuleBasedStateMachine):
         self.durable_end = self.log.log_end
 
     def _open(self, vfs: MemoryVfs) -> None:
+        self.retention = None
         self.kept_view = None
         self.vfs = vfs
         self.log = open_log(vfs, self.config, now_us=self.now_us)

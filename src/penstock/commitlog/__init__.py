@@ -20,7 +20,7 @@ from penstock.commitlog.errors import LogMissingError, NotWritableError, Storage
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.recovery import Cut
-from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import Damage
 from penstock.commitlog.tasks import Flush, Removal
 from penstock.commitlog.view import LogView, Slice
@@ -37,6 +37,7 @@ __all__ = [
     "LogView",
     "NotWritableError",
     "Removal",
+    "Retention",
     "Slice",
     "StorageFailedError",
     "StorageFullError",

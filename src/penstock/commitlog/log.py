@@ -19,15 +19,14 @@ from collections.abc import Callable
 from enum import Enum
 
 from penstock.base import limits
-from penstock.base.errors import RemoteError
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import files, retention, segment
+from penstock.commitlog import files, segment
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.lineage import Lineage, LineageEntry
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
-from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment
 from penstock.commitlog.tasks import DirtyFile, Flush, Removal
 from penstock.commitlog.view import LogView
@@ -84,7 +83,9 @@ class Log:
         self._checkpoint_due = False
         self._lineage = Lineage(vfs, directory, ())
         self._roll_at_us = _NEVER
-        self._start_timestamp: tuple[int, int | None] = (-1, None)  # (log_start, its timestamp)
+        self._retention: Retention | None = None  # under way
+        # No message is older. Retention looks up what it is exactly; None: there is no message.
+        self._oldest_us = None if self._log_start == self._log_end else 0
         self._set_roll_time()
 
     @classmethod
@@ -206,6 +207,8 @@ class Log:
             self._undo(lambda: active.file.truncate(active.size_bytes))
             raise storage_error(f"{active.path} cannot be written", error) from error
         active.add(header)
+        if self._log_start == self._log_end:
+            self._oldest_us = header.min_timestamp_us
         if active.count == 1:
             self._set_roll_time()
         self._log_end = header.end_offset
@@ -331,10 +334,10 @@ class Log:
 
     # Time and retention.
 
-    def tick(self, now_us: int) -> Removal | None:
-        """Do what time asks for: roll by age, retention, the checkpoint. Gives a task if log_start has moved.
+    def tick(self, now_us: int) -> Retention | None:
+        """Do what time asks for: roll by age, the checkpoint. Gives a task if messages may have to go.
 
-        After a tick `flush` may have something to do, too. Call it at `next_tick_us`.
+        After a tick `flush` may have something to do, too. Call it about once a second.
         """
         if self.state is not LogState.WRITABLE:
             return None
@@ -349,39 +352,36 @@ class Log:
         assert active is not None
         if active.count and now_us >= self._roll_at_us:
             self._try_roll(active)
-        if now_us - self._retained_us >= _RETENTION_INTERVAL_US:
-            self._retained_us = now_us
-            self._retain(now_us)
-        return self._removal()
+        is_due = now_us - self._retained_us >= _RETENTION_INTERVAL_US and self._is_exceeded(now_us)
+        if self._retention is not None or not (is_due or self._start_moved):
+            return None
+        self._retained_us = now_us
+        self._retention = Retention(
+            self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end
+        )
+        return self._retention
 
-    @property
-    def next_tick_us(self) -> int | None:
-        """When `tick` has something to do (perhaps in the past); None if nothing until the next append or flush."""
+    def _is_exceeded(self, now_us: int) -> bool:
+        age, oldest_us = self._config.max_age_us, self._oldest_us
+        if age is not None and oldest_us is not None and oldest_us < now_us - age:
+            return True
+        return self._config.is_exceeded(messages=self._log_end - self._log_start, size_bytes=self.size_bytes)
+
+    def retained(self, retention: Retention) -> Removal | None:
+        """`retention.run()` returned or raised. Moves log_start, and gives a task if segments are to go with it."""
+        if retention is not self._retention:
+            return None  # the log was closed meanwhile
+        self._retention = None
         if self.state is not LogState.WRITABLE:
             return None
-        due = [self._roll_at_us]
-        if self._checkpoint_dirty:
-            due.append(self._checkpoint_synced_us + _CHECKPOINT_SYNC_INTERVAL_US)
-        if self._start_moved or self._unremoved:
-            due.append(0)
-        config = self._config
-        retention_us = self._retained_us + _RETENTION_INTERVAL_US
-        if self._log_start < self._flushed_end:
-            if config.max_age_us is not None and (oldest := self._start_timestamp_us()) is not None:
-                due.append(max(retention_us, oldest + config.max_age_us + 1))
-            if config.is_exceeded(messages=self._log_end - self._log_start, size_bytes=self.size_bytes):
-                due.append(retention_us)
-        soonest = min(due)
-        return None if soonest == _NEVER else soonest
-
-    def truncate_before(self, offset: int) -> Removal | None:
-        """Give up all messages before `offset` (at most up to flushed_end); durable once the task has run.
-
-        StorageFailedError, NotWritableError.
-        """
-        if self.state is not LogState.WRITABLE:
-            raise NotWritableError(f"{self._directory} is {self._state.value}")
-        self._move_start(min(offset, self._flushed_end))
+        # With a config that has changed meanwhile more may be kept: the next tick looks again.
+        if retention.log_start is not None and retention.config == self._config:
+            try:
+                self._move_start(retention.log_start)
+            except StorageFailedError:
+                return None  # a later tick tries again
+            if retention.oldest_us is not None:
+                self._oldest_us = retention.oldest_us
         return self._removal()
 
     def removal_failed(self, removal: Removal) -> None:
@@ -394,21 +394,6 @@ class Log:
             self._roll(active)
         except StorageFailedError:
             # No harm: the segment goes on as it is, the next tick tries again, and an append reports a full disk.
-            return
-
-    def _retain(self, now_us: int) -> None:
-        config = self._config
-        oldest = self._start_timestamp_us() if config.max_age_us is not None else None
-        expired = oldest is not None and config.max_age_us is not None and oldest < now_us - config.max_age_us
-        if not expired and not config.is_exceeded(messages=self._log_end - self._log_start, size_bytes=self.size_bytes):
-            return
-        try:
-            wanted = retention.log_start_by(
-                config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end
-            )
-            self._move_start(wanted)
-        except (RemoteError, OSError, StorageFailedError):
-            # Nothing was given up. Damage has been noted by the view; a disk that is in trouble is tried again later.
             return
 
     def _move_start(self, log_start: int) -> None:
@@ -442,15 +427,6 @@ class Log:
         paths, self._unremoved = self._unremoved, ()
         return Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
 
-    def _start_timestamp_us(self) -> int | None:
-        if self._start_timestamp[0] != self._log_start or self._start_timestamp[1] is None:
-            try:
-                timestamp_us = self.view().start_timestamp_us()
-            except (RemoteError, OSError):
-                timestamp_us = None  # not known: retention by age waits
-            self._start_timestamp = (self._log_start, timestamp_us)
-        return self._start_timestamp[1]
-
     # Checkpoint, lineage, end.
 
     def checkpoint(self) -> None:
@@ -465,6 +441,7 @@ class Log:
         StorageFailedError if a sync failed; the log is closed nevertheless.
         """
         assert self._flush is None, "a flush is under way"
+        self._retention = None
         try:
             if (flush := self.flush()) is not None:
                 try:

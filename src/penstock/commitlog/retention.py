@@ -3,7 +3,10 @@
 Rules: exact, to the message for age and count and to the batch for bytes; whole segments below it are removed, the
 rest of the space follows when its segment does. Only what is on the disk is given up, so that log_start survives a
 crash. The newest batch is kept whatever `max_bytes` says, because a limit below the size of one message would keep
-nothing.
+nothing. Where the log is to begin is looked up in a disk thread, because it may need an index that is on the disk or,
+where that is lost, the whole segment; the log's own task only acts on the answer.
+
+    tick → Retention.run (disk thread) → retained → Removal.run (disk thread)
 
 | limit          | keeps                                                                     |
 |----------------|---------------------------------------------------------------------------|
@@ -17,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.base.config import StreamConfig
+from penstock.base.errors import RemoteError
 from penstock.commitlog.view import LogView
 
 
@@ -45,6 +49,32 @@ class LogConfig:
         """Whether a log of so many messages and bytes has too many of either."""
         too_many = self.max_messages is not None and messages > self.max_messages
         return too_many or (self.max_bytes is not None and size_bytes > self.max_bytes)
+
+
+class Retention:
+    """Looks up where a log is to begin. Run it in a disk thread; then hand it to `Log.retained` in any case."""
+
+    __slots__ = ("_end", "_now_us", "_size_bytes", "_view", "config", "log_start", "oldest_us")
+
+    def __init__(self, config: LogConfig, view: LogView, *, size_bytes: int, now_us: int, end: int) -> None:
+        self.config = config
+        self.log_start: int | None = None  # None: not known
+        self.oldest_us: int | None = None  # no message from there on is older; None: not known, or there is none
+        self._view = view
+        self._size_bytes = size_bytes
+        self._now_us = now_us
+        self._end = end
+
+    def run(self) -> None:
+        """Look it up. Where the log cannot be read nothing is given up: damage is noted, the rest is tried again."""
+        try:
+            log_start = log_start_by(
+                self.config, self._view, size_bytes=self._size_bytes, now_us=self._now_us, end=self._end
+            )
+            self.oldest_us = self._view.timestamp_us_at(log_start)
+            self.log_start = log_start
+        except (RemoteError, OSError):
+            return
 
 
 def log_start_by(config: LogConfig, view: LogView, *, size_bytes: int, now_us: int, end: int) -> int:

@@ -111,12 +111,12 @@ class LogView:
             kept += segment.size_bytes
         return self.log_start
 
-    def start_timestamp_us(self) -> int | None:
-        """Timestamp of the oldest batch that is kept; None if there is none (or it is damaged)."""
-        if self.log_start >= self.log_end:
+    def timestamp_us_at(self, offset: int) -> int | None:
+        """Timestamp at which the batch begins that holds `offset`; None if there is none (or it is damaged)."""
+        if offset >= self.log_end:
             return None
-        segment = self._segment_of(self.log_start)
-        extent = self._with_entries(segment, lambda entries: _extent_of(entries, self.log_start))
+        segment = self._segment_of(offset)
+        extent = self._with_entries(segment, lambda entries: _extent_of(entries, offset))
         return None if extent is None else extent.min_timestamp_us
 
     def batches(self, start: int, end: int, *, reverse: bool = False) -> Iterator[tuple[BatchHeader, bytes]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.base.errors import OperationalError, PenstockError, RemoteError
+from penstock.base.errors import OperationalError, PenstockError
 from penstock.commitlog import LogState, Removal, Retention
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
@@ -144,11 +144,14 @@ class Upkeep:
         if not partition.flushing:
             remove()
 
-    def close(self, partition: Partition, error: RemoteError) -> None:
-        """Tell who waits, sync, close; blocking. No sync may be under way."""
+    def close(self, partition: Partition) -> None:
+        """Sync, answer who waits for that, close; blocking. No sync may be under way."""
         assert not partition.flushing, partition.stream
-        partition.abandon(error, self._outbox.step)
         try:
             partition.log.close()
         except OperationalError as failure:
             self._outbox.notice(f"stream {partition.stream.name!r}: {failure}")
+            # It is written: to say that it was not would have it written twice.
+            text = f"the broker stopped and could not sync: the message may or may not be stored ({failure})"
+            partition.fail_pending(text, self._outbox.step)
+        partition.advance(self._outbox.step)

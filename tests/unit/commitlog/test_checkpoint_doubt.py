@@ -9,7 +9,7 @@ from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.checkpoint import CheckpointFile
 from penstock.vfs.faulty import FaultyVfs, Kind, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import DIRECTORY, Message, append, flush, open_log, read_slices
+from tests.logs import DIRECTORY, Message, append, flush, open_log, read_slices, retain
 
 
 def closed_log() -> tuple[MemoryVfs, list[Message]]:
@@ -85,7 +85,7 @@ def test_what_retention_left_behind_is_removed_once_log_start_is_durable() -> No
     vfs.watcher = watch
     log = open_log(vfs)
     assert log.log_start == 8
-    removal = log.tick(0)
+    removal = retain(log, 0)
     assert removal is not None
     removal.run()
     assert min(int(name[:20]) for name in disk.list(DIRECTORY) if name[0] == "0") <= 8
@@ -117,7 +117,7 @@ def test_a_power_loss_while_the_last_full_segment_is_removed_leaves_a_log() -> N
     append(log, 3)
     flush(log)
     log.configure(LogConfig(segment_bytes=4096, max_age_us=1))
-    removal = log.tick(10**12)
+    removal = retain(log, 10**12)
     assert removal is not None
     clones: list[MemoryVfs] = []
 

@@ -14,7 +14,7 @@ from penstock.commitlog import LineageEntry, LogConfig, LogState, NotWritableErr
 from penstock.vfs import Vfs
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
-from tests.logs import DIRECTORY, SMALL, append, flush, make_batch, open_log, read_batches, read_slices
+from tests.logs import DIRECTORY, SMALL, append, flush, give_up_before, make_batch, open_log, read_batches, read_slices
 
 
 @pytest.fixture(params=["real", "memory"])
@@ -29,7 +29,6 @@ def test_a_new_log_is_empty_and_durable() -> None:
     assert (log.state, log.damage, log.segment_count) == (LogState.WRITABLE, (), 1)
     assert log.view().slice(0, end=0, bytes_max=1) is None
     assert log.flush() is None
-    assert log.next_tick_us is None
     names = disk.crash_clone().list(DIRECTORY)
     assert "00000000000000000000.arrows" in names
     assert "checkpoint" in names
@@ -124,7 +123,7 @@ def test_offsets_out_of_range_say_what_there_is() -> None:
     log = open_log(MemoryVfs())
     append(log, 10)
     flush(log)
-    log.truncate_before(4)
+    give_up_before(log, 4)
     for offset in (3, 11):
         with pytest.raises(RemoteError, match="from 4 up to, but not including, 10") as caught:
             log.view().slice(offset, end=10, bytes_max=1)
@@ -294,9 +293,6 @@ def test_a_read_only_log_takes_nothing() -> None:
         log.append(*make_batch(2, 1, 0))
     with pytest.raises(NotWritableError):
         log.start_epoch(9)
-    with pytest.raises(NotWritableError):
-        log.truncate_before(1)
     assert log.flush() is None
     assert log.tick(10**12) is None
-    assert log.next_tick_us is None
     log.close()

@@ -20,10 +20,12 @@ from tests.logs import (
     STREAM_ID,
     append,
     flush,
+    give_up_before,
     make_batch,
     open_log,
     read_batches,
     read_slices,
+    retain,
 )
 
 CHECKPOINT = f"{DIRECTORY}/checkpoint"
@@ -74,7 +76,7 @@ def test_an_index_that_a_flush_wrote_for_a_removed_segment_is_removed() -> None:
     wanted += append(log, 1, size_bytes=4000)
     task = log.flush()
     assert task is not None
-    removal = log.truncate_before(8)
+    removal = give_up_before(log, 8)
     assert removal is not None
     removal.run()
     task.run()
@@ -85,7 +87,7 @@ def test_an_index_that_a_flush_wrote_for_a_removed_segment_is_removed() -> None:
     ]
     again = open_log(disk)
     assert read_slices(disk, again.view()) == wanted[8:]
-    removal = again.tick(0)
+    removal = retain(again, 0)
     assert removal is not None
     removal.run()
     names = disk.list(DIRECTORY)

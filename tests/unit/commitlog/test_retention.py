@@ -7,8 +7,9 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig
+from penstock.vfs.faulty import FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import DIRECTORY, append, flush, open_log, read_slices
+from tests.logs import DIRECTORY, append, flush, give_up_before, open_log, read_slices, retain
 
 SECOND_US = 1_000_000
 
@@ -18,7 +19,7 @@ def segments(disk: MemoryVfs) -> list[int]:
 
 
 def tick(log: Log, now_us: int) -> None:
-    if (removal := log.tick(now_us)) is not None:
+    if (removal := retain(log, now_us)) is not None:
         removal.run()
 
 
@@ -107,14 +108,14 @@ def test_log_start_never_goes_back_after_a_crash() -> None:
     for _ in range(20):
         append(log, 1, size_bytes=900)
     flush(log)
-    removal = log.truncate_before(7)
+    removal = give_up_before(log, 7)
     assert removal is not None
     removal.run()
     for keep in (Keep.SYNCED, Keep.ALL):
         assert open_log(disk.crash_clone(keep)).log_start == 7
-    assert log.truncate_before(3) is None
+    assert give_up_before(log, 3) is None
     assert log.log_start == 7
-    removal = log.truncate_before(10**6)
+    removal = give_up_before(log, 10**6)
     assert removal is not None
     assert log.log_start == 20
 
@@ -125,12 +126,12 @@ def test_a_removal_that_a_crash_cut_short_is_finished_at_the_next_start() -> Non
     wanted = [message for _ in range(20) for message in append(log, 1, size_bytes=900)]
     flush(log)
     assert len(segments(disk)) > 5
-    removal = log.truncate_before(15)
+    removal = give_up_before(log, 15)
     assert removal is not None
     log.checkpoint()
     again = open_log(disk)
     assert again.log_start == 15
-    rest = again.tick(0)
+    rest = retain(again, 0)
     assert rest is not None
     rest.run()
     assert segments(disk)[1] > 15 >= segments(disk)[0]
@@ -143,7 +144,7 @@ def test_a_segment_that_is_removed_before_its_index_was_written_leaves_nothing()
     append(log, 3, size_bytes=900)
     flush(log)
     append(log, 1, size_bytes=900)  # rolls
-    removal = log.truncate_before(3)
+    removal = give_up_before(log, 3)
     assert removal is not None
     removal.run()
     flush(log)
@@ -157,7 +158,7 @@ def test_a_reader_of_a_removed_segment_is_told_that_it_is_out_of_range() -> None
         append(log, 1, size_bytes=900)
     flush(log)
     view = log.view()
-    removal = log.truncate_before(15)
+    removal = give_up_before(log, 15)
     assert removal is not None
     removal.run()
     with pytest.raises(RemoteError, match="removed by retention") as caught:
@@ -170,9 +171,7 @@ def test_a_reader_of_a_removed_segment_is_told_that_it_is_out_of_range() -> None
 def test_segments_roll_by_age_so_that_retention_can_follow() -> None:
     disk = MemoryVfs()
     log = open_log(disk, LogConfig(segment_bytes=10**6, segment_age_us=60 * SECOND_US))
-    assert log.next_tick_us is None
     append(log, 1, 100 * SECOND_US)
-    assert log.next_tick_us == 160 * SECOND_US
     tick(log, 160 * SECOND_US - 1)
     assert log.segment_count == 1
     tick(log, 160 * SECOND_US)
@@ -182,20 +181,87 @@ def test_segments_roll_by_age_so_that_retention_can_follow() -> None:
     assert log.segment_count == 3, "an append does not wait for the tick"
 
 
-def test_next_tick_follows_the_limits() -> None:
-    disk = MemoryVfs()
-    log = open_log(disk, LogConfig(segment_bytes=10**6, max_age_us=60 * SECOND_US, max_messages=5))
+def test_retention_looks_nothing_up_while_nothing_can_be_too_old_or_too_much() -> None:
+    log = open_log(MemoryVfs(), LogConfig(segment_bytes=10**6, max_age_us=60 * SECOND_US, max_messages=5))
+    assert log.tick(50 * SECOND_US) is None
     append(log, 3, 100 * SECOND_US)
-    assert log.next_tick_us is None, "nothing is flushed, so nothing can be given up"
+    append(log, 2, 130 * SECOND_US)
     flush(log)
-    assert log.next_tick_us == SECOND_US, "the checkpoint is to be synced"
-    log.tick(2 * SECOND_US)
+    assert log.tick(160 * SECOND_US) is None
+    assert retain(log, 160 * SECOND_US + 1) is not None
+    assert log.log_start == 3
+    append(log, 4, 131 * SECOND_US)
     flush(log)
-    assert log.next_tick_us == 160 * SECOND_US + 1
-    append(log, 3, 101 * SECOND_US)
-    assert log.next_tick_us == 3 * SECOND_US, "too many messages: at the next round of retention"
-    log.tick(3 * SECOND_US)
-    assert log.log_start == 1
+    assert log.tick(161 * SECOND_US) is None, "a second has not passed"
+    assert retain(log, 162 * SECOND_US) is not None, "too many messages"
+    assert log.log_start == 4
+
+
+def test_one_retention_at_a_time_and_none_by_rules_that_have_changed() -> None:
+    log = open_log(MemoryVfs(), LogConfig(segment_bytes=4096, max_messages=2))
+    append(log, 9)
+    flush(log)
+    retention = log.tick(SECOND_US)
+    assert retention is not None
+    assert log.tick(9 * SECOND_US) is None
+    retention.run()
+    log.configure(LogConfig(segment_bytes=4096, max_messages=5))
+    assert log.retained(retention) is None
+    assert log.log_start == 0
+    assert retain(log, 10 * SECOND_US) is not None
+    assert log.log_start == 4
+    late = log.tick(20 * SECOND_US)
+    assert late is None
+    log.configure(LogConfig(segment_bytes=4096, max_messages=1))
+    late = log.tick(20 * SECOND_US)
+    assert late is not None
+    log.close()
+    late.run()
+    assert log.retained(late) is None
+    assert log.log_start == 4
+
+
+def test_what_comes_while_retention_looks_up_is_kept_and_grows_old_in_its_time() -> None:
+    log = open_log(MemoryVfs(), LogConfig(segment_bytes=4096, max_age_us=60 * SECOND_US))
+    append(log, 3, 100 * SECOND_US)
+    flush(log)
+    retention = log.tick(200 * SECOND_US)
+    assert retention is not None
+    append(log, 2, 200 * SECOND_US)
+    flush(log)
+    retention.run()
+    log.retained(retention)
+    assert (log.log_start, log.log_end) == (3, 5)
+    tick(log, 201 * SECOND_US)
+    assert log.log_start == 3
+    tick(log, 260 * SECOND_US)
+    assert log.log_start == 3
+    tick(log, 261 * SECOND_US)
+    assert log.log_start == 5
+
+
+def test_the_task_of_a_log_asks_no_file_for_retention() -> None:
+    """A lost index costs a scan of its whole segment; that is for a disk thread."""
+    disk = MemoryVfs()
+    log = open_log(disk)
+    for number in range(20):
+        append(log, 1, number * SECOND_US, size_bytes=900)
+    log.close()
+    for path in [path for path in disk.files() if path.endswith(".index")]:
+        disk.remove(path)
+    vfs = FaultyVfs(disk)
+    log = open_log(vfs, LogConfig(segment_bytes=4096, max_age_us=10 * SECOND_US, max_messages=18, max_bytes=15_000))
+    read: list[str] = []
+    vfs.watcher = lambda operation: read.append(operation.path) if operation.kind is Kind.READ else None
+    retention = log.tick(26 * SECOND_US)
+    assert retention is not None
+    assert read == []
+    retention.run()
+    assert read != []
+    read.clear()
+    removal = log.retained(retention)
+    assert (log.log_start, read) == (16, [])
+    assert removal is not None
 
 
 def test_the_checkpoint_is_synced_at_most_once_a_second_and_only_if_it_changed() -> None:
