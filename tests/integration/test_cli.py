@@ -100,7 +100,7 @@ def test_what_is_published_is_read_back(run: Run, stream: str) -> None:
     said = run("publish", f"{stream}.a", '{"amount": 42}', "--key", "customer-7", "--header", "Colour=red").stdout
     assert said == f"stored in {stream} at offset 0, on disk\n"
     acked = lines(run("publish", f"{stream}.b", "-", "--json", stdin=b"\xff\x00"))
-    assert acked[0]["ack"]["offset"] == 1
+    assert [(ack["offset"], ack["seq"]) for ack in acked[0]["acks"]] == [(1, 2)]
     run("publish", f"{stream}.a", "--tombstone", "--key", "customer-7")
     first, second, third = lines(run("read", stream))
     assert (first["subject"], first["key"], first["value"]) == (f"{stream}.a", "customer-7", '{"amount": 42}')
@@ -141,6 +141,55 @@ def test_publishing_where_nobody_stores_is_an_error(run: Run) -> None:
     run("publish", "bad subject", "x", code=2)
     run("publish", "a", code=2)
     run("publish", "a", "x", "--header", "nonsense", code=2)
+
+
+def test_what_would_wait_in_vain_for_an_ack_is_said_at_once(run: Run, stream: str) -> None:
+    at_once = ("--timeout", "1h")  # what waits fails the test's own time-out
+    said = run("publish", f"{stream}.a", "x", "--stream", stream[:-1], *at_once, code=1).stderr
+    assert f"there is no stream '{stream[:-1]}'" in said
+    assert f"did you mean {stream}?" in said
+    said = run("publish", "elsewhere", "x", "--stream", stream, *at_once, code=2).stderr
+    assert f"stores {stream}.>" in " ".join(said.split())
+    assert "no stream stores the subject 'elsewhere'" in run("publish", "elsewhere", "x", *at_once, code=1).stderr
+    run("stream", "create", "silent", "silence.>", "--acks", "never")
+    assert "--ack none" in run("publish", "silence.x", "x", *at_once, code=2).stderr
+    run("publish", "silence.x", "x", "--ack", "none")
+    run("stream", "delete", "silent", "--yes")
+    assert "empty key" in run("publish", f"{stream}.a", "x", "--key", "", code=2).stderr
+
+
+def test_every_stream_that_acks_is_shown(run: Run, stream: str) -> None:
+    run("stream", "create", "second", f"{stream}.a")
+    said = run("publish", f"{stream}.a", "x").stdout
+    assert sorted(said.splitlines()) == [f"stored in {name} at offset 0, on disk" for name in ("second", stream)]
+    (acked,) = lines(run("publish", f"{stream}.a", "x", "--json"))
+    assert {ack["stream"]: ack["offset"] for ack in acked["acks"]} == {"second": 1, stream: 1}
+    assert run("publish", f"{stream}.a", "x", "--stream", "second").stdout == "stored in second at offset 2, on disk\n"
+    many = run("publish", f"{stream}.a", "x", "--count", "3")
+    assert "the first ack of each message" in many.stderr
+    run("stream", "delete", "second", "--yes")
+
+
+def test_a_wrong_nats_is_what_the_advice_is_about(run: Run, stream: str) -> None:
+    said = run("publish", f"{stream}.a", "x", "--nats", "nats://127.0.0.1:1", "--timeout", "1s", code=1).stderr
+    assert "NATS" in said
+    assert "--nats URL" in said
+    assert "penstock serve" not in said
+
+
+def test_a_nats_server_taken_for_a_broker_is_recognised(run: Run, broker: ReadyLine) -> None:
+    said = run("status", server=broker.nats.removeprefix("nats://"), code=1).stderr
+    assert "this is a NATS server" in said
+
+
+def test_reading_nothing_says_why(run: Run, stream: str) -> None:
+    assert run("read", stream).stderr == f"no messages: {stream} is empty; --follow waits for what comes\n"
+    run("publish", f"{stream}.a", "x", "--count", "3")
+    assert "--to (offset 1) is not behind --from (offset 2)" in run("read", stream, "--from", "2", "--to", "1").stderr
+    for place in ("latest", "3", "2999-01-01"):
+        assert f"--from is where {stream} ends (offset 3)" in run("read", stream, "--from", place).stderr
+    assert "none from offset 0 to 2 matches" in run("read", stream, "--key", "nobody").stderr
+    assert run("read", stream, "--limit", "0").stderr == ""
 
 
 def test_status(run: Run, broker: ReadyLine, stream: str) -> None:

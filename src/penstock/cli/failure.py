@@ -25,11 +25,16 @@ _ADVICE: dict[str, str] = {
     ErrorCode.READ_ONLY: "`penstock status` says why",
     ErrorCode.STORAGE_FAILED: "look at the broker's disk and its log; reads go on working",
     ErrorCode.OVERLOADED: "try again in a moment, or publish more slowly",
-    ErrorCode.TIMED_OUT: "give it more with --timeout; whether it happened is not known",
+    ErrorCode.TIMED_OUT: "give it more with --timeout",
     ErrorCode.NATS_UNAVAILABLE: "`penstock status` shows the broker's connection to NATS",
     ErrorCode.NATS_REFUSED: "the broker's NATS user needs the permission to subscribe there",
     ErrorCode.UNSUPPORTED_VERSION: "client and broker do not know each other's version: upgrade the older one",
 }
+
+_NATS_GREETING = f"a frame of {int.from_bytes(b'INFO', 'little')} bytes"  # what it says first, taken for a length
+
+# The client library's errors name its parameters.
+_SAID_FOR_PROGRAMS = ("(server=, PENSTOCK_SERVER)", "(--server HOST:PORT, PENSTOCK_SERVER)")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,8 +86,8 @@ def report(error: Exception) -> int:
             sys.stderr.write(f"  - {printable(mistake)}\n")
         return USED_WRONGLY
     say_error(_text(error))
-    if advice := _advice(error):
-        sys.stderr.write(f"  {advice}\n")
+    for advice in filter(None, (*getattr(error, "__notes__", ()), _advice(error))):
+        sys.stderr.write(f"  {printable(advice)}\n")
     return USED_WRONGLY if isinstance(error, ValueError) and not isinstance(error, PenstockError) else FAILED
 
 
@@ -93,6 +98,12 @@ def _config_mistakes(error: Exception) -> list[str]:
         listed = error.details.get("mistakes")
         return [str(one) for one in listed] if isinstance(listed, list | tuple) else error.message.splitlines()
     return []
+
+
+def say_note(text: str) -> None:
+    """One line on stderr beside the data: nothing failed."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
 
 
 def say_error(text: str) -> None:
@@ -114,17 +125,22 @@ def printable(text: str) -> str:
 def _text(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, PenstockError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return (error.message if isinstance(error, RemoteError) else str(error)) or type(error).__name__
+    text = (error.message if isinstance(error, RemoteError) else str(error)) or type(error).__name__
+    return text.replace(*_SAID_FOR_PROGRAMS)
 
 
 def _advice(error: Exception) -> str:
     if isinstance(error, RemoteError):
+        if _NATS_GREETING in error.message:
+            return "this is a NATS server; a broker listens at a port of its own, 7422 if nothing else is said"
         return _ADVICE.get(error.code, "")
     if (
         isinstance(error, OperationalError)
         and isinstance(error, ConnectionError)
         and "penstock serve" not in str(error)
     ):
+        if "NATS" in str(error):
+            return "--nats URL says where to publish, --nats-creds as whom; `penstock status` shows the broker's NATS"
         return "start a broker with `penstock serve`, or say where one is with --server HOST:PORT or PENSTOCK_SERVER"
     if isinstance(error, CorruptionError):
         return "nothing was deleted; `penstock dump FILE` shows what is there"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -61,14 +62,34 @@ Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for 
 DEFAULT_TIMEOUT = "10s"
 
 
-def connected(ctx: typer.Context, server: str | None, timeout: str, **options: Any) -> tuple[Client, float]:
-    """A client of the broker that was named (to be used in `with`), and the time-out in seconds."""
+@contextmanager
+def connected(ctx: typer.Context, server: str | None, timeout: str, **options: Any) -> Iterator[tuple[Client, float]]:
+    """A client of the broker that was named, and the time-out in seconds."""
     from penstock.client import blocking
+    from penstock.client.errors import StreamNotFound
 
     seconds = _seconds(timeout)
     found = ctx.find_object(Globals)
     at = server or (found.server if found else None)
-    return blocking.connect(at, name="penstock-cli", timeout=seconds, **options), seconds
+    with blocking.connect(at, name="penstock-cli", timeout=seconds, **options) as client:
+        try:
+            yield client, seconds
+        except StreamNotFound as error:
+            for note in _similar(client, str(error.details.get("stream") or "")):
+                error.add_note(note)
+            raise
+
+
+def _similar(client: Client, name: str) -> list[str]:
+    """What may have been meant; nothing if there is nothing like it, or nobody answers."""
+    from penstock.base.errors import PenstockError
+
+    known: list[str] = []
+    with suppress(PenstockError, OSError):
+        known = [info.name for info in client.streams(timeout=_COMPLETION_TIMEOUT_S)] if name else []
+    folded = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=3)
+    return [f"did you mean {' or '.join(folded[one] for one in close)}?"] if close else []
 
 
 def complete_stream(incomplete: str) -> list[str]:

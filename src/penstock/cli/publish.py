@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.config import Acks
 from penstock.base.subjects import subject_mistake
 from penstock.cli import output
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say_note
 from penstock.cli.options import (
     CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
@@ -27,6 +28,7 @@ from penstock.cli.options import (
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from penstock.client.blocking import Client
     from penstock.client.values import PubAck
 
 EXAMPLES = examples(
@@ -88,27 +90,66 @@ def publish(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Publish messages through NATS, as any NATS client would, and show their acks."""
+    """Publish messages through NATS, as any NATS client would, and show their acks.
+
+    Where several streams store the subject, each acks a single message; of many the first ack counts.
+    """
     _check(subject, value, key, lines, count, tombstone, ack)
-    options: dict[str, Any] = {"key": key, "headers": _headers(header or []), "stream": stream, "ack": ack}
+    options: dict[str, Any] = {"key": key, "headers": _headers(header or [])}
     values = _values(value, lines=lines, count=count, tombstone=tombstone)
     urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
     nats_options = {"user_credentials": nats_creds} if nats_creds else None
-    client, seconds = connected(ctx, server, timeout, nats=urls, nats_options=nats_options)
-    options["timeout"] = seconds
-    with client:
-        if lines or count > 1:
-            _publish_many(client, subject, values, options, as_json=as_json, total=None if lines else count)
-            return
-        got = client.publish(subject, next(values), **options)
+    with connected(ctx, server, timeout, nats=urls, nats_options=nats_options) as (client, seconds):
+        options["timeout"] = seconds
+        acking = _who_acks(client, subject, stream, ack, seconds)
+        if ack == "all" and len(acking) > 1 and not lines and count == 1:
+            acks = list(client.publish_to_all(subject, next(values), **options).values())
+        else:
+            if len(acking) > 1:
+                say_note(f"{' and '.join(acking)} store {subject}: the first ack of each message is waited for")
+            options |= {"stream": stream, "ack": ack}
+            if lines or count > 1:
+                _publish_many(client, subject, values, options, as_json=as_json, total=None if lines else count)
+                return
+            got = client.publish(subject, next(values), **options)
+            acks = [] if got is None else [got]
+    _show(subject, acks, as_json=as_json)
+
+
+def _who_acks(client: Client, subject: str, stream: str | None, ack: str, timeout: float) -> list[str]:
+    """The streams that will ack a message; says at once what an ack would be waited for in vain for."""
+    from penstock.base.errors import ErrorCode
+    from penstock.client.errors import StreamNotFound
+
+    found = client.streams_for(subject, timeout=timeout)
+    if stream is not None:
+        info = client.stream(stream, timeout=timeout)
+        if info.stream_id not in {one.stream_id for one in found}:
+            raise ValueError(f"stream {stream} stores {info.subject}, which does not cover {subject}")
+        found = [info]
+    if ack == "none":
+        return []
+    if not found:
+        text = f"no stream stores the subject {subject!r}; make one with `penstock stream create NAME SUBJECT`"
+        raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
+    acking = [info.name for info in found if info.config.acks is Acks.REPLY]
+    if not acking:
+        silent = " and ".join(f"{info.name} (--acks {info.config.acks})" for info in found)
+        raise ValueError(f"what stores {subject} sends no acks: {silent}; publish with --ack none")
+    return acking
+
+
+def _show(subject: str, acks: list[PubAck], *, as_json: bool) -> None:
     if as_json:
-        output.print_json({"ack": None if got is None else got._asdict()})
-    elif got is None:
+        # `seq` is what a JetStream client is told: it counts from 1.
+        output.print_json({"acks": [{**one._asdict(), "seq": one.offset + 1} for one in acks]})
+        return
+    if not acks:
         typer.echo(f"published on {subject}; no ack was asked for")
-    else:
-        safely = "" if got.fsynced is None else ", on disk" if got.fsynced else ", in the page cache"
-        again = " (a duplicate: stored before)" if got.duplicate else ""
-        typer.echo(f"stored in {got.stream} at offset {got.offset}{safely}{again}")
+    for one in acks:
+        safely = "" if one.fsynced is None else ", on disk" if one.fsynced else ", in the page cache"
+        again = " (a duplicate: stored before)" if one.duplicate else ""
+        typer.echo(f"stored in {one.stream} at offset {one.offset}{safely}{again}")
 
 
 def _check(
@@ -120,6 +161,8 @@ def _check(
         raise typer.BadParameter(f"--ack {ack!r} is none of all, leader, none")
     if tombstone and (value is not None or lines):
         raise typer.BadParameter("a tombstone has no value")
+    if key == "":
+        raise typer.BadParameter("an empty key cannot be published; leave --key out for none")
     if tombstone and key is None:
         raise typer.BadParameter("a tombstone says that a key is gone: give --key")
     if value is None and not tombstone:
@@ -152,7 +195,7 @@ def _values(value: str | None, *, lines: bool, count: int, tombstone: bool) -> I
 
 
 def _publish_many(
-    client: Any,
+    client: Client,
     subject: str,
     values: Iterator[bytes | None],
     options: dict[str, Any],

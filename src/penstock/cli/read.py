@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import output, places
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say_note
+from penstock.cli.following import BATCH_ROWS_MAX, following
 from penstock.cli.options import (
+    CONNECTION_PANEL,
     DEFAULT_TIMEOUT,
     Debug,
     Server,
     StreamArgument,
-    Timeout,
     connected,
     examples,
 )
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.blocking import Client
-    from penstock.client.values import Start
+    from penstock.client.values import OffsetAt, Start
+    from penstock.messages import StreamInfo
+
+    Batches = Generator[pa.RecordBatch, None, None]
 
 EXAMPLES = examples(
     "penstock read orders",
@@ -38,7 +42,6 @@ EXAMPLES = examples(
     "# for pandas, Polars, DuckDB, ...",
     "penstock read orders --format arrow > orders.arrows",
 )
-_BATCH_ROWS_MAX = 10_000
 
 
 class Format(StrEnum):
@@ -70,6 +73,17 @@ _Shape = Annotated[
     ),
 ]
 
+_ReadTimeout = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="How long to wait for the broker.  Default: 10s; with --follow for ever, once it has begun.",
+        rich_help_panel=CONNECTION_PANEL,
+        show_default=False,
+    ),
+]
+
 
 @clearly
 def read(
@@ -92,7 +106,7 @@ def read(
         str | None, typer.Option("--subject", metavar="PATTERN", help="Only subjects that match, such as 'orders.*'.")
     ] = None,
     server: Server = None,
-    timeout: Timeout = DEFAULT_TIMEOUT,
+    timeout: _ReadTimeout = None,
     debug: Debug = False,
 ) -> None:
     """Read messages from a stream.
@@ -101,6 +115,8 @@ def read(
     key_base64, headers_base64. A value of null is a tombstone.
 
     Filters (--key, --subject) are applied here, not by the broker.
+
+    With --follow an outage of the broker is waited out, and told on stderr.
     """
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
     if chosen is Format.ARROW and sys.stdout.isatty():
@@ -109,37 +125,68 @@ def read(
     to_place = None if end is None else places.parse_place(end)
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
-    client, seconds = connected(ctx, server, timeout)
-    with client:
-        begin = _start(client, stream, from_place, seconds)
-        stop = None if to_place is None else _start(client, stream, to_place, seconds)
-        source = client.read(stream, begin, end=stop, follow=follow, batch_rows_max=_BATCH_ROWS_MAX, timeout=seconds)
-        with closing(source):
-            batches = source if follow else _with_progress(client, stream, begin, source, seconds)
-            _print(_limited(_chosen(batches, key, subject), limit), chosen)
+    with connected(ctx, server, timeout or DEFAULT_TIMEOUT) as (client, seconds):
+        info = client.stream(stream, timeout=seconds)
+        begin = _place(client, info, from_place, seconds)
+        stop = None if to_place is None else _offset(client, info, to_place, seconds)
+        if follow:
+            batches = following(client, info, begin.offset, stop, seconds, for_ever=timeout is None)
+        else:
+            source = client.read(info, begin.offset, end=stop, batch_rows_max=BATCH_ROWS_MAX, timeout=seconds)
+            batches = _with_progress(begin, source)
+        seen = _Seen()
+        with closing(batches):
+            _print(seen.counted(_limited(_chosen(batches, key, subject), limit)), chosen)
+    if not (seen.rows or follow or limit == 0):
+        say_note(f"no messages: {_why_nothing(info.name, begin, stop)}")
 
 
-def _start(client: Client, stream: str, place: Start | places.LastMessages, timeout: float) -> Start:
-    if not isinstance(place, places.LastMessages):
-        return place
+def _place(client: Client, info: StreamInfo, place: Start | places.LastMessages, timeout: float) -> OffsetAt:
     from penstock.client.values import LATEST
 
-    at = client.offsets(stream, LATEST, timeout=timeout)
-    return max(at.log_start, at.committed_end - place.message_count)
+    if not isinstance(place, places.LastMessages):
+        return client.offsets(info, place, timeout=timeout)
+    end = client.offsets(info, LATEST, timeout=timeout)
+    return end._replace(offset=max(end.log_start, end.committed_end - place.message_count))
 
 
-def _with_progress(
-    client: Client, stream: str, begin: Start, batches: Iterator[pa.RecordBatch], timeout: float
-) -> Iterator[pa.RecordBatch]:
-    """`batches`, with a bar where the messages themselves go elsewhere than to the terminal."""
-    if sys.stdout.isatty() or not sys.stderr.isatty():
-        yield from batches
-        return
-    at = client.offsets(stream, begin, timeout=timeout)
-    with output.progress("Reading", at.committed_end - at.offset) as advance:
+def _offset(client: Client, info: StreamInfo, place: Start | places.LastMessages, timeout: float) -> int:
+    # An offset that is not there yet is a fine end.
+    return place if isinstance(place, int) else _place(client, info, place, timeout).offset
+
+
+def _why_nothing(name: str, begin: OffsetAt, stop: int | None) -> str:
+    if begin.log_start == begin.committed_end:
+        return f"{name} is empty; --follow waits for what comes"
+    if begin.offset >= begin.committed_end:
+        return f"--from is where {name} ends (offset {begin.committed_end}); --follow waits for what comes"
+    if stop is not None and stop <= begin.offset:
+        return f"--to (offset {stop}) is not behind --from (offset {begin.offset})"
+    return f"none from offset {begin.offset} to {min(stop or begin.committed_end, begin.committed_end) - 1} matches"
+
+
+class _Seen:
+    """How many rows have gone by."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            advance(batch.column("offset")[-1].as_py() + 1 - at.offset)
+            self.rows += batch.num_rows
             yield batch
+
+
+def _with_progress(at: OffsetAt, source: Batches) -> Batches:
+    """The batches, with a bar where the messages themselves go elsewhere than to the terminal."""
+    with closing(source):
+        if sys.stdout.isatty() or not sys.stderr.isatty():
+            yield from source
+            return
+        with output.progress("Reading", at.committed_end - at.offset) as advance:
+            for batch in source:
+                advance(batch.column("offset")[-1].as_py() + 1 - at.offset)
+                yield batch
 
 
 def _chosen(batches: Iterator[pa.RecordBatch], key: str | None, subject: str | None) -> Iterator[pa.RecordBatch]:

@@ -31,8 +31,7 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Show how a broker fares: NATS, streams, gaps, damage."""
-    client, seconds = connected(ctx, server, timeout)
-    with client:
+    with connected(ctx, server, timeout) as (client, seconds):
         state = client.status(timeout=seconds)
         infos = client.streams(timeout=seconds)
     if as_json:

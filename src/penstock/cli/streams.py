@@ -177,8 +177,7 @@ def _create(
     The same command again changes nothing; another config for a name that is taken is refused.
     """
     config = _parsed(fields)
-    client, seconds = connected(ctx, server, timeout)
-    with client:
+    with connected(ctx, server, timeout) as (client, seconds):
         before = {info.stream_id for info in client.streams(timeout=seconds)}
         info = client.create_stream(name, subject, timeout=seconds, **config)
     what = "was there already" if info.stream_id in before else "created"
@@ -203,8 +202,7 @@ def _alter(
     changes = _parsed(fields)
     if not changes:
         raise typer.BadParameter("nothing to change: give at least one option, such as --max-age 7d")
-    client, seconds = connected(ctx, server, timeout)
-    with client:
+    with connected(ctx, server, timeout) as (client, seconds):
         info = client.alter_stream(name, timeout=seconds, **changes)
     config = shown_config(info)
     flags = {field.name: field.flag.removeprefix("--") for field in FIELDS}
@@ -223,8 +221,7 @@ def list_streams(
     debug: Debug = False,
 ) -> None:
     """List all streams."""
-    client, seconds = connected(ctx, server, timeout)
-    with client:
+    with connected(ctx, server, timeout) as (client, seconds):
         infos = client.streams(timeout=seconds)
     if as_json:
         for info in infos:
@@ -245,8 +242,7 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Show one stream: its config, what it holds, what is wrong with it."""
-    client, seconds = connected(ctx, server, timeout)
-    with client:
+    with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(name, timeout=seconds)
     if as_json:
         output.print_json(info)
@@ -267,8 +263,7 @@ def find(
     debug: Debug = False,
 ) -> None:
     """Find the streams that store a subject: who will ack what is published there."""
-    client, seconds = connected(ctx, server, timeout)
-    with client:
+    with connected(ctx, server, timeout) as (client, seconds):
         infos = client.streams_for(subject, timeout=seconds)
     if as_json:
         for info in infos:
@@ -293,8 +288,7 @@ def delete(
     debug: Debug = False,
 ) -> None:
     """Delete a stream and all its messages. Asks first."""
-    client, seconds = connected(ctx, server, timeout)
-    with client:
+    with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(name, timeout=seconds)
         if not yes:
             count = sum(part.committed_end - part.log_start for part in info.partitions)

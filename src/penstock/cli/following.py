@@ -1,0 +1,68 @@
+"""Following a stream through outages of its broker, told on stderr: once when it goes, once when it is back.
+
+Rules: nothing is skipped and nothing comes twice: what is read next follows on what was read last. A stream that was
+deleted and made again meanwhile is another one: StreamChanged ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import OperationalError
+from penstock.cli.failure import say_note
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client.blocking import Client
+    from penstock.messages import StreamInfo
+
+BATCH_ROWS_MAX = 10_000
+
+
+def following(
+    client: Client, info: StreamInfo, begin: int, stop: int | None, timeout_s: float, *, for_ever: bool
+) -> Generator[pa.RecordBatch, None, None]:
+    """The batches from offset `begin` on; without `for_ever` an outage longer than the time-out ends it."""
+    from penstock.client.errors import TimedOut, Unavailable
+
+    at = begin
+    last: pa.Scalar | None = None
+    while True:
+        source = client.read(info, at, end=stop, follow=True, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout_s)
+        try:
+            with closing(source):
+                for batch in source:
+                    at = batch.column("offset")[-1].as_py() + 1
+                    last = batch.column("timestamp")[-1]
+                    yield batch
+            return
+        except (Unavailable, TimedOut) as error:
+            if not for_ever:
+                raise
+            reason = error.message if isinstance(error, TimedOut) else str(error)
+            say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
+        _wait_until_back(client, info, timeout_s)
+        _check_same_log(client, info, at - 1, last, timeout_s)
+        say_note(f"the broker at {client.server} answers again; going on at offset {at}")
+
+
+def _wait_until_back(client: Client, info: StreamInfo, timeout_s: float) -> None:
+    from penstock.client.errors import TimedOut, Unavailable
+    from penstock.client.values import EARLIEST
+
+    while True:
+        with suppress(Unavailable, TimedOut):  # after it has tried to connect for as long as it had
+            client.offsets(info, EARLIEST, timeout=timeout_s)
+            return
+
+
+def _check_same_log(client: Client, info: StreamInfo, offset: int, last: pa.Scalar | None, timeout_s: float) -> None:
+    """OperationalError if what was read last, with the timestamp `last`, is no longer what lies at `offset`."""
+    from penstock.client.errors import MessageNotFound, OffsetOutOfRange
+
+    with suppress(OffsetOutOfRange, MessageNotFound):  # retention took it, or the log ends before it: reading on tells
+        if last is not None and client.get(info, offset, timeout=timeout_s).timestamp_us != last.value:
+            raise OperationalError(f"stream {info.name} began anew meanwhile: offset {offset} is another message now")
