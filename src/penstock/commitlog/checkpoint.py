@@ -113,7 +113,7 @@ class CheckpointFile:
     def write(self, checkpoint: Checkpoint) -> None:
         """Write the next slot (its sequence is set here), or raise OSError; the other slot is as it was."""
         sequence = self._sequence + 1
-        file = self._vfs.open(self._path, create=True)
+        file = self._vfs.open(self._path, create=True, make_folders=False)
         try:
             file.write_at(sequence % SLOTS * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
         finally:

@@ -86,7 +86,7 @@ def read(vfs: Vfs, directory: str) -> Read:
 def rewrite(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
     """Put a new file in the place of the old one, at once and durably."""
     path = f"{directory}/{files.LINEAGE}"
-    file = vfs.open(f"{path}.new", create=True)
+    file = vfs.open(f"{path}.new", create=True, make_folders=False)
     try:
         file.truncate(0)
         file.write_at(0, b"".join(map(pack_entry, entries)))
@@ -115,7 +115,7 @@ def _mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]
     finally:
         file.close()
     if len(rest) >= ENTRY_BYTES and any(rest):
-        side = vfs.open(files.side_path(vfs, path, position), create=True)
+        side = vfs.open(files.side_path(vfs, path, position), create=True, make_folders=False)
         try:
             side.write_at(0, rest)
             side.sync()
@@ -134,28 +134,19 @@ class Lineage:
         self._directory = directory
         self.entries = tuple(entries)
 
-    def start(self, entry: LineageEntry) -> None:
-        """Write one more leadership (not yet synced), or raise OSError."""
+    def start(self, entry: LineageEntry) -> File:
+        """Write one more leadership, or raise OSError. Gives the file, which the caller is to sync and to close."""
         kept = self.entries
         if kept and kept[-1].start_offset == entry.start_offset:
             kept = kept[:-1]
-        file = self._open(create=True)
+        file = self._vfs.open(f"{self._directory}/{files.LINEAGE}", create=True, make_folders=False)
         try:
             file.write_at(len(kept) * ENTRY_BYTES, pack_entry(entry))
-        finally:
+        except OSError:
             file.close()
+            raise
         self.entries = (*kept, entry)
-
-    def sync(self) -> None:
-        """Return once what was written survives a power loss."""
-        file = self._open()
-        try:
-            file.sync()
-        finally:
-            file.close()
-
-    def _open(self, *, create: bool = False) -> File:
-        return self._vfs.open(f"{self._directory}/{files.LINEAGE}", create=create)
+        return file
 
 
 def still_needed(entries: tuple[LineageEntry, ...], log_start: int, log_end: int) -> tuple[LineageEntry, ...]:

@@ -30,7 +30,7 @@ from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment
 from penstock.commitlog.tasks import DirtyFile, Flush, Removal
 from penstock.commitlog.view import LogView
-from penstock.vfs import Buffer, Vfs
+from penstock.vfs import Buffer, File, Folder, Vfs
 
 _NEVER = 2**63 - 1
 _CHECKPOINT_SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
@@ -73,8 +73,9 @@ class Log:
         self._flushed_at = (0, 0) if self._active is None else (self._active.base_offset, self._active.size_bytes)
         self._unflushed: list[tuple[ActiveSegment, Segment]] = []  # sealed since the last flush
         self._flush: Flush | None = None
-        self._names_dirty = False
-        self._lineage_dirty = False
+        # What the next flush has to sync beside segments: open already, so that it cannot fail for want of descriptors.
+        self._names: Folder | None = None
+        self._lineage_file: File | None = None
         self._unremoved = found.retired
         self._start_moved = bool(found.retired)
         self._checkpoint = CheckpointFile(vfs, directory, found.checkpoint.sequence if found.checkpoint else 0)
@@ -220,14 +221,21 @@ class Log:
             raise NotWritableError(f"{self._directory} is {self._state.value}")
         assert leader_epoch > self._leader_epoch, (leader_epoch, self._leader_epoch)
         try:
-            self._lineage.start(LineageEntry(leader_epoch, self._log_end))
+            self._open_names()
+            file = self._lineage.start(LineageEntry(leader_epoch, self._log_end))
         except OSError as error:
             raise storage_error(f"the lineage of {self._directory} cannot be written", error) from error
         self._leader_epoch = leader_epoch
-        self._lineage_dirty = self._names_dirty = True
+        _close(self._lineage_file)
+        self._lineage_file = file
+
+    def _open_names(self) -> None:
+        if self._names is None:
+            self._names = self._vfs.open_folder(self._directory)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         try:
+            self._open_names()
             new = segment.create(self._vfs, self._directory, self._log_end, *self._ids)
         except OSError as error:
             # A file of that name would stand in the way once the old segment goes on.
@@ -238,7 +246,6 @@ class Log:
         self._sealed_bytes += active.size_bytes
         self._unflushed.append((active, sealed))
         self._active = new
-        self._names_dirty = True
         self._set_roll_time()
         return new
 
@@ -261,26 +268,30 @@ class Log:
         if self._flush is not None or self._state is LogState.FENCED or active is None:
             return None
         has_bytes = self._log_end != self._flushed_end or bool(self._unflushed)
-        if not (has_bytes or self._names_dirty or self._checkpoint_due):
+        if not (has_bytes or self._names is not None or self._checkpoint_due):
             return None
-        dirty = [DirtyFile(one.file, *one.take_places(), sealed) for one, sealed in self._unflushed]
-        if has_bytes or self._names_dirty:
-            dirty.append(DirtyFile(active.file, *active.take_places(), None))
+        dirty = [
+            DirtyFile(one.file, *one.take_places(), sealed, has_news=sealed.end_offset > self._flushed_end)
+            for one, sealed in self._unflushed
+        ]
+        if has_bytes or self._names is not None:
+            has_news = self._log_end > max(self._flushed_end, active.base_offset)
+            dirty.append(DirtyFile(active.file, *active.take_places(), None, has_news=has_news))
         self._flush = Flush(
             self._vfs,
-            self._directory,
             tuple(dirty),
             end=self._log_end,
             end_position=active.size_bytes,
             segment_base=active.base_offset,
-            sync_first=self._lineage.sync if self._lineage_dirty else None,
-            sync_names=self._names_dirty,
+            lineage=self._lineage_file,
+            names=self._names,
             sync_last=self._checkpoint.sync if self._checkpoint_due else None,
             # An index would vouch for the damage at the next start; without it, that start reads the segment.
             indexes=self.state is LogState.WRITABLE,
         )
         self._unflushed = []
-        self._names_dirty = self._lineage_dirty = self._checkpoint_due = False
+        self._names = self._lineage_file = None
+        self._checkpoint_due = False
         return self._flush
 
     def flushed(self, flush: Flush) -> None:
@@ -455,10 +466,9 @@ class Log:
         except OSError as error:
             raise storage_error(f"{self._directory} cannot be closed cleanly", error) from error
         finally:
-            for one, _ in self._unflushed:
-                one.file.close()
-            if self._active is not None:
-                self._active.file.close()
+            active_file = None if self._active is None else self._active.file
+            for opened in (*(one.file for one, _ in self._unflushed), active_file, self._names, self._lineage_file):
+                _close(opened)
 
     def _save_checkpoint(self) -> None:
         self._checkpoint_dirty = True
@@ -486,3 +496,8 @@ class Log:
         if self._state is LogState.WRITABLE:
             entries = lineages.recover(self._vfs, self._directory, found, self._log_start, self._log_end)
         self._lineage = Lineage(self._vfs, self._directory, entries)
+
+
+def _close(opened: File | Folder | None) -> None:
+    if opened is not None:
+        opened.close()

@@ -166,7 +166,7 @@ def complete_damage(scan: Scan, path: str, end_offset: int) -> None:
 
 def write_index(vfs: Vfs, segment_path: str, entries: bytes | bytearray) -> None:
     """Make the index file hold exactly `entries`, touching it only if it does not; or OSError. Not synced."""
-    file = vfs.open(files.index_path(segment_path), create=True)
+    file = vfs.open(files.index_path(segment_path), create=True, make_folders=False)
     try:
         if file.size() != len(entries) or file.read_at(0, len(entries)) != entries:
             file.write_at(0, entries)

@@ -166,7 +166,7 @@ class Recovery:
         if point is None:
             if self._must_exist:
                 raise LogMissingError(f"{self._directory}: the log that was made here is gone, no segment is there")
-            out.active = create(self._vfs, self._directory, 0, *self._ids)
+            out.active = create(self._vfs, self._directory, 0, *self._ids, make_folders=True)
             out.active.file.sync()
             self._vfs.sync_dir(self._directory)
             return
@@ -394,7 +394,7 @@ class Recovery:
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
 
     def _copy(self, source: File, position: int, end_position: int, side_path: str) -> None:
-        target = self._vfs.open(side_path, create=True)
+        target = self._vfs.open(side_path, create=True, make_folders=False)
         try:
             start = position
             while position < end_position:

@@ -142,12 +142,14 @@ class ActiveSegment:
         return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries)
 
 
-def create(vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int) -> ActiveSegment:
+def create(
+    vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int, *, make_folders: bool = False
+) -> ActiveSegment:
     """A new, empty segment file with its schema message, not synced; or OSError.
 
     A file of that name holds nothing but what an earlier attempt left behind, and is written anew.
     """
-    file = vfs.open(files.segment_path(directory, base_offset), create=True)
+    file = vfs.open(files.segment_path(directory, base_offset), create=True, make_folders=make_folders)
     try:
         file.truncate(0)
         file.write_at(0, schema_message(stream_id, partition))

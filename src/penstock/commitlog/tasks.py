@@ -1,32 +1,37 @@
 """What a log hands to a disk thread: flushing and removing. Each task touches only what it was given.
 
 Rules: the log goes on while a task runs. A flush that fails is not tried again: after a failed fdatasync the kernel may
-have dropped the bytes and still report success the next time. What only saves work at the next start (the index, the
-checkpoint) may fail without consequence.
+have dropped the bytes and still report success the next time. So nothing else may make it fail: all that it must sync
+is open before its bytes are accepted. What only saves work at the next start (the index, the checkpoint) may fail
+without consequence. A file that was removed or moved under a running broker takes no acked rows with it: no later start
+would find them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.commitlog import files
 from penstock.commitlog.index import ENTRY_BYTES, pack_entries
 from penstock.commitlog.segment import Places, Segment
-from penstock.vfs import File, Vfs
+from penstock.vfs import File, Folder, Vfs
 
 
 class DirtyFile(NamedTuple):
     """A segment with bytes that may not be on the disk, and the entries that its index lacks.
 
-    `sealed` is the segment as readers see it, once it is sealed; its file is closed after the flush.
+    `sealed` is the segment as readers see it, once it is sealed; its file is closed after the flush. With `has_news`
+    some of its rows were never synced; of a file without, retention may take the name at any time.
     """
 
     file: File
     first_entry: int
     places: Places
     sealed: Segment | None
+    has_news: bool
 
 
 class Flush:
@@ -35,28 +40,27 @@ class Flush:
     Run it in a disk thread, once; then hand it to `Log.flushed` or, with the OSError, to `Log.flush_failed`.
     """
 
-    __slots__ = ("_directory", "_dirty", "_indexes", "_sync_first", "_sync_last", "_sync_names", "_vfs", "end",
-                 "end_position", "indexed", "segment_base")  # fmt: skip
+    __slots__ = ("_dirty", "_indexes", "_lineage", "_names", "_sync_last", "_vfs", "end", "end_position", "indexed",
+                 "segment_base")  # fmt: skip
 
     def __init__(
         self,
         vfs: Vfs,
-        directory: str,
         dirty: tuple[DirtyFile, ...],
         *,
         end: int,
         end_position: int,
         segment_base: int,
-        sync_first: Callable[[], None] | None,
-        sync_names: bool,
+        lineage: File | None,
+        names: Folder | None,
         sync_last: Callable[[], None] | None,
         indexes: bool,
     ) -> None:
+        """`lineage` and `names` are open, and closed by `run`."""
         self._vfs = vfs
-        self._directory = directory
         self._dirty = dirty
-        self._sync_first = sync_first
-        self._sync_names = sync_names
+        self._lineage = lineage
+        self._names = names
         self._sync_last = sync_last
         self._indexes = indexes
         self.end = end
@@ -71,21 +75,32 @@ class Flush:
 
     def run(self) -> None:
         """Sync; OSError if the disk refuses, and then nothing is known of what was to be flushed."""
-        if self._sync_first is not None:
-            self._sync_first()
-        for dirty in self._dirty:
-            dirty.file.sync()
-        if self._sync_names:
-            self._vfs.sync_dir(self._directory)
+        try:
+            self._sync()
+        finally:
+            for opened in (self._lineage, self._names):
+                if opened is not None:
+                    opened.close()
         if self._indexes:
             self.indexed = frozenset(dirty.file.path for dirty in self._dirty if self._write_index(dirty))
         if self._sync_last is not None:
             with contextlib.suppress(OSError):
                 self._sync_last()
 
+    def _sync(self) -> None:
+        if self._lineage is not None:
+            self._lineage.sync()
+        for dirty in self._dirty:
+            dirty.file.sync()
+        if self._names is not None:
+            self._names.sync()
+        for dirty in self._dirty:
+            if dirty.has_news and not dirty.file.has_its_name():
+                raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", dirty.file.path)
+
     def _write_index(self, dirty: DirtyFile) -> bool:
         try:
-            file = self._vfs.open(files.index_path(dirty.file.path), create=True)
+            file = self._vfs.open(files.index_path(dirty.file.path), create=True, make_folders=False)
             try:
                 file.write_at(dirty.first_entry * ENTRY_BYTES, pack_entries(dirty.places))
                 if dirty.sealed is not None:
