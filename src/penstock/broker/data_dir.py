@@ -1,17 +1,23 @@
 """The data directory: whose it is, which format it has, and that one broker at a time uses it.
 
     penstock.json   {"format": 1, "id": "<random, made once>"}
-    LOCK            held with flock(2) while a broker runs; holds its process id, for people
+    LOCK            holds the process id of the broker that runs, for people
+
+The directory itself is held with flock(2): a file in it could be removed or replaced, and two brokers hold one each.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from penstock.base.errors import OperationalError
 
@@ -19,6 +25,14 @@ DATA_FORMAT = 1
 
 _IDENTITY = "penstock.json"
 _LOCK = "LOCK"
+_LOCK_BYTES_MAX = 32
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    """What penstock.json says, as far as this version knows."""
+
+    format: Annotated[int, msgspec.Meta(ge=1)]
+    id: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 @dataclass(slots=True)
@@ -27,39 +41,54 @@ class DataDir:
 
     path: Path
     id: str
-    _lock: int
+    _folder: int
 
     def release(self) -> None:
         """Let another broker have it."""
-        os.close(self._lock)
+        os.close(self._folder)
 
 
 def take_data_dir(path: Path) -> DataDir:
     """Make the directory where it is missing, and hold it. OperationalError says why it cannot be used."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise OperationalError(f"cannot use the data directory {path}: {error.strerror or error}") from error
+        raise _unusable(path, error) from error
     try:
-        _lock(lock, path)
-        return DataDir(path, _identity(path), lock)
+        _hold(folder, path)
+        return DataDir(path, _identity(path), folder)
     except BaseException:
-        os.close(lock)
+        os.close(folder)
         raise
 
 
-def _lock(lock: int, path: Path) -> None:
+def _hold(folder: int, path: Path) -> None:
+    lock = path / _LOCK
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = _holder(lock)
         by = f" (process {holder})" if holder else ""
         raise OperationalError(
             f"the data directory {path} is in use by another broker{by}; stop that one, or choose another (--data-dir)"
         ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    with contextlib.suppress(OSError):  # a full disk must not prevent a start for the sake of a note
+        lock.write_text(f"{os.getpid()}\n")
+
+
+def _holder(lock: Path) -> str:
+    try:
+        with lock.open("rb") as file:
+            return file.read(_LOCK_BYTES_MAX).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _unusable(path: Path, error: OSError) -> OperationalError:
+    return OperationalError(f"cannot use the data directory {path}: {error.strerror or error}")
 
 
 def _identity(path: Path) -> str:
@@ -67,22 +96,25 @@ def _identity(path: Path) -> str:
     try:
         content = file.read_bytes()
     except FileNotFoundError:
-        return _new_identity(path)
+        try:
+            return _new_identity(path)
+        except OSError as error:
+            raise _unusable(path, error) from error
     except OSError as error:
         raise OperationalError(f"cannot read {file}: {error.strerror or error}") from error
     try:
-        identity = json.loads(content)
-        data_format, data_id = int(identity["format"]), str(identity["id"])
-    except (ValueError, KeyError, TypeError) as error:
+        identity = msgspec.json.decode(content, type=_Identity)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise OperationalError(
-            f"{file} is not readable as Penstock's ({error!r}); nothing was touched. Restore it, or choose another "
+            f"{file} is not readable as Penstock's ({error}); nothing was touched. Restore it, or choose another "
             "directory with --data-dir"
         ) from None
-    if data_format > DATA_FORMAT:
+    if identity.format > DATA_FORMAT:
         raise OperationalError(
-            f"the data directory {path} has format {data_format}; this Penstock reads up to {DATA_FORMAT}: upgrade it"
+            f"the data directory {path} has format {identity.format}; this Penstock reads up to {DATA_FORMAT}: "
+            "upgrade it"
         )
-    return data_id
+    return identity.id
 
 
 def _new_identity(path: Path) -> str:
