@@ -40,9 +40,7 @@ def make_batch(
     columns = codec.Columns(
         [b"orders.new"] * rows, None, [value_of(base_offset + row, size_bytes) for row in range(rows)], None
     )
-    data = bytes(
-        codec.encode(columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
-    )
+    data = bytes(codec.encode(columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch))
     return data, codec.read_header(data)
 
 

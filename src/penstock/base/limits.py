@@ -28,6 +28,7 @@ RESYNC_BYTES_MAX = 1 * GIB  # verified in vain in search of the next batch behin
 CHECKPOINT_SYNC_INTERVAL_MS = 1_000  # an older checkpoint costs a longer scan at the next start, nothing else
 RETENTION_INTERVAL_MS = 1_000
 LINEAGE_ENTRIES_MAX = 10_000  # leaderships that began below log_start are forgotten beyond it
+REBUILT_INDEX_BYTES_MAX = 32 * MIB  # per log: indexes that were lost and perhaps cannot be written; kept in memory
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 
 # Socket API

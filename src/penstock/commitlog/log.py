@@ -25,6 +25,7 @@ from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.lineage import Lineage, LineageEntry
+from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment
@@ -84,6 +85,7 @@ class Log:
         self._checkpoint_due = False
         self._lineage = Lineage(vfs, directory, ())
         self._roll_at_us = _NEVER
+        self._rebuilt_indexes = RebuiltIndexes()
         self._retention: Retention | None = None  # under way
         # No message is older. Retention looks up what it is exactly; None: there is no message.
         self._oldest_us = None if self._log_start == self._log_end else 0
@@ -329,7 +331,7 @@ class Log:
         segments = self._sealed
         if self._active is not None:
             segments = (*segments, self._active.seen(self._log_end, self._last_timestamp_us))
-        return LogView(self._vfs, segments, self._log_start, self._log_end, self._note_damage)
+        return LogView(self._vfs, segments, self._log_start, self._log_end, self._note_damage, self._rebuilt_indexes)
 
     def _note_damage(self, damage: Damage) -> None:
         self._new_damage[damage.file, damage.position] = damage

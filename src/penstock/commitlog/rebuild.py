@@ -9,9 +9,11 @@ and a flipped bit there is found by whoever reads it, as in a segment that was s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from threading import Lock
 
+from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES
@@ -152,6 +154,34 @@ def rebuild_index(vfs: Vfs, file: File, segment: Segment) -> tuple[PackedEntries
         with contextlib.suppress(OSError):
             write_index(vfs, file.path, scan.entries)
     return PackedEntries(bytes(scan.entries)), tuple(scan.damage)
+
+
+class RebuiltIndexes:
+    """Indexes of one log that were lost, for all its views: kept in memory, because they may not get onto the disk.
+
+    One thread rebuilds at a time, the others wait for it: what they want is often the same.
+    """
+
+    __slots__ = ("_bytes_max", "_kept", "_lock")
+
+    def __init__(self, bytes_max: int = limits.REBUILT_INDEX_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._lock = Lock()
+        self._kept: dict[str, PackedEntries] = {}  # by path of the segment, what was used last at the end
+
+    def entries(self, segment_path: str, rebuild: Callable[[], PackedEntries]) -> PackedEntries:
+        """Those of one segment; what `rebuild` gives is kept while there is room. Raises what it raises."""
+        with self._lock:
+            entries = self._kept.pop(segment_path, None)
+            if entries is None:
+                entries = rebuild()
+            if len(entries.data) > self._bytes_max:
+                return entries
+            self._kept[segment_path] = entries
+            size_bytes = sum(len(one.data) for one in self._kept.values())
+            while size_bytes > self._bytes_max:
+                size_bytes -= len(self._kept.pop(next(iter(self._kept))).data)
+        return entries
 
 
 def complete_damage(scan: Scan, path: str, end_offset: int) -> None:

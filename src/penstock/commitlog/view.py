@@ -2,7 +2,7 @@
 
 Rules: a view never changes, and the log never waits for it. Files are opened by name for one lookup and closed again,
 so a view that is kept costs nothing, and a segment that retention has removed meanwhile is reported as out of range.
-An index that cannot be trusted is rebuilt from its segment on the way.
+An index that cannot be trusted is rebuilt from its segment on the way, once for all views of the log.
 
 Theory: offsets, timestamps and positions rise together, so every question is answered by halving twice: over the
 segments (in memory), then over the entries of one segment (in its index).
@@ -21,8 +21,8 @@ from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import files, index
 from penstock.commitlog.errors import IndexDamagedError
-from penstock.commitlog.index import Entries, Extent, FileEntries
-from penstock.commitlog.rebuild import rebuild_index
+from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
+from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_index
 from penstock.commitlog.segment import Damage, Segment
 from penstock.vfs import File, Vfs
 
@@ -48,7 +48,7 @@ class LogView:
     Every method may also raise OSError, where the disk does not let it read.
     """
 
-    __slots__ = ("_on_damage", "_segments", "_vfs", "log_end", "log_start")
+    __slots__ = ("_on_damage", "_rebuilt_indexes", "_segments", "_vfs", "log_end", "log_start")
 
     def __init__(
         self,
@@ -57,8 +57,10 @@ class LogView:
         log_start: int,
         log_end: int,
         on_damage: Callable[[Damage], None],
+        rebuilt_indexes: RebuiltIndexes,
     ) -> None:
         self._vfs = vfs
+        self._rebuilt_indexes = rebuilt_indexes
         self._segments = segments
         self._on_damage = on_damage
         self.log_start = log_start
@@ -235,6 +237,9 @@ class LogView:
             return use(self._rebuilt(segment))
 
     def _rebuilt(self, segment: Segment) -> Entries:
+        return self._rebuilt_indexes.entries(segment.path, lambda: self._rebuild(segment))
+
+    def _rebuild(self, segment: Segment) -> PackedEntries:
         file = self._open(segment)
         try:
             entries, damage = rebuild_index(self._vfs, file, segment)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
 from penstock.commitlog import Flush, Log, LogView
-from penstock.vfs.faulty import FaultyVfs, Kind
+from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
+from penstock.commitlog.rebuild import RebuiltIndexes
+from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
 from penstock.vfs.memory import MemoryVfs
-from tests.logs import append, flush, open_log
+from tests.logs import append, flush, open_log, read_slices
 
 
 def test_in_memory_says_whether_a_slice_asks_a_file() -> None:
@@ -78,3 +83,72 @@ def _slice_with_flush_at(step: int, view: LogView, log: Log, task: Flush) -> boo
     assert piece is not None
     assert (piece.base_offset, piece.end_offset) == (0, 1)
     return left <= 0
+
+
+def test_an_index_that_cannot_be_written_is_rebuilt_once() -> None:
+    disk = MemoryVfs()
+    vfs = FaultyVfs(disk)
+    log = open_log(vfs)
+    wanted = [message for _ in range(12) for message in append(log, 1, size_bytes=900)]
+    flush(log)
+    for path in [path for path in disk.files() if path.endswith(".index")]:
+        disk.remove(path)
+
+    def full(operation: Operation) -> Fault | None:
+        return Fault(errno.ENOSPC) if operation.kind is Kind.WRITE else None
+
+    vfs.plan = full
+    read: list[str] = []
+    vfs.watcher = lambda operation: read.append(operation.path) if operation.kind is Kind.READ else None
+    view = log.view()
+    assert view.slice(0, end=12, bytes_max=1) is not None
+    assert any(path.endswith(".arrows") for path in read)
+    read.clear()
+    for each in (view, log.view()):
+        assert each.slice(0, end=12, bytes_max=1) is not None
+        assert each.offset_at(0, end=12) == 0
+    assert not any(path.endswith(".arrows") for path in read)
+    assert read_slices(vfs, view) == wanted
+
+
+def entries(count: int) -> PackedEntries:
+    return PackedEntries(bytes(count * ENTRY_BYTES))
+
+
+def test_rebuilt_indexes_are_bounded_and_the_least_used_goes_first() -> None:
+    rebuilt = RebuiltIndexes(bytes_max=10 * ENTRY_BYTES)
+    made: list[str] = []
+
+    def use(path: str, count: int) -> None:
+        def rebuild() -> PackedEntries:
+            made.append(path)
+            return entries(count)
+
+        assert rebuilt.entries(path, rebuild).count == count
+
+    for path in "abacab":
+        use(path, 4)
+    use("large", 11)
+    use("large", 11)
+    use("a", 4)
+    assert made == ["a", "b", "c", "b", "large", "large"]
+
+
+def test_threads_that_want_the_same_lost_index_wait_for_one_rebuild() -> None:
+    rebuilt = RebuiltIndexes()
+    begun, go_on = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def rebuild() -> PackedEntries:
+        made.append(1)
+        begun.set()
+        assert go_on.wait(10)
+        return entries(3)
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(rebuilt.entries, "a", rebuild)
+        assert begun.wait(10)
+        second = threads.submit(rebuilt.entries, "a", rebuild)
+        go_on.set()
+        assert first.result(10) is second.result(10)
+    assert made == [1]
