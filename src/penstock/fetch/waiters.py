@@ -1,7 +1,8 @@
-"""The long poll: fetches that found too little wait here for the partition's committed end, or for their time.
+"""The long poll: fetches that found too little wait here until their partition has grown enough, or for their time.
 
 Rules: a caller is one request and waits at most once; what is answered, expired or gone leaves no trace.
-One deadline serves the driver: `next_deadline_us` is the earliest of all.
+One deadline serves the driver: `next_deadline_us` is the earliest of all. Nobody is woken in vain: growth is counted in
+the bytes that a partition has committed so far, and each waits for a number of its own.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from penstock.messages import FetchRequest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiter:
-    """One parked fetch: who asked (opaque here), for what, and until when."""
+    """One parked fetch: who asked (opaque here), for what, until when, and how much must be committed by then."""
 
     caller: Hashable
     request: FetchRequest
     partition: Hashable
     deadline_us: int
+    wanted_bytes: int  # on the partition's count of committed bytes
+
+
+_Heap = list[tuple[int, int, Waiter]]
 
 
 class Waiters:
@@ -30,7 +35,8 @@ class Waiters:
     def __init__(self) -> None:
         self._by_partition: dict[Hashable, dict[Waiter, None]] = {}
         self._by_caller: dict[Hashable, Waiter] = {}
-        self._deadlines: list[tuple[int, int, Waiter]] = []
+        self._deadlines: _Heap = []
+        self._wanted: dict[Hashable, _Heap] = {}
         self._order = count()
 
     def __len__(self) -> int:
@@ -41,7 +47,9 @@ class Waiters:
         assert waiter.caller not in self._by_caller, waiter
         self._by_caller[waiter.caller] = waiter
         self._by_partition.setdefault(waiter.partition, {})[waiter] = None
-        heapq.heappush(self._deadlines, (waiter.deadline_us, next(self._order), waiter))
+        number = next(self._order)
+        heapq.heappush(self._deadlines, (waiter.deadline_us, number, waiter))
+        heapq.heappush(self._wanted.setdefault(waiter.partition, []), (waiter.wanted_bytes, number, waiter))
 
     def waiting(self, partition: Hashable) -> list[Waiter]:
         """Who waits for this partition, first come first."""
@@ -54,10 +62,11 @@ class Waiters:
         del self._by_caller[waiter.caller]
         waiters = self._by_partition[waiter.partition]
         del waiters[waiter]
-        if not waiters:
-            del self._by_partition[waiter.partition]
-        if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self):
-            self._rebuild()
+        self._trim(self._deadlines, len(self))
+        if waiters:
+            self._trim(self._wanted[waiter.partition], len(waiters))
+        else:
+            del self._by_partition[waiter.partition], self._wanted[waiter.partition]
 
     def drop(self, callers: Iterable[Hashable]) -> None:
         """Forget all that these callers wait for: their connection has gone."""
@@ -67,9 +76,16 @@ class Waiters:
 
     def expired(self, now_us: int) -> list[Waiter]:
         """Those whose time has come, earliest first; they are forgotten."""
+        return self._pop(self._deadlines, now_us)
+
+    def ready(self, partition: Hashable, committed_bytes: int) -> list[Waiter]:
+        """Those who may have enough now that the partition has committed so much; they are forgotten."""
+        return self._pop(self._wanted.get(partition, []), committed_bytes)
+
+    def _pop(self, heap: _Heap, reached: int) -> list[Waiter]:
         out = []
-        while self._deadlines and self._deadlines[0][0] <= now_us:
-            waiter = heapq.heappop(self._deadlines)[2]
+        while heap and heap[0][0] <= reached:
+            waiter = heapq.heappop(heap)[2]
             if self._is_parked(waiter):
                 self.take(waiter)
                 out.append(waiter)
@@ -85,6 +101,7 @@ class Waiters:
     def _is_parked(self, waiter: Waiter) -> bool:
         return self._by_caller.get(waiter.caller) is waiter
 
-    def _rebuild(self) -> None:
-        self._deadlines = [entry for entry in self._deadlines if self._is_parked(entry[2])]
-        heapq.heapify(self._deadlines)
+    def _trim(self, heap: _Heap, live: int) -> None:
+        if len(heap) > 64 and len(heap) > 4 * live:
+            heap[:] = [entry for entry in heap if self._is_parked(entry[2])]
+            heapq.heapify(heap)

@@ -23,10 +23,8 @@ from typing import Any
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import Offset
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import subject_mistake
-from penstock.fetch.waiters import Waiter, Waiters
 from penstock.ingest.admission import MessageGroup
 from penstock.messages import (
     AlterStreamRequest,
@@ -34,7 +32,6 @@ from penstock.messages import (
     CreateStreamRequest,
     DeleteStreamRequest,
     FetchRequest,
-    FetchResponse,
     FindStreamsRequest,
     FindStreamsResponse,
     GetRequest,
@@ -50,14 +47,14 @@ from penstock.messages import (
 from penstock.metadata.commands import StartBroker
 from penstock.metadata.image import ClusterImage, Outcome, StreamState, apply
 from penstock.metadata.journal import Entry, Journal
-from penstock.node.appends import Appends, as_remote
+from penstock.node.appends import Appends
 from penstock.node.catalog import Catalog
-from penstock.node.divergence import check_agreement
+from penstock.node.fetches import Fetches
 from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition
 from penstock.node.questions import Questions
 from penstock.node.report import Report, Settings
-from penstock.node.step import DiskWork, Extent, Outbox, Step
+from penstock.node.step import DiskWork, Outbox, Step
 from penstock.node.streams import PARTITION, Streams, check_folders, deleted_error
 from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
@@ -73,7 +70,7 @@ class Node:
         self._vfs = vfs
         self._settings = settings
         self._outbox = Outbox()
-        self._waiters = Waiters()
+        self._fetches = Fetches(self._outbox, settings.format_version)
         self._listening = Listening(
             vfs,
             self._outbox,
@@ -89,7 +86,7 @@ class Node:
             deleted=lambda partition: deleted_error(partition.stream),
             stopping=_STOPPING,
         )
-        self._upkeep = Upkeep(self._outbox, committed=self._wake)
+        self._upkeep = Upkeep(self._outbox, committed=self._fetches.grown)
         self._is_stopped = False
         self._next_tick_us = 0
         self._now = Now(0, 0)  # of the disk work that has just come back
@@ -147,8 +144,8 @@ class Node:
         self._is_stopped = True
         self._questions.stop()
         for partition in self._streams.partitions.values():
-            self._upkeep.close(partition, _STOPPING)
-            self._refuse_waiters(partition.stream.stream_id, _STOPPING)
+            self._upkeep.close(partition)
+            self._fetches.refuse(partition.stream.stream_id, _STOPPING)
         self._appends.stop(_STOPPING)
         self._catalog.stop(_STOPPING)
         self._streams.stop(_STOPPING)
@@ -210,10 +207,7 @@ class Node:
         """Answer those whose time is up; once a second, roll and retain."""
         if self._is_stopped:
             return
-        for waiter in self._waiters.expired(now.elapsed_us):
-            partition = self._streams.partitions.get(waiter.request.stream_id)
-            if partition is not None:
-                self._answer_fetch(partition, waiter.caller, waiter.request, final=True)
+        self._fetches.tick(now, self._streams.partitions)
         self._streams.expire(now.elapsed_us)
         if now.elapsed_us < self._next_tick_us:
             return
@@ -226,7 +220,7 @@ class Node:
     @property
     def next_wake_us(self) -> int:
         """When `tick` has something to do, at the latest."""
-        deadlines = (self._waiters.next_deadline_us, self._streams.next_deadline_us, self._next_tick_us)
+        deadlines = (self._fetches.next_deadline_us, self._streams.next_deadline_us, self._next_tick_us)
         return min(deadline for deadline in deadlines if deadline is not None)
 
     # Requests
@@ -244,7 +238,7 @@ class Node:
     def gone(self, callers: Iterable[Hashable]) -> None:
         """These callers' connection has closed: nothing waits for them any more."""
         callers = list(callers)
-        self._waiters.drop(callers)
+        self._fetches.gone(callers)
         self._questions.gone(callers)
 
     def _partition(self, stream_id: int, number: int) -> Partition:
@@ -301,64 +295,13 @@ class Node:
         self._outbox.reply(caller, self._report.status(now.wall_us, in_flight_bytes=self.in_flight_bytes))
 
     def _stream_closed(self, stream_id: int, error: RemoteError) -> None:
-        self._refuse_waiters(stream_id, error)
+        self._fetches.refuse(stream_id, error)
         self._appends.refuse(stream_id, error)
-
-    def _refuse_waiters(self, stream_id: int, error: RemoteError) -> None:
-        for waiter in self._waiters.waiting(stream_id):
-            self._waiters.take(waiter)
-            self._outbox.reply(waiter.caller, error)
 
     # Fetch
 
     def _fetch(self, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        partition = self._partition(request.stream_id, request.partition)
-        check_agreement(partition, request)
-        wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
-        if not self._answer_fetch(partition, caller, request, final=wait_us == 0):
-            self._waiters.park(Waiter(caller, request, request.stream_id, now.elapsed_us + wait_us))
-
-    def _answer_fetch(self, partition: Partition, caller: Hashable, request: FetchRequest, *, final: bool) -> bool:
-        """Answer with what there is; with too little (or an error) only if that is `final` (or an error)."""
-        log = partition.log
-        committed_end = partition.committed_end
-        extent = None
-        base_offset = end_offset = int(request.offset)
-        try:
-            if not log.log_start <= request.offset <= log.log_end:
-                raise _out_of_range(partition, request.offset)
-            if request.offset < committed_end:
-                bytes_max = min(request.bytes_max, limits.FETCH_BYTES_MAX)
-                found = log.view().slice(request.offset, end=committed_end, bytes_max=bytes_max)
-                if found is not None:
-                    enough = found.length >= request.bytes_min or found.end_offset < committed_end
-                    if not enough and not final:
-                        return False
-                    extent = Extent(partition.vfs, found.path, found.position, found.length)
-                    base_offset, end_offset = found.base_offset, found.end_offset
-            if extent is None and not final:
-                return False
-        except (RemoteError, OSError, OperationalError) as error:
-            # An index that cannot be read concerns this fetch, not the others that are woken with it.
-            self._outbox.reply(caller, as_remote(error))
-            return True
-        response = FetchResponse(
-            log_start=Offset(log.log_start),
-            committed_end=Offset(committed_end),
-            base_offset=Offset(base_offset),
-            end_offset=Offset(end_offset),
-            format_version=self._settings.format_version,
-            leader_epoch=partition.stream.leader_epoch,
-        )
-        if extent is not None:
-            partition.counters["fetched_bytes"] += extent.length
-        self._outbox.reply(caller, response, extent)
-        return True
-
-    def _wake(self, partition: Partition) -> None:
-        for waiter in self._waiters.waiting(partition.stream.stream_id):
-            if self._answer_fetch(partition, waiter.caller, waiter.request, final=False):
-                self._waiters.take(waiter)
+        self._fetches.fetch(caller, self._partition(request.stream_id, request.partition), request, now)
 
     # Queries
 
@@ -392,10 +335,3 @@ def _folded(entries: Iterable[Entry]) -> tuple[ClusterImage, list[StreamState], 
         if isinstance(entry.command, StartBroker):
             last_start_us = entry.command.started_us
     return image, deleted, last_start_us
-
-
-def _out_of_range(partition: Partition, offset: int) -> RemoteError:
-    start, end = partition.log.log_start, partition.committed_end
-    holds = f"offsets {start} to {end - 1}" if end > start else f"nothing; its next offset is {end}"
-    text = f"offset {offset} is out of range: stream {partition.stream.name!r} holds {holds}"
-    return RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, log_start=start, committed_end=end)

@@ -80,6 +80,8 @@ class Partition:
         self.vfs = vfs
         self.committed_end = log.log_end if stream.config.durability is Durability.OS else log.flushed_end
         self.in_flight_bytes = 0
+        self.committed_bytes = 0  # so far, since the start: only grows
+        self._recovered_end = log.log_end
         self.subscribed = False
         self.refusal = ""  # why NATS does not let the broker subscribe
         self.counters: Counter[str] = Counter()
@@ -191,9 +193,12 @@ class Partition:
         end = self.log.flushed_end if self.waits_for_sync or is_fenced else self.log.log_end
         if end <= self.committed_end:
             return False
+        if self.committed_end < self._recovered_end:
+            self.committed_bytes += self.log.size_bytes  # what recovery found: no less than that part of it
         self.committed_end = end
         flushed_end = self.log.flushed_end
         while self._pending and self._pending[0].end_offset <= end:
+            self.committed_bytes += self._pending[0].size_bytes
             self._answer(self._pending.popleft(), flushed_end, step)
         return True
 

@@ -13,8 +13,8 @@ from penstock.messages import FetchRequest
 REQUEST = FetchRequest(stream_id=StreamId(1), offset=Offset(0))
 
 
-def waiter(caller: str, partition: int = 1, deadline_us: int = 100) -> Waiter:
-    return Waiter(caller, REQUEST, partition, deadline_us)
+def waiter(caller: str, partition: int = 1, deadline_us: int = 100, wanted_bytes: int = 1) -> Waiter:
+    return Waiter(caller, REQUEST, partition, deadline_us, wanted_bytes)
 
 
 def test_first_come_first() -> None:
@@ -24,6 +24,20 @@ def test_first_come_first() -> None:
     waiters.park(waiter("d", partition=2))
     assert [one.caller for one in waiters.waiting(1)] == ["a", "b", "c"]
     assert len(waiters) == 4
+
+
+def test_ready_are_those_for_whom_there_is_enough() -> None:
+    waiters = Waiters()
+    for caller, wanted_bytes in (("a", 10), ("b", 30), ("c", 20), ("gone", 5)):
+        waiters.park(waiter(caller, wanted_bytes=wanted_bytes))
+    waiters.park(waiter("elsewhere", partition=2))
+    waiters.drop(["gone"])
+    assert [one.caller for one in waiters.ready(1, 9)] == []
+    assert [one.caller for one in waiters.ready(1, 20)] == ["a", "c"]
+    assert [one.caller for one in waiters.ready(1, 20)] == []
+    assert [one.caller for one in waiters.waiting(1)] == ["b"]
+    assert [one.caller for one in waiters.expired(100)] == ["b", "elsewhere"]
+    assert [one.caller for one in waiters.ready(1, 1_000)] == []
 
 
 def test_taken_is_gone_and_taking_twice_is_nothing() -> None:

@@ -429,6 +429,8 @@ class Broker:
         while offset < info.partitions[0].committed_end:
             request = FetchRequest(stream_id=info.stream_id, offset=Offset(offset))
             caller = self.request(request, caller=self._aside())
+            if caller in self.open_requests:
+                self.run_disk(len(self.disk) - 1)  # an index is looked into; all else waits on
             response = self.answer(caller, FetchResponse)
             rows += [row for row in rows_of(self.payloads[caller], info.stream_id) if row.offset >= offset]
             assert response.end_offset > offset

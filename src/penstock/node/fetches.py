@@ -1,0 +1,168 @@
+"""Fetches: answered at once, or once there is enough, or when their time is up.
+
+Rules: a parked fetch is looked at again only when so many bytes were committed that it can have enough, or its time is
+up. What is not in memory is looked up in a disk thread: an index that is cold, or lost, holds up nobody else. An answer
+is decided on what was committed when it was looked up.
+
+    asked → look up → enough, or an error, or its time is up → answered
+               ▲  └──▶ parked until the log has grown enough
+               └─────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import Offset
+from penstock.commitlog import Slice
+from penstock.fetch.waiters import Waiter, Waiters
+from penstock.messages import FetchRequest, FetchResponse
+from penstock.node.appends import as_remote
+from penstock.node.divergence import check_agreement
+from penstock.node.partition import Partition
+from penstock.node.step import Extent, Lane, Outbox
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """One look at the log, and what was committed at that moment. `is_final`: it is answered with whatever there is."""
+
+    caller: Hashable
+    partition: Partition
+    request: FetchRequest
+    deadline_us: int
+    is_final: bool
+    committed_end: int
+    committed_bytes: int
+
+
+class Fetches:
+    """All fetches of one broker that have no answer yet."""
+
+    def __init__(self, outbox: Outbox, format_version: int) -> None:
+        self._outbox = outbox
+        self._format_version = format_version
+        self._waiters = Waiters()
+        self._looking: dict[Hashable, _Look] = {}  # in a disk thread
+
+    def fetch(self, caller: Hashable, partition: Partition, request: FetchRequest, now: Now) -> None:
+        """Answer `caller`, now or later. RemoteError offset_out_of_range, log_truncated."""
+        check_agreement(partition, request)
+        wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
+        self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0)
+
+    def grown(self, partition: Partition) -> None:
+        """More is committed: look again for those who can have enough now."""
+        for waiter in self._waiters.ready(partition.stream.stream_id, partition.committed_bytes):
+            self._look_again(waiter, partition, is_final=False)
+
+    def tick(self, now: Now, partitions: Mapping[int, Partition]) -> None:
+        """Answer those whose time is up."""
+        for waiter in self._waiters.expired(now.elapsed_us):
+            self._look_again(waiter, partitions[waiter.request.stream_id], is_final=True)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do, at the latest."""
+        return self._waiters.next_deadline_us
+
+    def gone(self, callers: Iterable[Hashable]) -> None:
+        """Nobody waits for these answers."""
+        for caller in callers:
+            self._waiters.drop((caller,))
+            self._looking.pop(caller, None)
+
+    def refuse(self, stream_id: int, error: RemoteError) -> None:
+        """The stream, or the broker, is at its end: tell all that wait."""
+        for waiter in self._waiters.waiting(stream_id):
+            self._waiters.take(waiter)
+            self._outbox.reply(waiter.caller, error)
+        for look in [look for look in self._looking.values() if look.partition.stream.stream_id == stream_id]:
+            del self._looking[look.caller]
+            self._outbox.reply(look.caller, error)
+
+    def _look_again(self, waiter: Waiter, partition: Partition, *, is_final: bool) -> None:
+        try:
+            self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final)
+        except RemoteError as error:
+            self._outbox.reply(waiter.caller, error)
+
+    def _look(
+        self, caller: Hashable, partition: Partition, request: FetchRequest, deadline_us: int, *, is_final: bool
+    ) -> None:
+        log = partition.log
+        if not log.log_start <= request.offset <= log.log_end:
+            raise _out_of_range(partition, request.offset)
+        end, size_bytes = partition.committed_end, partition.committed_bytes
+        look = _Look(caller, partition, request, deadline_us, is_final, end, size_bytes)
+        if request.offset >= end:
+            self._found(look, None)
+            return
+        view = log.view()
+        bytes_max = min(request.bytes_max, limits.FETCH_BYTES_MAX)
+        if view.in_memory(request.offset):
+            try:
+                found = view.slice(request.offset, end=end, bytes_max=bytes_max)
+            except (OSError, OperationalError) as error:
+                raise as_remote(error) from error
+            self._found(look, found)
+            return
+        result: list[Slice | None] = []
+
+        def done(error: Exception | None) -> None:
+            if self._looking.get(caller) is not look:
+                return  # gone, or told already
+            del self._looking[caller]
+            if error is None:
+                self._found(look, result[0])
+            else:
+                self._outbox.reply(caller, as_remote(error))
+
+        self._looking[caller] = look
+        self._outbox.work(
+            Lane.READ, lambda: result.append(view.slice(request.offset, end=end, bytes_max=bytes_max)), done
+        )
+
+    def _found(self, look: _Look, found: Slice | None) -> None:
+        request = look.request
+        wanted_bytes = max(1, min(request.bytes_min, request.bytes_max, limits.FETCH_BYTES_MAX))
+        missing_bytes = wanted_bytes - (0 if found is None else found.length)
+        # A slice that ends before the committed end is as long as it can be.
+        is_cut = found is not None and found.end_offset < look.committed_end
+        if missing_bytes <= 0 or is_cut or look.is_final:
+            self._answer(look, found)
+            return
+        stream_id = look.partition.stream.stream_id
+        self._waiters.park(
+            Waiter(look.caller, request, stream_id, look.deadline_us, look.committed_bytes + missing_bytes)
+        )
+        if look.partition.committed_bytes > look.committed_bytes:
+            self.grown(look.partition)  # meanwhile
+
+    def _answer(self, look: _Look, found: Slice | None) -> None:
+        partition, extent = look.partition, None
+        base_offset = end_offset = int(look.request.offset)
+        if found is not None:
+            extent = Extent(partition.vfs, found.path, found.position, found.length)
+            base_offset, end_offset = found.base_offset, found.end_offset
+            partition.counters["fetched_bytes"] += extent.length
+        response = FetchResponse(
+            log_start=Offset(partition.log.log_start),
+            committed_end=Offset(look.committed_end),
+            base_offset=Offset(base_offset),
+            end_offset=Offset(end_offset),
+            format_version=self._format_version,
+            leader_epoch=partition.stream.leader_epoch,
+        )
+        self._outbox.reply(look.caller, response, extent)
+
+
+def _out_of_range(partition: Partition, offset: int) -> RemoteError:
+    start, end = partition.log.log_start, partition.committed_end
+    holds = f"offsets {start} to {end - 1}" if end > start else f"nothing; its next offset is {end}"
+    text = f"offset {offset} is out of range: stream {partition.stream.name!r} holds {holds}"
+    return RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, log_start=start, committed_end=end)
