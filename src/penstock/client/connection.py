@@ -100,11 +100,18 @@ class Connection(asyncio.Protocol):
                 self._session.give_up(correlation_id)
 
     async def _wait_for_slot(self) -> None:
-        await self._writable.wait()
-        while self._session.is_full and self.is_open:
+        # Both are looked at anew after each wait: who came first may have filled the socket or the slot again.
+        while self.is_open and (self._session.is_full or not self._writable.is_set()):
+            if not self._writable.is_set():
+                await self._writable.wait()
+                continue
             waiter = self._loop.create_future()
             self._slot_waiters.append(waiter)
-            await waiter
+            try:
+                await waiter
+            except BaseException:
+                self._wake_slot_waiters()  # the slot may have been meant for us
+                raise
 
     def close(self) -> None:
         """End the connection; calls in flight fail."""
@@ -216,6 +223,7 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
     host, port = parse_server(server)
     loop = asyncio.get_running_loop()
     connection: Connection | None = None
+    is_greeted = False
 
     def make() -> Connection:
         nonlocal connection
@@ -226,7 +234,9 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
         async with asyncio.timeout_at(deadline_s):
             await loop.create_connection(make, host, port)
             assert connection is not None
-            return connection, await connection.say_hello(deadline_s + 1)
+            hello = await connection.say_hello(deadline_s + 1)
+        is_greeted = True
+        return connection, hello
     except TimeoutError:
         raise TimedOut(f"the broker at {server} did not answer in time") from None
     except RemoteError as error:
@@ -242,7 +252,8 @@ async def open_connection(server: str, session: Session, deadline_s: float) -> t
             f"{text}; start one with `penstock serve`, or say where it is (server=, PENSTOCK_SERVER)"
         ) from None
     finally:
-        if connection is not None and not connection.is_open:
+        # Also when the time-out or a cancellation came at the same moment as the hello: nobody would own it.
+        if connection is not None and not is_greeted:
             connection.close()
 
 

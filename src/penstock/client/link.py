@@ -1,8 +1,9 @@
 """A lasting link to one broker: connects, and connects again, for as long as its callers have time.
 
 Rules: a request that does nothing twice is repeated when its connection breaks, until its time-out; any other fails
-with `OutcomeUnknown` once the broker may have seen it. Waiting times between attempts grow up to a limit and are
-spread at random, so that many clients do not return at the same moment.
+with `OutcomeUnknown` once the broker may have seen it. A broker that answers `stopping` has done nothing, so that any
+request is repeated. Waiting times between attempts grow up to a limit and are spread at random, so that many clients do
+not return at the same moment.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.messages import API_OF_REQUEST, HelloResponse, Request, Response
 
 _BACKOFF_S_MIN = 0.05
 _BACKOFF_S_MAX = 2.0
+_ATTEMPT_S_MAX = 10.0  # for one connection and its hello; a caller with more time tries again
 
 R = TypeVar("R", bound=Response)
 
@@ -99,8 +101,8 @@ class Link:
             attempt = 0
             while self._connection is None or not self._connection.is_open:
                 try:
-                    await self._open(deadline_s)
-                except Unavailable:
+                    await self._open(min(deadline_s, asyncio.get_running_loop().time() + _ATTEMPT_S_MAX))
+                except (Unavailable, TimedOut):
                     self._check_open()
                     attempt += 1
                     if not await self._back_off_unless_late(attempt, deadline_s):

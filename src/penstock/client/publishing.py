@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _NO_RESPONDERS = "503"
 _RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
 _RETRY_S = 0.25
+_CLOSE_S = 3.0
 CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
 
 
@@ -149,6 +150,7 @@ class Publisher:
         self._nats: NatsClient | None = None
         self._inbox = ""
         self._connecting = asyncio.Lock()
+        self._is_closed = False
         self._tokens = itertools.count(1)
         self._waiters: dict[str, _Waiter] = {}
         self._slots = asyncio.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
@@ -218,6 +220,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Give back the NATS connection; publishes without an ack fail."""
+        self._is_closed = True
         for task in self._retries:
             task.cancel()
         for future in list(self._in_flight):
@@ -232,8 +235,7 @@ class Publisher:
                 if self._unconfirmed:
                     await asyncio.wait_for(self._echo(), CLOSE_FLUSH_S)
             self._nats = None
-            with contextlib.suppress(Exception):
-                await connection.close()
+            await _give_back(connection)
 
     async def _echo(self) -> None:
         # Not nats-py's flush, whose PING overtakes what still waits to be written.
@@ -299,34 +301,46 @@ class Publisher:
             self._first_failure = self._first_failure or error
 
     async def _connected(self, deadline_s: float) -> NatsClient:
-        if self._nats is not None:
+        # nats-py ends a connection for good when a server refuses its credentials twice: then a new one is made.
+        if self._nats is not None and not self._nats.is_closed:
             return self._nats
-        import nats
+        if self._is_closed:
+            raise Unavailable("the client is closed")
         from nats.errors import Error as NatsError
 
         shown = ", ".join(_without_credentials(url) for url in self.urls)
         try:
             async with asyncio.timeout_at(deadline_s), self._connecting:
-                if self._nats is None:
-                    options = {
-                        "allow_reconnect": True,
-                        "max_reconnect_attempts": -1,
-                        "name": self._name,
-                        **self._options,
-                    }
-                    connection = await nats.connect(servers=list(self.urls), error_cb=self._failed, **options)
-                    try:
-                        inbox = connection.new_inbox()
-                        await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
-                    except BaseException:
-                        await connection.close()
-                        raise
-                    self._inbox, self._nats = inbox, connection
+                if self._nats is None or self._nats.is_closed:
+                    self._nats = await self._connect()
                 return self._nats
         except TimeoutError:
             raise Unavailable(f"no NATS server answers at {shown} in time{self._last_error}") from None
         except (OSError, NatsError) as error:
             raise Unavailable(f"no connection to NATS at {shown}: {error}") from None
+
+    async def _connect(self) -> NatsClient:
+        from nats.aio.client import Client as NatsClient
+
+        connection = NatsClient()
+        options = {
+            "allow_reconnect": True,
+            "max_reconnect_attempts": -1,
+            "name": self._name,
+            "error_cb": self._failed,
+            **self._options,
+        }
+        try:
+            await connection.connect(list(self.urls), **options)
+            inbox = connection.new_inbox()
+            await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
+            if self._is_closed:
+                raise Unavailable("the client was closed meanwhile")
+        except BaseException:
+            await _give_back(connection)  # half a connection has tasks and a socket too
+            raise
+        self._inbox = inbox
+        return connection
 
     async def _failed(self, error: Exception) -> None:
         self._last_error = f" ({error})" if str(error) else ""
@@ -359,6 +373,12 @@ async def _publish(connection: NatsClient, outgoing: _Outgoing, reply: str) -> N
         raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max) from None
     except (OSError, NatsError) as error:
         raise Unavailable(f"NATS does not take the message: {error}") from None
+
+
+async def _give_back(connection: NatsClient) -> None:
+    with contextlib.suppress(Exception):  # a server that takes no byte does not hold us up
+        async with asyncio.timeout(_CLOSE_S):
+            await connection.close()
 
 
 def _without_credentials(url: str) -> str:

@@ -151,7 +151,8 @@ class Session:
         """Its caller no longer waits: an answer will be ignored."""
         entry = self._in_flight.get(correlation_id)
         if entry is not None:
-            self._in_flight[correlation_id] = entry._replace(waited_for=False, deadline_s=float("inf"))
+            # Its deadline stays: that nothing came until then still shows that the broker is dead.
+            self._in_flight[correlation_id] = entry._replace(waited_for=False)
 
     def next_deadline_s(self) -> float | None:
         """When to call `expire`, or None while nothing has a deadline."""
@@ -166,8 +167,9 @@ class Session:
                 continue
             name = API_OF_REQUEST[entry.request_type].api.name.lower()
             error = TimedOut(f"the broker did not answer {name} within {entry.deadline_s - entry.sent_s:g} s")
-            events.append(Refused(correlation_id, error))
-            self.give_up(correlation_id)
+            if entry.waited_for:
+                events.append(Refused(correlation_id, error))
+            self._in_flight[correlation_id] = entry._replace(waited_for=False, deadline_s=float("inf"))
             if self._received_s < entry.sent_s and self.state is not SessionState.CLOSED:
                 del self._in_flight[correlation_id]
                 events.append(self.closed(error))

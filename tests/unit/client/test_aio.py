@@ -426,6 +426,42 @@ async def test_a_broker_that_does_not_come_back_is_told_at_the_time_out(broker: 
         await client.status(timeout=0.2)
 
 
+async def test_a_broker_that_accepts_and_says_nothing_is_left_for_another_attempt(
+    broker: FakeBroker, client: aio.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.link._ATTEMPT_S_MAX", 0.05)
+    never = asyncio.Event()
+    hellos = 0
+
+    async def silent_twice(request: Request) -> Answer | None:
+        nonlocal hellos
+        if isinstance(request, HelloRequest):
+            hellos += 1
+            if hellos <= 2:
+                await never.wait()
+        return None
+
+    broker.intercept = silent_twice
+    broker.cut_connections()
+    assert (await client.status(timeout=20)).broker_id == 1
+    assert hellos == 3
+
+
+async def test_large_appends_at_once_wait_for_the_socket_one_by_one(broker: FakeBroker, client: aio.Client) -> None:
+    broker.create("a")
+    rows = [{"value": bytes(1_000_000)}]
+    calls = [asyncio.create_task(client.append("a", rows)) for _ in range(40)]
+    connection = client._link._connection
+    assert connection is not None
+    assert connection._transport is not None
+    most = 0
+    while not all(call.done() for call in calls):
+        most = max(most, connection._transport.get_write_buffer_size())
+        await asyncio.wait(calls, timeout=0.001, return_when=asyncio.FIRST_COMPLETED)
+    assert sorted(call.result()[0].base_offset for call in calls) == list(range(40))
+    assert most < 3_000_000
+
+
 async def test_a_call_times_out_and_the_next_one_works(broker: FakeBroker, client: aio.Client) -> None:
     release = asyncio.Event()
 

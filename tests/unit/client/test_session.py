@@ -97,6 +97,26 @@ def test_a_broker_that_says_nothing_at_all_until_a_deadline_is_taken_for_dead() 
     assert session.state is SessionState.CLOSED
 
 
+def test_a_dead_broker_is_found_also_when_every_caller_gives_up_before_the_deadline() -> None:
+    session = ready()
+    number, _ = session.request(FETCH, 1.0, 5.0)
+    session.give_up(number)
+    assert session.next_deadline_s() == 5.0
+    (broken,) = session.expire(5.0)
+    assert isinstance(broken, Broken)
+    assert broken.lost == ()
+
+
+def test_a_caller_who_gave_up_is_told_nothing_while_the_broker_lives() -> None:
+    session = ready()
+    number, _ = session.request(FETCH, 1.0, 5.0)
+    other, _ = session.request(FETCH, 1.0, 9.0)
+    session.give_up(number)
+    assert session.receive(fetched(other), 4.0) == [Answered(other, FETCHED, b"")]
+    assert session.expire(5.0) == []
+    assert (session.next_deadline_s(), session.in_flight, session.state) == (None, 1, SessionState.READY)
+
+
 def test_a_hello_that_is_not_answered_is_taken_for_dead_too() -> None:
     session = Session("test", "1")
     session.hello(0.0, 3.0)
