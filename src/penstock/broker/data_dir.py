@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ DATA_FORMAT = 1
 
 _IDENTITY = "penstock.json"
 _LOCK = "LOCK"
+_OWN = frozenset({_LOCK, f"{_IDENTITY}.new"})
+# What file systems and desktops put into the root of a mount; nobody's data is there.
+_FOREIGN = re.compile(r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100")
 _LOCK_BYTES_MAX = 32
 
 
@@ -118,7 +122,8 @@ def _identity(path: Path) -> str:
 
 
 def _new_identity(path: Path) -> str:
-    strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in (_LOCK, _IDENTITY + ".new"))
+    names = sorted(entry.name for entry in path.iterdir())
+    strangers = [name for name in names if name not in _OWN and _FOREIGN.fullmatch(name) is None]
     if strangers:
         shown = ", ".join(strangers[:5])
         raise OperationalError(

@@ -76,9 +76,9 @@ def _seen_sendfile(out: int, source: int, offset: int, count: int) -> int:
 
 def _seen_preadv(descriptor: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
     try:
-        if _cold and os.path.exists(_cold):
-            if (os.readlink(f"/proc/self/fd/{descriptor}"), offset // 4096) not in _warmed:
-                raise BlockingIOError
+        page = (os.readlink(f"/proc/self/fd/{descriptor}"), offset // 4096)
+        if _cold and os.path.exists(_cold) and page not in _warmed:
+            raise BlockingIOError
         return _preadv(descriptor, buffers, offset, flags)
     except BlockingIOError:
         _count(b"a")

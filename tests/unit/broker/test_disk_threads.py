@@ -1,0 +1,96 @@
+"""Disk threads: lanes that do not wait for each other, and an end that waits for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+from penstock.broker.disk_threads import DiskThreads
+from penstock.node.step import Lane
+
+
+async def test_lanes_do_not_hold_each_other_up() -> None:
+    threads = DiskThreads(asyncio.get_running_loop(), 1)
+    goes_on = threading.Event()
+    done: list[str] = []
+    written, read = asyncio.Event(), asyncio.Event()
+    try:
+        threads.submit(Lane.READ, lambda: assert_waited(goes_on), lambda error: (done.append("read"), read.set()))
+        threads.submit(Lane.WRITE, lambda: None, lambda error: (done.append("write"), written.set()))
+        await asyncio.wait_for(written.wait(), 10)
+        assert done == ["write"]
+        assert threads.open_count == 1
+        goes_on.set()
+        await asyncio.wait_for(threads.idle(), 10)
+        await asyncio.wait_for(read.wait(), 10)
+        assert done == ["write", "read"]
+    finally:
+        goes_on.set()
+        threads.close()
+
+
+def assert_waited(event: threading.Event) -> None:
+    assert event.wait(10)
+
+
+async def test_an_error_comes_back() -> None:
+    threads = DiskThreads(asyncio.get_running_loop(), 2)
+    found: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def fail() -> None:
+        raise OSError("broken")
+
+    try:
+        threads.submit(Lane.WRITE, fail, found.set_result)
+        error = await asyncio.wait_for(found, 10)
+        assert isinstance(error, OSError)
+    finally:
+        threads.close()
+
+
+async def test_work_that_comes_back_after_the_loop_has_ended_harms_nobody() -> None:
+    goes_on, ended = threading.Event(), threading.Event()
+
+    async def abandon() -> DiskThreads:
+        threads = DiskThreads(asyncio.get_running_loop(), 1)
+        threads.submit(Lane.READ, lambda: assert_waited(goes_on), lambda error: None)
+        return threads
+
+    threads = await asyncio.to_thread(asyncio.run, abandon())
+    goes_on.set()
+    threads.submit(Lane.READ, ended.set, lambda error: None)  # the thread is still well
+    assert await asyncio.to_thread(ended.wait, 10)
+    threads.close()
+
+
+_HANGS = """
+import asyncio, threading
+from penstock.broker.disk_threads import DiskThreads
+from penstock.node.step import Lane
+async def main():
+    begun = threading.Event()
+    def hang():
+        begun.set()
+        threading.Event().wait()
+    DiskThreads(asyncio.get_running_loop(), 1).submit(Lane.WRITE, hang, print)
+    await asyncio.to_thread(begun.wait)
+asyncio.run(main())
+"""
+_HANGS_ITSELF = """
+import sys, threading
+from penstock.broker.serve import _end_process_after
+_end_process_after(0.05)
+threading.Event().wait()
+"""
+
+
+def test_a_process_ends_while_a_disk_thread_hangs() -> None:
+    subprocess.run([sys.executable, "-c", _HANGS], check=True, timeout=20)
+
+
+def test_a_process_ends_while_its_own_thread_hangs() -> None:
+    ended = subprocess.run([sys.executable, "-c", _HANGS_ITSELF], check=False, timeout=20, stderr=subprocess.PIPE)
+    assert ended.returncode == 1
+    assert b"the process ends as it is" in ended.stderr
