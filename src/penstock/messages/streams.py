@@ -42,7 +42,7 @@ class PartitionState(StrEnum):
 
 
 class GapInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in which no leader was subscribed: what was published then was neither stored nor acked."""
+    """A time without a subscribed leader, at most: what was published then may not be stored; what was acked is."""
 
     start_us: TimestampField
     end_us: TimestampField | None = None  # None: it lasts

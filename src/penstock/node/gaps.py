@@ -1,9 +1,10 @@
 """When nobody listened: the times in which the broker was not subscribed, kept across restarts.
 
-Rules: a gap begins when the connection is lost (or the broker stops) and ends when NATS has confirmed the
-subscriptions again. What was published in between was neither stored nor acked. A stream has gaps of its own where only
-its subscription was missing. The last GAPS_MAX of the broker and STREAM_GAPS_MAX of each stream are kept. A line that
-cannot be read stays in the file as it is.
+Rules: a gap begins when the connection was last known to work (or the broker stops) and ends when NATS has confirmed
+the subscriptions again: nobody was unsubscribed for longer. What was published in between may not be stored; what was
+acked is. A stream has gaps of its own where only its subscription was missing. The last GAPS_MAX of the broker and
+STREAM_GAPS_MAX of each stream are kept. A line that cannot be read stays in the file as it is; a file that cannot be
+read is moved aside.
 
     gaps.jsonl   one JSON object a line, the oldest of the broker (and of each stream) first; one that is open (no end)
                  lasted when it was written; with a stream_id it is that stream's alone
@@ -86,13 +87,18 @@ class Gaps:
         self._streams: dict[int, _History] = {}
         self._unknown: list[bytes] = []  # lines that this version cannot read
 
-    def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> None:
-        """Read what earlier runs left, and begin the gap that this start will end.
+    def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> str | None:
+        """Read what earlier runs left, and begin the gap that this start will end. A note if that cannot be read.
 
         `last_sign_of_life_us` is when the broker is last known to have listened, for a stop that left no mark.
         """
         known = set(stream_ids)
-        for line in self._lines():
+        note = None
+        try:
+            lines = self._lines()
+        except OSError as error:
+            lines, note = [], self._move_aside(error)
+        for line in lines:
             try:
                 gap = _decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError):
@@ -112,6 +118,7 @@ class Gaps:
             broker.open = GapInfo(
                 start_us=TimestampUs(min(start_us, now_us)), reason="the broker stopped without saying so"
             )
+        return note
 
     def _lines(self) -> list[bytes]:
         try:
@@ -122,6 +129,19 @@ class Gaps:
             return [line for line in file.read_at(0, file.size()).split(b"\n") if line]
         finally:
             file.close()
+
+    def _move_aside(self, error: OSError) -> str:
+        """What cannot be read must not be replaced either; what there is to tell."""
+        told = f"cannot read {GAPS_PATH} ({error.strerror or error}): earlier gaps are not shown"
+        try:
+            taken = {name.rstrip("/") for name in self._vfs.list("")}
+            number = 1
+            while (path := f"{GAPS_PATH}.unread-{number}") in taken:
+                number += 1
+            self._vfs.rename(GAPS_PATH, path)
+        except OSError as second:
+            return f"{told}, and new ones cannot be kept ({second.strerror or second})"
+        return f"{told}; it was moved to {path}"
 
     def _history(self, stream_id: int | None) -> _History:
         if stream_id is None:

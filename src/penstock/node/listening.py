@@ -39,8 +39,10 @@ class Listening:
         self._is_saving = self._is_changed = self._is_stopped = False
 
     def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> None:
-        """Take over what earlier runs left; blocking. The streams are those that there are. OSError."""
-        self.gaps.load(stream_ids=stream_ids, last_sign_of_life_us=last_sign_of_life_us, now_us=now_us)
+        """Take over what earlier runs left; blocking. The streams are those that there are."""
+        note = self.gaps.load(stream_ids=stream_ids, last_sign_of_life_us=last_sign_of_life_us, now_us=now_us)
+        if note is not None:
+            self._outbox.notice(note)
 
     def remove(self, stream_id: int) -> None:
         """The stream was deleted."""
@@ -95,7 +97,8 @@ class Listening:
         assert gap.end_us is not None
         seconds = (gap.end_us - gap.start_us) / 1e6
         self._outbox.notice(
-            f"{who}not subscribed for {seconds:.3f} s ({gap.reason}): what was published then was not stored, nor acked"
+            f"{who}not subscribed for at most {seconds:.3f} s ({gap.reason}): "
+            "what was published then may not be stored; what was acked is"
         )
 
     def _save(self) -> None:
