@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from threading import Lock
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
@@ -159,28 +158,31 @@ def rebuild_index(vfs: Vfs, file: File, segment: Segment) -> tuple[PackedEntries
 class RebuiltIndexes:
     """Indexes of one log that were lost, for all its views: kept in memory, because they may not get onto the disk.
 
-    One thread rebuilds at a time, the others wait for it: what they want is often the same.
+    For any thread without a lock: what is kept is a value that is replaced as a whole. Of two threads that do so at
+    once one is forgotten, which costs another rebuild and nothing else.
     """
 
-    __slots__ = ("_bytes_max", "_kept", "_lock")
+    __slots__ = ("_bytes_max", "_kept")
 
     def __init__(self, bytes_max: int = limits.REBUILT_INDEX_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._lock = Lock()
-        self._kept: dict[str, PackedEntries] = {}  # by path of the segment, what was used last at the end
+        self._kept: tuple[tuple[str, PackedEntries], ...] = ()  # by path of the segment, what was rebuilt last first
 
     def entries(self, segment_path: str, rebuild: Callable[[], PackedEntries]) -> PackedEntries:
         """Those of one segment; what `rebuild` gives is kept while there is room. Raises what it raises."""
-        with self._lock:
-            entries = self._kept.pop(segment_path, None)
-            if entries is None:
-                entries = rebuild()
-            if len(entries.data) > self._bytes_max:
-                return entries
-            self._kept[segment_path] = entries
-            size_bytes = sum(len(one.data) for one in self._kept.values())
-            while size_bytes > self._bytes_max:
-                size_bytes -= len(self._kept.pop(next(iter(self._kept))).data)
+        for path, kept in self._kept:
+            if path == segment_path:
+                return kept
+        entries = rebuild()
+        room = self._bytes_max - len(entries.data)
+        if room < 0:
+            return entries
+        others = []
+        for path, kept in self._kept:
+            room -= len(kept.data)
+            if path != segment_path and room >= 0:
+                others.append((path, kept))
+        self._kept = ((segment_path, entries), *others)
         return entries
 
 

@@ -2,7 +2,7 @@
 
 Rules: a view never changes, and the log never waits for it. Files are opened by name for one lookup and closed again,
 so a view that is kept costs nothing, and a segment that retention has removed meanwhile is reported as out of range.
-An index that cannot be trusted is rebuilt from its segment on the way, once for all views of the log.
+An index that cannot be trusted is rebuilt from its segment on the way, for all views of the log.
 
 Theory: offsets, timestamps and positions rise together, so every question is answered by halving twice: over the
 segments (in memory), then over the entries of one segment (in its index).
