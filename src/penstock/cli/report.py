@@ -101,7 +101,7 @@ def print_gaps(console: Console, title: str, gaps: tuple[GapInfo, ...]) -> None:
     if not gaps:
         return
     console.print()
-    console.print(cell(f"{title}: nobody listened; what was published then was neither stored nor acked", "yellow"))
+    console.print(cell(f"{title}: what was published then may not be stored; what was acked is", "yellow"))
     for gap in gaps[-_GAPS_SHOWN_MAX:]:
         console.print(cell(f"  {gap_text(gap)}"))
     if len(gaps) > _GAPS_SHOWN_MAX:
