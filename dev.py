@@ -102,7 +102,7 @@ class SetUpError(Exception):
 def python_mistake(version: Tuple[int, ...], system: str) -> Optional[str]:
     """Why Penstock cannot run on this Python or system, or None."""
     if system == "Windows":
-        return "Penstock needs Linux or macOS. On Windows, run it inside WSL (`wsl --install`)."
+        return "Penstock needs Linux (macOS: untested). On Windows, run it inside WSL (`wsl --install`)."
     if version[:2] >= OLDEST:
         return None
     this = (platform.python_version(), sys.executable)

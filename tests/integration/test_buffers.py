@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
+
 import penstock
 from penstock import aio
 from penstock.base import limits

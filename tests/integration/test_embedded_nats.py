@@ -14,7 +14,7 @@ import pytest
 
 from penstock.base.errors import OperationalError
 from penstock.broker.nats_link import LinkDown, LinkUp
-from penstock.broker.nats_server import EmbeddedNats, NatsServerEvent, find_nats_server
+from penstock.broker.nats_server import EmbeddedNats, find_nats_server
 from tests.nats_servers import TIMEOUT_S, listening
 
 
@@ -45,34 +45,30 @@ async def test_any_free_port(tmp_path: Path) -> None:
     await server.stop()
 
 
-async def test_the_port_asked_for(tmp_path: Path) -> None:
+async def test_the_port_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     port = _free_port()
-    events: list[NatsServerEvent] = []
-    server = await EmbeddedNats.start(data_dir=tmp_path, port=port, on_event=events.append)
+    server = await EmbeddedNats.start(data_dir=tmp_path, port=port)
     assert server.port == port
-    assert events == []
+    assert "in use" not in caplog.text
     await server.stop()
 
 
-async def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    events: list[NatsServerEvent] = []
+async def test_a_port_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = await EmbeddedNats.start(data_dir=tmp_path, port=port, on_event=events.append)
+        server = await EmbeddedNats.start(data_dir=tmp_path, port=port)
         try:
             assert server.port != port
             assert (await _info(server.port)).startswith(b"INFO ")
-            [event] = events
-            assert event.running
-            assert f"port {port} is in use" in event.text
-            assert str(server.port) in event.text
+            assert f"port {port} is in use by another program" in caplog.text
+            assert f"the embedded nats-server listens on {server.port}" in caplog.text
         finally:
             await server.stop()
 
 
-async def test_comes_back_on_its_port(tmp_path: Path) -> None:
-    events: list[NatsServerEvent] = []
-    server = await EmbeddedNats.start(data_dir=tmp_path, port=0, on_event=events.append)
+async def test_comes_back_on_its_port(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock.nats_server")
+    server = await EmbeddedNats.start(data_dir=tmp_path, port=0)
     try:
         port = server.port
         async with listening(server.url) as listener:
@@ -82,8 +78,10 @@ async def test_comes_back_on_its_port(tmp_path: Path) -> None:
             await listener.event(LinkUp, after=listener.events.index(down))
             assert server.port == port
         assert server.restarts == 1
-        assert [event.running for event in events] == [False, True]
-        assert "stopped unexpectedly" in events[0].text
+        told = [line for line in caplog.messages if "stopped unexpectedly" in line or "started again" in line]
+        assert len(told) == 2
+        assert "stopped unexpectedly" in told[0]
+        assert told[1] == f"nats-server was started again on port {port}"
     finally:
         await server.stop()
 

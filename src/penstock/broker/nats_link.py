@@ -143,11 +143,6 @@ class NatsLink:
         return self._up.is_set()
 
     @property
-    def is_reading(self) -> bool:
-        """Whether messages are taken from the socket: not paused by the caller, and nats-server takes what we write."""
-        return not self._pauses
-
-    @property
     def server(self) -> NatsServer | None:
         """The server of the present connection."""
         return None if self._attempt is None else self._attempt.server

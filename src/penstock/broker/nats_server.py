@@ -30,8 +30,6 @@ import sys
 import sysconfig
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.base import limits
@@ -82,24 +80,15 @@ def find_nats_server() -> Path:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NatsServerEvent:
-    """Something an operator should know: the port was taken, the server stopped and is started again."""
-
-    text: str
-    running: bool
-
-
 class EmbeddedNats:
     """The child process and who looks after it. Made by `start`, ended by `stop`."""
 
-    def __init__(self, program: Path, host: str, data_dir: Path, on_event: Callable[[NatsServerEvent], None]) -> None:
+    def __init__(self, program: Path, host: str, data_dir: Path) -> None:
         self.host = host
         self.port = 0
         self.restarts = 0
         self._program = program
         self._config_file = data_dir / _CONFIG_FILE
-        self._on_event = on_event
         self._process: Process | None = None
         self._log_reader: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -114,18 +103,16 @@ class EmbeddedNats:
         data_dir: Path,
         port: int = 4222,
         host: str = "127.0.0.1",
-        on_event: Callable[[NatsServerEvent], None] | None = None,
         timeout_ms: int = limits.NATS_SERVER_START_MS,
     ) -> EmbeddedNats:
         """Start it and return once it serves. Port 0, or one that is taken: any free one. OperationalError if not."""
-        server = cls(find_nats_server(), host, data_dir, on_event or _ignore)
+        server = cls(find_nats_server(), host, data_dir)
         server._write_config()
         try:
             if not await server._launch(port, timeout_ms):
                 await server._launch(0, timeout_ms)
-                text = f"port {port} is in use by another program; the embedded nats-server listens on {server.port}"
-                _log.warning("%s", text)
-                server._on_event(NatsServerEvent(text, running=True))
+                text = "port %d is in use by another program; the embedded nats-server listens on %d"
+                _log.warning(text, port, server.port)
         except BaseException:
             await server.stop()
             raise
@@ -233,7 +220,7 @@ class EmbeddedNats:
             assert self._process is not None
             code = await self._process.wait()
             await self._collect()
-            self._report(f"nats-server stopped unexpectedly (exit code {code}){self._said()}", running=False)
+            _log.error("nats-server stopped unexpectedly (exit code %d)%s", code, self._said())
             if (loop.time() - started) * 1000 >= limits.NATS_STEADY_MS:
                 delay_ms = limits.NATS_RECONNECT_MS_MIN
             while True:
@@ -245,13 +232,9 @@ class EmbeddedNats:
                     reason = f"port {self.port} is in use by another program"
                 except (OperationalError, OSError) as error:
                     reason = str(error)
-                self._report(f"nats-server cannot be started again: {reason}", running=False)
+                _log.error("nats-server cannot be started again: %s", reason)
             self.restarts += 1
-            self._report(f"nats-server was started again on port {self.port}", running=True)
-
-    def _report(self, text: str, *, running: bool) -> None:
-        _log.log(logging.INFO if running else logging.ERROR, "%s", text)
-        self._on_event(NatsServerEvent(text, running=running))
+            _log.info("nats-server was started again on port %d", self.port)
 
     async def _kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -266,10 +249,6 @@ class EmbeddedNats:
         if self._log_reader is not None:
             await self._log_reader
             self._log_reader = None
-
-
-def _ignore(event: NatsServerEvent) -> None:
-    """The log has it already."""
 
 
 def _send(process: Process, number: signal.Signals) -> None:
