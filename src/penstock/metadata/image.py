@@ -2,14 +2,14 @@
 
 Rules: `apply` is a pure function of image, index and command, so every broker that has the same commands has the same
 image. It decides what a command comes to: two creates of one name may both be on their way, and the second finds the
-stream there. An image is never changed; a later one shares with it whatever stayed.
+stream there. It does not ask whether a config is allowed: that was decided when the command was journaled, and a later
+version that allows less must not lose what is there. An image is never changed; a later one shares with it what stayed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from penstock.base.errors import ConfigError, ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, StreamId
 from penstock.base.subjects import matches
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream
+from penstock.metadata.persistent import PersistentMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class ClusterImage:
     """All that the commands up to `index` add up to."""
 
     index: int = 0
-    streams: Mapping[StreamId, StreamState] = field(default_factory=lambda: MappingProxyType({}))
-    names: Mapping[str, StreamId] = field(default_factory=lambda: MappingProxyType({}))
+    streams: PersistentMap[StreamId, StreamState] = field(default_factory=PersistentMap)
+    names: PersistentMap[str, StreamId] = field(default_factory=PersistentMap)
 
     def by_name(self, name: str) -> StreamState:
         """The stream of that name; RemoteError stream_not_found."""
@@ -83,10 +84,16 @@ def check_create(image: ClusterImage, config: StreamConfig) -> StreamState | Non
         check_stream_config(config)
     except ConfigError as error:
         raise RemoteError(ErrorCode.INVALID_CONFIG, "; ".join(error.mistakes), mistakes=error.mistakes) from None
+    existing = _existing(image, config)
+    if existing is None and len(image.streams) >= limits.STREAMS_MAX:
+        raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.STREAMS_MAX} streams already; delete some first")
+    return existing
+
+
+def _existing(image: ClusterImage, config: StreamConfig) -> StreamState | None:
+    """The stream of that name; RemoteError stream_exists if it has another config."""
     stream_id = image.names.get(config.name)
     if stream_id is None:
-        if len(image.streams) >= limits.STREAMS_MAX:
-            raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.STREAMS_MAX} streams already; delete some first")
         return None
     existing = image.streams[stream_id]
     if existing.config == config:
@@ -117,10 +124,9 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
     changed = config
     if not mistakes:
         try:
-            changed = msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
-            check_stream_config(changed)
-        except msgspec.ValidationError as error:
-            mistakes.append(str(error))
+            changed = check_stream_config(_merged(config, changes))
+        except RemoteError as error:
+            mistakes.append(error.message)
         except ConfigError as error:
             mistakes += error.mistakes
     if mistakes:
@@ -128,39 +134,43 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
     return changed
 
 
+def _merged(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
+    try:
+        return msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
+    except msgspec.ValidationError as error:
+        raise RemoteError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
 def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterImage, Outcome | RemoteError]:
     """The image after `command`, and what it came to. A refused command changes nothing but the index."""
     assert index == image.index + 1, (index, image.index)
     try:
-        streams, outcome = _change(image, index, command)
+        return _change(image, index, command)
     except RemoteError as error:
         return replace(image, index=index), error
-    if streams is image.streams:
-        return replace(image, index=index), outcome
-    return ClusterImage(index, MappingProxyType(streams), _names(streams.values())), outcome
 
 
-def _change(image: ClusterImage, index: int, command: Command) -> tuple[Mapping[StreamId, StreamState], Outcome]:
+def _change(image: ClusterImage, index: int, command: Command) -> tuple[ClusterImage, Outcome]:
+    streams, names = image.streams, image.names
     if isinstance(command, CreateStream):
-        existing = check_create(image, command.config)
+        existing = _existing(image, command.config)
         if existing is not None:
-            return image.streams, Outcome(stream=existing)
+            return replace(image, index=index), Outcome(stream=existing)
         made = StreamState(StreamId(index), command.config, command.created_us, LeaderEpoch(1))
-        return {**image.streams, made.stream_id: made}, Outcome(stream=made, changed=True)
+        image = ClusterImage(index, streams.with_item(made.stream_id, made), names.with_item(made.name, made.stream_id))
+        return image, Outcome(stream=made, changed=True)
     if isinstance(command, AlterStream):
         state = image.by_id(command.stream_id)
-        altered = replace(state, config=altered_config(state.config, command.changes))
-        return {**image.streams, state.stream_id: altered}, Outcome(stream=altered, changed=altered != state)
+        altered = replace(state, config=_merged(state.config, command.changes))
+        image = ClusterImage(index, streams.with_item(state.stream_id, altered), names)
+        return image, Outcome(stream=altered, changed=altered != state)
     if isinstance(command, DeleteStream):
         state = image.by_id(command.stream_id)
-        rest = {stream_id: other for stream_id, other in image.streams.items() if stream_id != state.stream_id}
-        return rest, Outcome(stream=state, changed=True, deleted=True)
-    raised = {
-        stream_id: replace(state, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
-        for stream_id, state in image.streams.items()
-    }
-    return raised, Outcome(changed=True)
+        image = ClusterImage(index, streams.without(state.stream_id), names.without(state.name))
+        return image, Outcome(stream=state, changed=True, deleted=True)
+    raised = {stream_id: _raised(state) for stream_id, state in streams.items()}
+    return ClusterImage(index, PersistentMap(raised), names), Outcome(changed=True)
 
 
-def _names(streams: Iterable[StreamState]) -> Mapping[str, StreamId]:
-    return MappingProxyType({state.name: state.stream_id for state in streams})
+def _raised(state: StreamState) -> StreamState:
+    return StreamState(state.stream_id, state.config, state.created_us, LeaderEpoch(state.leader_epoch + 1))

@@ -8,7 +8,7 @@ from penstock.base import limits
 from penstock.base.config import Acks, Durability, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker
-from penstock.metadata.image import ClusterImage, Outcome, apply, check_create
+from penstock.metadata.image import ClusterImage, Outcome, altered_config, apply, check_create
 
 ORDERS = StreamConfig(name="orders", subject="orders.>")
 
@@ -96,19 +96,31 @@ def test_alter() -> None:
     ],
 )
 def test_alter_refuses_with_every_mistake(changes: dict[str, object], named: list[str]) -> None:
-    image, outcomes = folded(create(), AlterStream(stream_id=1, changes=changes))
-    assert code_of(outcomes[1]) == ErrorCode.INVALID_CONFIG
-    assert all(name in str(outcomes[1]) for name in named)
-    assert image.by_name("orders").config == ORDERS
+    with pytest.raises(RemoteError) as caught:
+        altered_config(ORDERS, changes)
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+    assert all(name in str(caught.value) for name in named)
 
 
 def test_alter_cannot_make_what_create_would_refuse() -> None:
-    image, outcomes = folded(
-        create(StreamConfig(name="all", subject=">", acks=Acks.NEVER)),
-        AlterStream(stream_id=1, changes={"acks": "reply"}),
-    )
+    with pytest.raises(RemoteError) as caught:
+        altered_config(StreamConfig(name="all", subject=">", acks=Acks.NEVER), {"acks": "reply"})
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+
+
+def test_what_was_journaled_is_not_lost_to_stricter_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that allows less starts on what one that allowed more has made."""
+    monkeypatch.setattr(limits, "STREAM_NAME_CHARS_MAX", 3)
+    monkeypatch.setattr(limits, "MESSAGE_BYTES_MAX", 10)
+    monkeypatch.setattr(limits, "STREAMS_MAX", 0)
+    image, _ = folded(create(), AlterStream(stream_id=1, changes={"max_message_bytes": 11}))
+    assert image.by_name("orders").config.max_message_bytes == 11
+
+
+def test_a_change_that_is_no_config_changes_nothing() -> None:
+    image, outcomes = folded(create(), AlterStream(stream_id=1, changes={"durability": "hope"}))
     assert code_of(outcomes[1]) == ErrorCode.INVALID_CONFIG
-    assert image.by_name("all").config.acks is Acks.NEVER
+    assert image.by_name("orders").config == ORDERS
 
 
 def test_every_start_raises_every_epoch() -> None:
@@ -127,10 +139,11 @@ def test_invalid_create_names_every_mistake() -> None:
 
 def test_number_of_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STREAMS_MAX", 1)
-    image, outcomes = folded(create(), create(StreamConfig(name="b", subject="b")), create())
-    assert code_of(outcomes[1]) == ErrorCode.TOO_LARGE
-    assert isinstance(outcomes[2], Outcome)
-    assert len(image.streams) == 1
+    image, _ = folded(create())
+    with pytest.raises(RemoteError) as caught:
+        check_create(image, StreamConfig(name="b", subject="b"))
+    assert caught.value.code == ErrorCode.TOO_LARGE
+    assert check_create(image, ORDERS) is image.by_name("orders")
 
 
 def test_an_image_never_changes() -> None:

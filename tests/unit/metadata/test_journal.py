@@ -102,7 +102,7 @@ def test_a_damaged_last_entry_that_was_synced_is_no_torn_tail() -> None:
     position = len(content(written(*COMMANDS[:2])))
     data[-5] ^= 1
     vfs.open(JOURNAL_PATH).write_at(0, data)
-    with pytest.raises(CorruptionError, match="entry 3.*synced") as caught:
+    with pytest.raises(CorruptionError, match=r"entry 3.*synced") as caught:
         Journal.open(vfs)
     assert caught.value.position == position
     assert content(vfs) == data
