@@ -79,6 +79,11 @@ def test_streams_from_create_to_delete(run: Run) -> None:
     assert "life.>" in run("stream", "find", "life.x").stdout
     assert "no stream stores elsewhere" in run("stream", "find", "elsewhere", code=1).stderr
     assert "for good?" in run("stream", "delete", "life", stdin=b"n\n", code=1).stderr
+    assert "--yes" in run("stream", "delete", "life", stdin=b"", code=1).stderr
+    assert "--storage cannot be changed" in run("stream", "alter", "life", "--storage", "memory", code=2).stderr
+    low = run("stream", "alter", "life", "--segment-bytes", "1", "--max-age", "0s", code=2).stderr
+    assert "--segment-bytes: 1 is below" in low
+    assert "--max-age: 0us is below 1ms" in low
     assert run("stream", "delete", "life", "--yes").stdout == "stream life deleted\n"
     assert "there is no stream 'life'" in run("stream", "show", "life", code=1).stderr
 
@@ -257,6 +262,23 @@ def test_following_prints_what_comes_and_ctrl_c_is_quiet(run: Run, broker: Ready
         finally:
             process.kill()
     assert (out, err, process.returncode) == (b"", b"", 130)
+
+
+def test_ctrl_c_at_the_question_is_130_and_deletes_nothing(run: Run, broker: ReadyLine, stream: str) -> None:
+    environment = {**os.environ, "PENSTOCK_SERVER": broker.client}
+    command = [*PENSTOCK, "stream", "delete", stream]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            asked = b""
+            while not asked.endswith(b"[y/N]: "):
+                asked += process.stderr.read(1)
+            process.send_signal(signal.SIGINT)
+            process.wait(TIMEOUT_S)
+            assert (process.stderr.read(), process.returncode) == (b"", 130)
+        finally:
+            process.kill()
+    run("stream", "show", stream)
 
 
 @pytest.mark.parametrize("shape", ["json", "table", "raw", "arrow"])

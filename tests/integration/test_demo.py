@@ -75,7 +75,7 @@ def test_the_demo_twice_in_a_folder_and_beside_other_servers(folder: Path) -> No
     assert f"{ROWS:,} messages" in first
     assert "count, order, subjects, keys, values, headers: all as published" in first
     assert "bytes per payload byte" in first
-    assert "JFK    LAX" in first
+    assert "JFK   LAX" in first
     assert " serve --data-dir penstock-demo\n" in first
     assert all(is_free(port) for port in ports(first))
     with held(7422), held(4222):

@@ -132,9 +132,13 @@ def with_options(command: Callable[..., Any], parameters: Iterable[inspect.Param
     return command
 
 
-def text_option(name: str, *, flag: str, metavar: str, meaning: str, panel: str | None = None) -> inspect.Parameter:
+def text_option(
+    name: str, *, flag: str, metavar: str, meaning: str, panel: str | None = None, hidden: bool = False
+) -> inspect.Parameter:
     """A parameter for an option that takes text, None when it is not given."""
-    option = typer.Option(flag, metavar=metavar, help=escape(meaning), rich_help_panel=panel, show_default=False)
+    option = typer.Option(
+        flag, metavar=metavar, help=escape(meaning), rich_help_panel=panel, show_default=False, hidden=hidden
+    )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_WIDTH_WITHOUT_TERMINAL = 1_000  # a file or a pipe gets its lines whole
+_WIDTH_WITHOUT_TERMINAL = 120  # of tables; lines of text are never broken
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -29,8 +30,8 @@ def console(*, stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
-    return QuietConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width, soft_wrap=width is None)
+    width = None if stream.isatty() else shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
+    return QuietConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width, soft_wrap=True)
 
 
 @contextmanager
@@ -51,8 +52,8 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    # Without a terminal no decoration: what comes out is for `awk` and diffs.
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    # Two characters between columns and none around: 80 characters are few.
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         made.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
     return made
@@ -87,6 +88,21 @@ def exact_time_text(timestamp_us: int) -> str:
 def count_text(count: int) -> str:
     """`336,776`."""
     return f"{count:,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def cut(text: str, chars_max: int) -> str:
+    """`text` in at most `chars_max` characters."""
+    return text if len(text) <= chars_max else text[: max(0, chars_max - 1)] + "…"
+
+
+def short_time_text(timestamp_us: int | None) -> str:
+    """UTC to the second without the year, for narrow terminals: `01-31 08:00:00Z`."""
+    return "" if timestamp_us is None else f"{datetime.fromtimestamp(timestamp_us // 1_000_000, UTC):%m-%d %H:%M:%SZ}"
 
 
 def shown_bytes(data: bytes | None, chars_max: int | None = None) -> str:

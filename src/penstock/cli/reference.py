@@ -120,6 +120,8 @@ def _example_lines(epilog: str) -> list[str]:
 def _parameters(command: Any) -> str:
     rows = []
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         if parameter.param_type_name == "argument":
             name = f"`{parameter.metavar or parameter.name}`" + ("" if parameter.required else " (optional)")
         else:

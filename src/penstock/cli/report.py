@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.base.units import format_bytes, format_duration_us
-from penstock.cli.output import cell, count_text, table, time_text
+from penstock.cli.failure import printable
+from penstock.cli.output import cell, count_text, counted, cut, short_time_text, table, time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.messages import GapInfo, PartitionInfo, StreamInfo
 
 _GAPS_SHOWN_MAX = 10
+_WIDE = 120  # characters: from here on there is room for offsets and whole times
+_TEXT_CHARS_MIN = 10
 
 
 def pairs(values: Mapping[str, str]) -> Table:
@@ -45,23 +48,34 @@ def offsets_text(part: PartitionInfo) -> str:
     return f"{part.log_start} to {part.committed_end - 1}"
 
 
-def stream_table(infos: Iterable[StreamInfo]) -> Table:
-    """One line a stream."""
-    names = ("stream", "subject", "messages", "size", "offsets", "last message", "state")
+def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
+    """One line a stream in at most `width` characters, however long its name; a narrow one has no offsets."""
+    wide = width >= _WIDE
+    rows = [_row(info, wide=wide) for info in infos]
+    names = ["stream", "subject", "messages", "size", *(("offsets",) if wide else ()), "last message", "state"]
     made = table(*names, right=("messages", "size"))
-    for info in infos:
-        state = state_text(info)
-        last = [part.last_timestamp_us for part in info.partitions if part.last_timestamp_us is not None]
-        made.add_row(
-            cell(info.name, "bold"),
-            cell(info.subject),
-            cell(count_text(message_count(info))),
-            cell(format_bytes(sum(part.size_bytes for part in info.partitions))),
-            cell(", ".join(offsets_text(part) for part in info.partitions)),
-            cell(time_text(max(last, default=None))),
-            cell(state, "green" if state == "online" else "bold red"),
-        )
+    # What is left for names and subjects; two characters lie between columns.
+    fixed = [max(len(title), *(len(row[column]) for row in rows)) for column, title in enumerate(names) if column >= 2]
+    left = max(2 * _TEXT_CHARS_MIN, width - sum(fixed) - 2 * (len(names) - 1))
+    name_chars = min(max(len(row[0]) for row in rows), max(_TEXT_CHARS_MIN, left // 2))
+    for name, subject, *others, state in rows:
+        style = "green" if state == "online" else "bold red"
+        texts = (cell(cut(name, name_chars), "bold"), cell(cut(subject, left - name_chars)))
+        made.add_row(*texts, *map(cell, others), cell(state, style))
     return made
+
+
+def _row(info: StreamInfo, *, wide: bool) -> list[str]:
+    last = max((part.last_timestamp_us for part in info.partitions if part.last_timestamp_us is not None), default=None)
+    return [
+        printable(info.name),
+        printable(info.subject),
+        count_text(message_count(info)),
+        format_bytes(sum(part.size_bytes for part in info.partitions)),
+        *((", ".join(offsets_text(part) for part in info.partitions),) if wide else ()),
+        time_text(last) if wide else short_time_text(last),
+        state_text(info),
+    ]
 
 
 def stream_pairs(info: StreamInfo) -> dict[str, str]:
@@ -80,7 +94,7 @@ def stream_pairs(info: StreamInfo) -> dict[str, str]:
             f"{prefix}offsets": offsets_text(part),
             f"{prefix}first message": time_text(part.first_timestamp_us) or "-",
             f"{prefix}last message": time_text(part.last_timestamp_us) or "-",
-            f"{prefix}size": f"{format_bytes(part.size_bytes)} in {part.segment_count} segment files",
+            f"{prefix}size": f"{format_bytes(part.size_bytes)} in {counted(part.segment_count, 'segment file')}",
             f"{prefix}leader epoch": str(part.leader_epoch),
         }
         if part.log_end != part.committed_end:

@@ -41,7 +41,7 @@ def status(
     console.print(report.pairs(_pairs(state)))
     if infos:
         console.print()
-        console.print(report.stream_table(infos))
+        console.print(report.stream_table(infos, width=console.width))
     report.print_gaps(console, "Gaps", state.nats.gaps)
     shown = set(state.nats.gaps)
     for info in infos:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from penstock.base.config import ALTERABLE, Acks, Durability, Storage, StreamConfig
+from penstock.base.errors import OperationalError
+from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 from penstock.cli import output, report
-from penstock.cli.failure import clearly
+from penstock.cli.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -124,6 +129,9 @@ def _parameters(*, altering: bool) -> list[inspect.Parameter]:
     defaults = StreamConfig(name="", subject="")
     for field in FIELDS:
         if altering and field.name not in ALTERABLE:
+            # Known, so that it can be said that it cannot be changed.
+            option = text_option(field.name, flag=field.flag, metavar=field.metavar, meaning=field.meaning, hidden=True)
+            parameters.append(option)
             continue
         default = getattr(defaults, field.name)
         meaning = field.meaning
@@ -151,6 +159,40 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+_MISTAKE = re.compile(r"(\w+): (.*)", re.DOTALL)
+_OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
+
+
+def as_typed(mistake: str) -> str:
+    """A mistake in a stream's config in the words of the options: `--max-age: 0us is below 1ms, the least`."""
+    found = _MISTAKE.fullmatch(mistake)
+    field = next((one for one in FIELDS if found is not None and one.name == found[1]), None)
+    if found is None or field is None:
+        return mistake
+    bounds = _OUT_OF_BOUNDS.fullmatch(found[2])
+    if bounds is None:
+        return f"{field.flag}: {found[2]}"
+    value, low, high = (int(number) for number in bounds.groups())
+    where = f"below {field.show(low)}, the least" if value < low else f"above {field.show(high)}, the most"
+    return f"{field.flag}: {field.show(value)} is {where}"
+
+
+@contextmanager
+def _said_as_typed(name: str) -> Iterator[None]:
+    """A broker's refusals in the words of the options; and where to look if it does not answer in time."""
+    from penstock.client.errors import InvalidConfig, TimedOut
+
+    try:
+        yield
+    except InvalidConfig as error:
+        told = error.details.get("mistakes") or error.message.splitlines()
+        mistakes = [as_typed(str(mistake)) for mistake in told]
+        raise InvalidConfig(error.code, "\n".join(mistakes), mistakes=mistakes) from None
+    except TimedOut as error:
+        error.add_note(f"whether it happened, `penstock stream show {name}` tells")
+        raise
+
+
 def shown_config(info: StreamInfo) -> dict[str, str]:
     """Option → value of a stream's config, as a person writes them."""
     shown = {}
@@ -158,6 +200,19 @@ def shown_config(info: StreamInfo) -> dict[str, str]:
         value = getattr(info.config, field.name)
         shown[field.flag.removeprefix("--")] = _UNLIMITED if value is None else field.show(value)
     return shown
+
+
+def warnings(subject: str) -> Iterator[str]:
+    """What may not have been meant by a subject that can be stored."""
+    if is_reserved(subject):
+        whose = subject.partition(".")[0]
+        yield (
+            f"{whose} belongs to NATS or Penstock: requests and replies of others pass there. A stream that acks "
+            "answers them; with --acks never it only listens."
+        )
+    for token in subject.split("."):
+        if token not in ("*", ">") and ("*" in token or ">" in token):
+            yield f"in {token!r} the {'*' if '*' in token else '>'!r} is no wildcard: only a whole token is one."
 
 
 def _create(
@@ -178,8 +233,11 @@ def _create(
     """
     config = _parsed(fields)
     with connected(ctx, server, timeout) as (client, seconds):
+        for warning in warnings(subject):
+            say_note(f"note: {warning}")
         before = {info.stream_id for info in client.streams(timeout=seconds)}
-        info = client.create_stream(name, subject, timeout=seconds, **config)
+        with _said_as_typed(name):
+            info = client.create_stream(name, subject, timeout=seconds, **config)
     what = "was there already" if info.stream_id in before else "created"
     typer.echo(f"stream {info.name} {what}: it stores {info.subject}")
 
@@ -200,9 +258,11 @@ def _alter(
     Name, subject and storage stay as they are: with others it would be another stream.
     """
     changes = _parsed(fields)
+    if fixed := [field.flag for field in FIELDS if field.name in changes and field.name not in ALTERABLE]:
+        raise ValueError(f"{', '.join(fixed)} cannot be changed: with another one it would be another stream")
     if not changes:
         raise typer.BadParameter("nothing to change: give at least one option, such as --max-age 7d")
-    with connected(ctx, server, timeout) as (client, seconds):
+    with connected(ctx, server, timeout) as (client, seconds), _said_as_typed(name):
         info = client.alter_stream(name, timeout=seconds, **changes)
     config = shown_config(info)
     flags = {field.name: field.flag.removeprefix("--") for field in FIELDS}
@@ -227,7 +287,8 @@ def list_streams(
         for info in infos:
             output.print_json(info)
     elif infos:
-        output.console().print(report.stream_table(infos))
+        console = output.console()
+        console.print(report.stream_table(infos, width=console.width))
     else:
         typer.echo("no streams yet; make one with `penstock stream create NAME SUBJECT`", err=True)
 
@@ -293,10 +354,25 @@ def delete(
         if not yes:
             count = sum(part.committed_end - part.log_start for part in info.partitions)
             size = format_bytes(sum(part.size_bytes for part in info.partitions))
-            held = f"its {output.count_text(count)} messages ({size})"
-            typer.confirm(f"Delete stream {info.name} and {held} for good?", abort=True, err=True)
-        client.delete_stream(info, timeout=seconds)
+            held = f"its {output.counted(count, 'message')} ({size})"
+            if not _confirmed(f"Delete stream {info.name} and {held} for good?"):
+                say_error(f"stream {info.name} is kept")
+                raise typer.Exit(FAILED)
+        with _said_as_typed(name):
+            client.delete_stream(info, timeout=seconds)
     typer.echo(f"stream {info.name} deleted")
+
+
+def _confirmed(question: str) -> bool:
+    """What a person answers; OperationalError where nobody does."""
+    # Not click's: that makes one thing of Ctrl-C and of an end of the input.
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        sys.stderr.write("\n")
+        raise OperationalError("nobody is there to answer; with --yes it does not ask")
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _add(name: str, command: Callable[..., Any], *lines: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from penstock.base.config import StreamConfig
@@ -28,7 +29,7 @@ def stream(**partition: object) -> StreamInfo:
 def shown(info: StreamInfo) -> str:
     out = io.StringIO()
     console = Console(file=out, width=200, markup=False, highlight=False)
-    console.print(report.stream_table([info]))
+    console.print(report.stream_table([info], width=200))
     console.print(report.pairs(report.stream_pairs(info)))
     report.print_trouble(console, info, info.partitions[0])
     return out.getvalue()
@@ -80,3 +81,27 @@ def test_trouble_is_shown_with_its_place_and_its_numbers() -> None:
     assert "  0: none" not in text
     assert "not committed yet" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_a_stream_is_one_line_however_long_its_name_and_subject(width: int) -> None:
+    numbers = {"log_start": Offset(0), "committed_end": Offset(123_456_789), "log_end": Offset(123_456_789)}
+    full = stream(**numbers, size_bytes=2**40, last_timestamp_us=TimestampUs(10**15))
+    long = StreamInfo(
+        stream_id=StreamId(2), config=StreamConfig(name="n" * 60, subject="s" * 100 + ".>"), partitions=full.partitions
+    )
+    out = io.StringIO()
+    console = Console(file=out, width=width, markup=False, highlight=False)
+    console.print(report.stream_table([full, long], width=width))
+    lines = [line for line in out.getvalue().splitlines() if line.strip()]
+    assert len(lines) == 4  # titles, a rule, two streams
+    assert max(map(len, lines)) <= width
+    assert "online" in lines[2]
+    assert "orders.[red].>" in lines[2]
+    assert "nnn" in lines[3]
+    assert "sss…" in lines[3]
+    assert ("offsets" in lines[0]) == (width >= 120)
+
+
+def test_one_of_a_kind_has_no_plural() -> None:
+    assert "in 1 segment file\n" in shown(stream(segment_count=1)).replace(" \n", "\n").replace("  ", "")

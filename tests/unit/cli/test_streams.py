@@ -1,0 +1,46 @@
+"""What the commands on streams say about what was typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.config import StreamConfig, stream_config_mistakes
+from penstock.cli.streams import as_typed, warnings
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"max_age_ms": 0}, "--max-age: 0us is below 1ms, the least"),
+        ({"segment_bytes": 1}, f"--segment-bytes: 1 is below {limits.SEGMENT_BYTES_MIN // 1024}KiB, the least"),
+        ({"max_messages": 0}, "--max-messages: 0 is below 1, the least"),
+        ({"max_message_bytes": 2**40}, "--max-message-bytes: 1TiB is above 64MiB, the most"),
+        ({"name": "no good"}, "name: the name 'no good' may hold only letters, digits, '-' and '_'"),
+    ],
+)
+def test_mistakes_are_told_in_the_words_of_the_options(fields: dict[str, object], said: str) -> None:
+    config = StreamConfig(**({"name": "a", "subject": "a"} | fields))
+    assert [as_typed(mistake) for mistake in stream_config_mistakes(config)] == [said]
+
+
+def test_a_mistake_of_tomorrow_stays_as_it_is() -> None:
+    assert as_typed("the moon is full") == "the moon is full"
+    assert as_typed("acks: cannot be so") == "--acks: cannot be so"
+
+
+@pytest.mark.parametrize("subject", ["orders.>", "orders.*.eu", ">", "a"])
+def test_plain_subjects_and_wildcards_need_no_warning(subject: str) -> None:
+    assert list(warnings(subject)) == []
+
+
+@pytest.mark.parametrize("subject", ["$JS.>", "$SYS.>", "_INBOX.>"])
+def test_subjects_of_nats_are_warned_of(subject: str) -> None:
+    (said,) = warnings(subject)
+    assert "--acks never" in said
+
+
+@pytest.mark.parametrize("subject", ["x.*y", "x.y>"])
+def test_what_only_looks_like_a_wildcard_is_warned_of(subject: str) -> None:
+    (said,) = warnings(subject)
+    assert "is no wildcard" in said
