@@ -12,7 +12,7 @@ from nats.js.errors import APIError
 import penstock
 from penstock import aio
 from penstock.base import limits
-from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.integration.publishers import connected_to
 from tests.integration.small_disk import small_disk
 
@@ -273,4 +273,11 @@ async def test_without_nats_a_broker_serves_reads_and_says_what_is_missing(tmp_p
                 assert error.value.code == "nats_unavailable"
                 status = await client.status()
                 assert status.nats.state == "connecting"
-                assert status.nats.last_error
+                assert status.nats.last_error == f"{nats_server.url}: Connection refused"
+                nats_server.start()
+
+                async def is_connected() -> bool:
+                    return (await client.status()).nats.state == "connected"
+
+                await eventually(is_connected, "the broker is connected")
+                assert (await client.status()).nats.last_error == f"{nats_server.url}: Connection refused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
 import signal
@@ -62,6 +63,8 @@ async def test_a_port_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFix
             assert (await _info(server.port)).startswith(b"INFO ")
             assert f"port {port} is in use by another program" in caplog.text
             assert f"the embedded nats-server listens on {server.port}" in caplog.text
+            # It recovers, so nothing sounds as if it did not.
+            assert [record.getMessage() for record in caplog.records if record.levelno > logging.WARNING] == []
         finally:
             await server.stop()
 

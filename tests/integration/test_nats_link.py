@@ -154,6 +154,27 @@ async def test_comes_back_with_its_subscriptions_and_reports_the_gap(tmp_path: P
             assert listener.values(2) == [b"while", b"2"]
 
 
+async def test_an_outage_is_logged_once_and_its_reason_is_remembered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_nats(tmp_path) as server, listening(server.url) as listener:
+        for _ in range(2):
+            caplog.clear()
+            await server.kill()
+            before = len(listener.events)
+            await listener.until(
+                lambda before=before: sum(isinstance(event, ConnectFailed) for event in listener.events[before:]) >= 20  # type: ignore[misc]
+            )
+            warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert len(warnings) == 2  # that it is lost, and why it does not come back
+            assert "closed the connection" in warnings[0] or "broke" in warnings[0]
+            assert warnings[1].startswith(f"no connection to {server.url}: Connection refused (tried ")
+            assert [text.count(server.url) for text in warnings] == [1, 1]
+            await server.start()
+            await listener.event(LinkUp, after=len(listener.events) - 1)
+            assert listener.link.last_failure == f"{server.url}: Connection refused"
+
+
 async def test_tries_several_servers_in_turn(tmp_path: Path) -> None:
     async with running_nats(tmp_path) as server, listening(f"nats://127.0.0.1:1,{server.url}") as listener:
         assert listener.link.server is not None

@@ -74,6 +74,7 @@ NATS_CONNECT_TIMEOUT_MS = 5_000  # from the first SYN to the PONG after CONNECT
 NATS_TLS_FIRST_MS = 1_000  # a tls:// server that says nothing for so long waits for TLS itself
 NATS_RECONNECT_MS_MIN = 250
 NATS_RECONNECT_MS_MAX = 5_000
+NATS_OUTAGE_LOG_MS = 60_000  # between two log lines that say the same of one outage
 NATS_STEADY_MS = 5_000  # a connection that lived so long is replaced at once when it is lost
 NATS_SERVER_PENDING_BYTES_MAX = 256 * MIB  # what the embedded nats-server keeps for one client that reads slowly
 NATS_SERVER_WRITE_DEADLINE_MS = 60_000

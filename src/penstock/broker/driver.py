@@ -200,7 +200,7 @@ class Driver:
             embedded=self._embedded_nats,
             reading_paused=self._reading_paused,
             since_us=None if self._link_since_us is None else TimestampUs(self._link_since_us),
-            last_error="" if link.is_up else link.last_failure,
+            last_error=link.last_failure,
             reconnects=self._reconnects,
             gaps=status.nats.gaps,
         )

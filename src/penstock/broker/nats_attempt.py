@@ -78,10 +78,10 @@ class NatsAttempt:
             async with asyncio.timeout(timing.connect_timeout_ms / 1000):
                 await self._connect(tls, timing, tls_first=tls_first)
         except TimeoutError:
-            raise OperationalError(f"{self.server} does not answer") from None
+            raise OperationalError("it does not answer") from None
         except OSError as error:
             # A failed TLS handshake has ended the connection already, but this knows better why.
-            self.end = (ErrorKind.OTHER, _explain(error, self.server))
+            self.end = (ErrorKind.OTHER, _explain(error))
         if self.end is not None and not self.was_ready:
             raise OperationalError(self.end[1])
 
@@ -157,15 +157,15 @@ class NatsAttempt:
             transport, self.connection, tls.context(), server_hostname=self.server.host
         )
         if upgraded is None:
-            raise OperationalError(f"{self.server} closed the connection during the TLS handshake")
+            raise OperationalError("it closed the connection during the TLS handshake")
         self.connection.upgraded(upgraded)
 
 
-def _explain(error: OSError, server: NatsServer) -> str:
+def _explain(error: OSError) -> str:
+    """What is wrong; which server it is about is known to whoever tells it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {server} is not trusted ({error.verify_message}); give its CA file"
+        return f"its certificate is not trusted ({error.verify_message}); give its CA file"
     if isinstance(error, ssl.SSLError):
-        return f"TLS with {server} failed ({error.reason or error}); does it ask for a client certificate?"
+        return f"TLS failed ({error.reason or error}); does it ask for a client certificate?"
     # asyncio puts its own sentence into strerror, without the reason.
-    reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-    return f"cannot connect to {server}: {reason}"
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

@@ -31,6 +31,7 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.broker.nats_attempt import AttemptCalls, LinkTiming, NatsAttempt
 from penstock.broker.nats_connection import NatsConnection
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles
+from penstock.broker.nats_failures import Failures
 from penstock.hot.scan import Group
 from penstock.ingest.connect import ErrorKind, ServerInfo
 from penstock.ingest.nats import (
@@ -133,7 +134,8 @@ class NatsLink:
         self._tls_first: set[NatsServer] = set()
         self._stopping = asyncio.Event()
         self._up = asyncio.Event()
-        self._last_failure = "no connection has been tried yet"
+        self._last_failure = ""
+        self._failures = Failures()
 
     # State
 
@@ -154,7 +156,7 @@ class NatsLink:
 
     @property
     def last_failure(self) -> str:
-        """Why the link is, or last was, not up."""
+        """Why the link is, or last was, not up; empty as long as nothing has failed."""
         return self._last_failure
 
     @property
@@ -174,7 +176,8 @@ class NatsLink:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._up.wait()
         except TimeoutError:
-            raise OperationalError(f"no connection to NATS within {timeout_ms} ms: {self._last_failure}") from None
+            reason = self._last_failure or "none has been tried yet"
+            raise OperationalError(f"no connection to NATS within {timeout_ms} ms: {reason}") from None
 
     # Commands
 
@@ -354,12 +357,13 @@ class NatsLink:
         return self._clock_us() - 1000 * (self._now_ms() - attempt.session.proven_ms + 1)
 
     def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, *, was_ready: bool) -> None:
-        self._last_failure = reason
+        if not self._stopping.is_set():
+            self._last_failure = f"{server}: {reason}"
+            if (line := self._failures.line(server, reason, self._now_ms())) is not None:
+                _log.warning("%s", line)
         if was_ready:
-            _log.log(logging.INFO if self._stopping.is_set() else logging.WARNING, "%s: %s", server, reason)
             self._on_event(LinkDown(self._clock_us(), self._gap_start_us, server, kind, reason))
         elif not self._stopping.is_set():
-            _log.warning("no connection to %s: %s", server, reason)
             self._on_event(ConnectFailed(self._clock_us(), server, kind, reason))
 
     # Inside: what a connection brings
@@ -394,6 +398,7 @@ class NatsLink:
         self._attempt_up_ms = self._now_ms()
         gap_start_us, self._gap_start_us = self._gap_start_us, None
         self._up.set()
+        self._failures.over()
         self._attempt.connection.set_reading(not self._pauses)
         _log.info("connected to %s", self._attempt.server)
         self._on_event(LinkUp(self._clock_us(), self._attempt.server, gap_start_us))

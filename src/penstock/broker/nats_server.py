@@ -170,7 +170,7 @@ class EmbeddedNats:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        self._log_reader = asyncio.create_task(self._read_log(self._process), name="nats-server log")
+        self._log_reader = asyncio.create_task(self._read_log(self._process, port), name="nats-server log")
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await asyncio.wait((self._listening, self._log_reader), return_when=asyncio.FIRST_COMPLETED)
@@ -192,8 +192,8 @@ class EmbeddedNats:
         said = b"\n".join(self._last_lines)[-_EXCERPT_BYTES:].decode("utf-8", "replace")
         return f"; it said:\n{said}" if said else ""
 
-    async def _read_log(self, process: Process) -> None:
-        """Pass its log on, until it ends."""
+    async def _read_log(self, process: Process, port: int) -> None:
+        """Pass its log on, until it ends. That `port` is taken is for the caller to say, who knows another."""
         assert process.stderr is not None
         while True:
             try:
@@ -206,6 +206,8 @@ class EmbeddedNats:
             if b"[INF]" not in line:
                 self._last_lines.append(line)
             level = next((level for mark, level in _LEVELS.items() if mark in line), logging.DEBUG)
+            if port and _TAKEN in line:
+                level = logging.DEBUG
             _log.log(level, "%s", line.decode("utf-8", "replace"))
             found = _LISTENING.search(line)
             if found is not None and self._listening is not None and not self._listening.done():

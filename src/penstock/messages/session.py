@@ -71,7 +71,7 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     embedded: bool = False
     reading_paused: bool = False  # at the limit of memory in flight
     since_us: TimestampField | None = None
-    last_error: str = ""
+    last_error: str = ""  # why there was no connection, the last time; it stays when there is one again
     reconnects: Int64Field = 0
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
