@@ -49,6 +49,7 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState, apply
 from penstock.metadata.journal import Entry, Journal
 from penstock.node.appends import Appends
 from penstock.node.catalog import Catalog
+from penstock.node.directory import Directory
 from penstock.node.fetches import Fetches
 from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition
@@ -78,6 +79,7 @@ class Node:
             confirmed=lambda stream_id: self._streams.confirmed(stream_id),
             refused=lambda stream_id, reason: self._streams.refused(stream_id, reason),
         )
+        self._directory = Directory()
         self._appends = Appends(self._outbox, settings.partition_in_flight_bytes_max, store=self._store)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
         self._questions = Questions(
@@ -270,13 +272,10 @@ class Node:
             if len(request.names) > limits.METADATA_STREAMS_MAX:
                 text = f"{len(request.names)} names at once; the limit is {limits.METADATA_STREAMS_MAX}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
-            names = [name for name in request.names if name in image.names]
+            names = [name for name in dict.fromkeys(request.names) if name in image.names]
         else:
-            names = sorted(name for name in image.names if request.after is None or name > request.after)
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
-            if len(names) > page:
-                names = names[:page]
-                next_after = names[-1]
+            names, next_after = self._directory.page(image, request.after, page)
         streams = tuple(self._report.stream(image.by_name(name)) for name in names)
         self._outbox.reply(
             caller, MetadataResponse(streams=streams, brokers=self._report.brokers(), next_after=next_after)
@@ -285,7 +284,7 @@ class Node:
     def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
         if (mistake := subject_mistake(request.subject)) is not None:
             raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
-        found = self._catalog.image.covering(request.subject)
+        found = self._directory.covering(self._catalog.image, request.subject)
         self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report.stream, found))))
 
     def _alter(self, caller: Hashable, request: AlterStreamRequest, raw: bytes | memoryview, now: Now) -> None:

@@ -1,0 +1,85 @@
+"""Which streams there are by name, and which of them store a subject: looked up, not searched.
+
+Rules: an index is made when it is first asked after a stream came or went, and then serves every question until the
+next one does. Neither a stream's name nor its subject ever changes (`base/config.py`: ALTERABLE).
+
+    orders.*.eu     ┐          orders ─┬─ * ── eu: {1}
+    orders.>        ├─▶  root ─┤       └─ behind: {2}
+    >               ┘          behind: {3}
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from penstock.base.config import ALTERABLE
+from penstock.base.ids import StreamId
+from penstock.base.subjects import is_reserved
+from penstock.metadata.image import ClusterImage, StreamState
+
+assert not {"name", "subject"} & set(ALTERABLE)
+
+
+@dataclass(slots=True, eq=False)
+class _Token:
+    """Where the patterns stand that agree so far."""
+
+    next: dict[str, _Token] = field(default_factory=dict)
+    here: list[StreamId] = field(default_factory=list)  # they end here
+    behind: list[StreamId] = field(default_factory=list)  # they end with a `>` here: one token more at least
+
+
+class Directory:
+    """Answers for the latest image it was asked about."""
+
+    def __init__(self) -> None:
+        self._made_of: object = None  # the names of the image
+        self._names: list[str] | None = None
+        self._root: _Token | None = None
+
+    def page(self, image: ClusterImage, after: str | None, size: int) -> tuple[list[str], str | None]:
+        """Up to `size` names behind `after`, sorted, and the last of them if there are more."""
+        self._look_at(image)
+        if self._names is None:
+            self._names = sorted(image.names)
+        start = 0 if after is None else bisect_right(self._names, after)
+        names = self._names[start : start + size]
+        return names, names[-1] if names and start + size < len(self._names) else None
+
+    def covering(self, image: ClusterImage, subject: str) -> list[StreamState]:
+        """The streams that store a message on this plain subject, by name."""
+        self._look_at(image)
+        if self._root is None:
+            self._root = _planted(image)
+        found: list[StreamId] = []
+        tokens = [self._root]
+        for number, name in enumerate(subject.split(".")):
+            is_hidden = number == 0 and is_reserved(subject)
+            if not is_hidden:
+                for token in tokens:
+                    found += token.behind
+            names = (name,) if is_hidden else (name, "*")
+            tokens = [token.next[one] for token in tokens for one in names if one in token.next]
+        for token in tokens:
+            found += token.here
+        return sorted((image.streams[stream_id] for stream_id in found), key=lambda state: state.name)
+
+    def _look_at(self, image: ClusterImage) -> None:
+        if self._made_of is not image.names:
+            self._made_of = image.names
+            self._names = self._root = None
+
+
+def _planted(image: ClusterImage) -> _Token:
+    root = _Token()
+    for stream_id, state in image.streams.items():
+        token = root
+        *names, last = state.config.subject.split(".")
+        for name in names:
+            token = token.next.setdefault(name, _Token())
+        if last == ">":
+            token.behind.append(stream_id)
+        else:
+            token.next.setdefault(last, _Token()).here.append(stream_id)
+    return root

@@ -1,0 +1,100 @@
+"""The directory finds what a search through all streams would find."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.config import Acks, StreamConfig
+from penstock.base.subjects import matches
+from penstock.messages import (
+    FindStreamsRequest,
+    FindStreamsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    StatusRequest,
+    StatusResponse,
+)
+from penstock.metadata.commands import Command, CreateStream, DeleteStream
+from penstock.metadata.image import ClusterImage, apply
+from penstock.node.directory import Directory
+from tests.unit.node.harness import Broker
+
+TOKENS = st.sampled_from(["a", "b", "*", "$JS", "_INBOX"])
+PATTERNS = st.tuples(st.lists(TOKENS, min_size=1, max_size=4), st.booleans()).map(
+    lambda drawn: ".".join([*drawn[0], ">"] if drawn[1] else drawn[0])
+) | st.just(">")
+SUBJECTS = st.lists(st.sampled_from(["a", "b", "c", "$JS", "_INBOX"]), min_size=1, max_size=5).map(".".join)
+
+
+def image_of(patterns: list[str], image: ClusterImage | None = None) -> ClusterImage:
+    image = ClusterImage() if image is None else image
+    for pattern in patterns:
+        name = f"s{image.index}"
+        command = CreateStream(config=StreamConfig(name=name, subject=pattern, acks=Acks.NEVER), created_us=1)
+        image, _ = apply(image, image.index + 1, command)
+    return image
+
+
+@given(st.lists(PATTERNS, max_size=8), st.lists(SUBJECTS, max_size=5))
+def test_covering_finds_every_stream_that_matches(patterns: list[str], subjects: list[str]) -> None:
+    image = image_of(patterns)
+    directory = Directory()
+    for subject in subjects:
+        wanted = sorted(state.name for state in image.streams.values() if matches(state.config.subject, subject))
+        assert [state.name for state in directory.covering(image, subject)] == wanted
+
+
+@given(st.integers(0, 7), st.integers(1, 4))
+def test_pages_are_all_names_in_order(count: int, size: int) -> None:
+    image = image_of(["a"] * count)
+    directory = Directory()
+    found, after = directory.page(image, None, size)
+    while after is not None:
+        assert after == found[-1]
+        page, after = directory.page(image, after, size)
+        assert 0 < len(page) <= size
+        found += page
+    assert found == sorted(image.names)
+
+
+def test_what_came_and_went_is_seen() -> None:
+    directory = Directory()
+    image = image_of(["a"])
+    assert [state.name for state in directory.covering(image, "a")] == ["s0"]
+    image = image_of(["*"], image)
+    assert [state.name for state in directory.covering(image, "a")] == ["s0", "s1"]
+    gone: Command = DeleteStream(stream_id=1)
+    image, _ = apply(image, image.index + 1, gone)
+    assert [state.name for state in directory.covering(image, "a")] == ["s1"]
+    assert directory.page(image, None, 9) == (["s1"], None)
+
+
+def test_a_name_asked_for_often_is_answered_once() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    broker.create("users")
+    names = ("orders", "nope", "users") * 300 + ("orders",)
+    answer = broker.ask(MetadataRequest(names=names), MetadataResponse)
+    assert [info.name for info in answer.streams] == ["orders", "users"]
+
+
+def test_a_deleted_stream_is_found_no_more() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    request = FindStreamsRequest(subject="orders.a")
+    assert [info.name for info in broker.ask(request, FindStreamsResponse).streams] == ["orders"]
+    broker.delete("orders")
+    assert broker.ask(request, FindStreamsResponse).streams == ()
+
+
+def test_status_counts_states_as_the_streams_tell_them() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    broker.nats.forbidden.add("users.>")
+    broker.create("users")
+    broker.create("more")
+    counted = Counter(info.partitions[0].state for info in broker.streams().values())
+    assert broker.ask(StatusRequest(), StatusResponse).partitions_by_state == counted
