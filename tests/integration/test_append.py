@@ -148,7 +148,7 @@ async def test_a_message_that_would_kill_its_readers_is_refused(broker: BrokerPr
         await one.hello()
 
         async def append(number: int, data: bytes, stream_id: StreamId = info.stream_id) -> ErrorBody | int:
-            request = AppendRequest(stream_id=stream_id, timeout_ms=5_000)
+            request = AppendRequest(stream_id=stream_id)
             one.send(encode_request(request, number, raw_bytes=len(data)))
             one.send(data)
             frame = await one.frame()

@@ -25,7 +25,6 @@ class ErrorCode(StrEnum):
     BAD_REQUEST = "bad_request"
     UNSUPPORTED_VERSION = "unsupported_version"
     TOO_LARGE = "too_large"
-    TOO_MANY_REQUESTS = "too_many_requests"
     TIMED_OUT = "timed_out"
     STOPPING = "stopping"
     INTERNAL = "internal"

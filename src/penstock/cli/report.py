@@ -92,7 +92,6 @@ def stream_pairs(info: StreamInfo) -> dict[str, str]:
         prefix = "" if len(info.partitions) == 1 else f"partition {part.partition} "
         shown |= {
             f"{prefix}offsets": offsets_text(part),
-            f"{prefix}first message": time_text(part.first_timestamp_us) or "-",
             f"{prefix}last message": time_text(part.last_timestamp_us) or "-",
             f"{prefix}size": f"{format_bytes(part.size_bytes)} in {counted(part.segment_count, 'segment file')}",
             f"{prefix}leader epoch": str(part.leader_epoch),

@@ -406,9 +406,8 @@ class Client:
             for message in column_data.batch_messages(table, bytes_max=bytes_max):
 
                 async def append(stream_id: StreamId, message: bytearray = message) -> AppendResult:
-                    request = AppendRequest(stream_id=stream_id, timeout_ms=milliseconds(timeout))
-                    # A second more than the broker has, so that its own answer arrives rather than our time-out.
-                    answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout + 1.0, raw=message)
+                    request = AppendRequest(stream_id=stream_id)
+                    answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout, raw=message)
                     moment = datetime_of(answer.timestamp_us)
                     return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
 

@@ -1,8 +1,9 @@
 """Which messages of a group become rows, and what the others are told.
 
 Rules: rows keep the order of the wire. A message that is refused gets an error ack if it would have been acked, and is
-counted in any case: nothing disappears without a trace. What a header asks and this broker cannot do is refused, never
-ignored: a publisher that expects a check must not be acked without it.
+counted in any case: nothing disappears without a trace. A check that a header asks for and this broker cannot make is
+refused, never ignored: a publisher that expects one must not be acked without it. The one exception is `Nats-Msg-Id`,
+which ordinary clients send: it is stored with the message, and the same id twice is stored and acked twice.
 
 The checks run in JetStream's order: expected stream, last subject sequence, last sequence, message id, last id, size.
 

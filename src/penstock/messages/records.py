@@ -102,7 +102,6 @@ class AppendRequest(Request, frozen=True, kw_only=True):
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
-    timeout_ms: Int64Field
 
 
 class AppendResponse(Response, frozen=True, kw_only=True):

@@ -72,8 +72,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     flushed_end: OffsetField | None = None
     size_bytes: Int64Field = 0
     segment_count: Int32Field = 0
-    first_timestamp_us: TimestampField | None = None  # None: holds no message
-    last_timestamp_us: TimestampField | None = None
+    last_timestamp_us: TimestampField | None = None  # None: holds no message
     state: str = PartitionState.ONLINE  # a PartitionState, or a newer broker's
     state_reason: str = ""
     damage: tuple[DamageInfo, ...] = ()

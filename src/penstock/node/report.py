@@ -25,7 +25,6 @@ from penstock.node.partition import Partition
 from penstock.node.streams import Streams
 
 _STATES = {
-    LogState.WRITABLE: PartitionState.ONLINE,
     LogState.READ_ONLY: PartitionState.READ_ONLY,
     LogState.FENCED: PartitionState.FENCED,
 }
@@ -81,8 +80,23 @@ class Report:
             created_us=TimestampUs(state.created_us),
         )
 
+    def _health(self, stream_id: int) -> tuple[PartitionState, str]:
+        """What the partition can do now, and why no more."""
+        partition = self._streams.partitions.get(stream_id)
+        if partition is None:
+            failure = self._streams.failures.get(stream_id)
+            return (PartitionState.STARTING, "") if failure is None else (PartitionState.FAILED, failure)
+        state = partition.log.state
+        if state is not LogState.WRITABLE:
+            return _STATES[state], _STATE_REASONS[state]
+        if not partition.leads:
+            return PartitionState.STARTING, "the disk did not take the beginning of this leadership yet"
+        if not partition.subscribed:
+            return PartitionState.STARTING, partition.refusal or "not subscribed: NATS is not connected"
+        return PartitionState.ONLINE, ""
+
     def _closed_partition(self, state: StreamState) -> PartitionInfo:
-        failure = self._streams.failures.get(state.stream_id)
+        health, reason = self._health(state.stream_id)
         nothing = Offset(0)
         return PartitionInfo(
             leader=self._settings.address,
@@ -90,18 +104,13 @@ class Report:
             log_start=nothing,
             committed_end=nothing,
             log_end=nothing,
-            state=PartitionState.STARTING if failure is None else PartitionState.FAILED,
-            state_reason=failure or "",
+            state=health,
+            state_reason=reason,
         )
 
     def _partition(self, state: StreamState, partition: Partition) -> PartitionInfo:
         log = partition.log
-        health = _STATES[log.state]
-        reason = _STATE_REASONS.get(log.state, "")
-        if health is PartitionState.ONLINE and not partition.leads:
-            health, reason = PartitionState.STARTING, "the disk did not take the beginning of this leadership yet"
-        if health is PartitionState.ONLINE and not partition.subscribed:
-            health, reason = PartitionState.STARTING, partition.refusal or "not subscribed: NATS is not connected"
+        health, reason = self._health(state.stream_id)
         return PartitionInfo(
             partition=PartitionId(0),
             leader=self._settings.address,
@@ -134,12 +143,12 @@ class Report:
         """The broker as the node knows it; the driver adds its connections and its link to NATS."""
         counters: Counter[str] = Counter()
         by_state: Counter[str] = Counter()
-        for stream_id, state in self._catalog.image.streams.items():
+        for stream_id in self._catalog.image.streams:
             partition = self._streams.partitions.get(StreamId(stream_id))
             if partition is not None:
                 counters += partition.counters
                 counters["dropped"] += sum(partition.dropped.values())
-            by_state[self.stream(state).partitions[0].state] += 1
+            by_state[self._health(stream_id)[0]] += 1
         return StatusResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,

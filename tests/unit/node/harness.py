@@ -417,7 +417,7 @@ class Broker:
     def append(self, name: str, *values: bytes, subject: str | None = None) -> Hashable:
         """Append a batch over the socket."""
         return self.request(
-            AppendRequest(stream_id=self.stream_id(name), timeout_ms=1_000),
+            AppendRequest(stream_id=self.stream_id(name)),
             batch_of([(subject or f"{name}.x", None, value, None) for value in values]),
         )
 

@@ -235,7 +235,7 @@ class Story:
             batch = with_buffer(batch, _VALUE_OFFSETS, 4, b"\xff\xff\xff\x7f")
         elif damage == "tail":
             del batch[-8:]
-        self._ask(AppendRequest(stream_id=self._id(name), timeout_ms=1_000), batch)
+        self._ask(AppendRequest(stream_id=self._id(name)), batch)
 
     # Disk
 

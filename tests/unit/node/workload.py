@@ -120,7 +120,7 @@ class Workload:
         values = tuple(self._next_value() for _ in range(count))
         self.sent.setdefault(stream_id, set()).update(values)
         raw = batch_of([(f"{name}.y", None, value, None) for value in values])
-        self._ask(AppendRequest(stream_id=StreamId(stream_id), timeout_ms=1), raw, values)
+        self._ask(AppendRequest(stream_id=StreamId(stream_id)), raw, values)
 
     def run_disk(self, number: int) -> None:
         """Some piece of disk work runs; the broker hears of it later."""
