@@ -15,6 +15,7 @@ import errno
 from penstock.base.errors import CorruptionError, OperationalError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class StorageFailedError(OperationalError):
@@ -35,6 +36,11 @@ class LogMissingError(OperationalError):
 
 class IndexDamagedError(CorruptionError):
     """An index file cannot be trusted. Harmless: it is rebuilt from its segment."""
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether this process, not the file, is at fault: it may work later."""
+    return error.errno in _SHORT
 
 
 def storage_error(doing: str, error: OSError) -> StorageFailedError:

@@ -238,10 +238,14 @@ class Log:
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         try:
             self._open_names()
-            new = segment.create(self._vfs, self._directory, self._log_end, *self._ids)
+            segment.clear_the_way(self._vfs, self._directory, self._log_end, *self._ids)
+            try:
+                new = segment.create(self._vfs, self._directory, self._log_end, *self._ids)
+            except OSError:
+                # A file of that name would stand in the way once the old segment goes on.
+                self._undo(lambda: self._vfs.remove(files.segment_path(self._directory, self._log_end)))
+                raise
         except OSError as error:
-            # A file of that name would stand in the way once the old segment goes on.
-            self._undo(lambda: self._vfs.remove(files.segment_path(self._directory, self._log_end)))
             raise storage_error(f"no new segment in {self._directory}", error) from error
         sealed = active.seen(self._log_end, self._last_timestamp_us)
         self._sealed = (*self._sealed, sealed)

@@ -11,12 +11,14 @@ flushed_end is written once more and synced, because an earlier sync may have fa
 | broken bytes, something whole behind      | damage          | cut, bytes kept  | damage                    |
 | schema message short or broken            | damage (0 rows) | cut at byte 0    | last: cut; others: damage |
 | segment of another stream or newer format | damage          | damage           | damage                    |
+| segment that cannot be opened or read     | damage          | damage           | damage                    |
 | offsets missing between two segments      | damage          | later ones aside | damage                    |
 | log_start beyond what was flushed or found| damage (0 rows) in the checkpoint; all segments count     |
 | no segment at all                         | damage          | damage           | new log, unless it must be|
 | index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
 
-Recovery removes no segment: those below log_start are left to a `Removal`, as if retention had just moved it.
+"Cut" keeps the bytes in a side file unless it is clear that they are a write of our own that was not finished (see
+`remains`). No segment is removed here: a `Removal` takes those below log_start, as if retention had just moved it.
 "Something whole" is a batch that verifies; "aside" is a rename to `<segment>.cut-0`.
 """
 
@@ -32,9 +34,9 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
 from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog import files, rebuild
+from penstock.commitlog import files, rebuild, remains
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
-from penstock.commitlog.errors import IndexDamagedError, LogMissingError
+from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.index import FileEntries, PackedEntries
 from penstock.commitlog.rebuild import Scan, Torn
 from penstock.commitlog.scan import Beyond, find_behind
@@ -204,19 +206,27 @@ class Recovery:
             flushed_position = point.segment_position
         else:
             flushed_position = _ALL if base_offset < point.segment_base else 0
-        file = self._vfs.open(files.segment_path(self._directory, base_offset), read_only=True)
+        found = _Found(files.segment_path(self._directory, base_offset), base_offset, next_base, 0, flushed_position)
         try:
-            found = _Found(file.path, base_offset, next_base, file.size(), flushed_position)
+            self._look_into(found)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            # Whatever is wrong with it, the other segments can be read.
+            found.foreign = f"it cannot be read: {error.strerror or error}"
+            found.scan = None
+        return found
+
+    def _look_into(self, found: _Found) -> None:
+        file = self._vfs.open(found.path, read_only=True)
+        try:
+            found.size_bytes = file.size()
             mistake = self._schema_mistake(found, file)
-            if found.foreign is not None:
-                return found
-            flushed = flushed_position is None or flushed_position == _ALL
-            if mistake is None and next_base is not None and flushed and self._index_agrees(found, next_base):
-                return found
-            self._scan(found, file, mistake)
+            flushed = found.flushed_position is None or found.flushed_position == _ALL
+            if found.foreign is None and not (mistake is None and flushed and self._index_agrees(found)):
+                self._scan(found, file, mistake)
         finally:
             file.close()
-        return found
 
     def _schema_mistake(self, found: _Found, file: File) -> CorruptionError | None:
         try:
@@ -230,13 +240,15 @@ class Recovery:
             found.foreign = f"it is of stream {ids[0]}, partition {ids[1]}; expected {self._ids[0]}, {self._ids[1]}"
         return None
 
-    def _index_agrees(self, found: _Found, next_base: int) -> bool:
+    def _index_agrees(self, found: _Found) -> bool:
+        if found.next_base is None:
+            return False
         try:
             file = self._vfs.open(files.index_path(found.path), read_only=True)
         except OSError:
             return False
         try:
-            entries = FileEntries(file, end_position=found.size_bytes, end_offset=next_base)
+            entries = FileEntries(file, end_position=found.size_bytes, end_offset=found.next_base)
             first, last = entries.extent(0), entries.extent(entries.count - 1)
         except (OSError, IndexDamagedError):
             return False
@@ -362,7 +374,7 @@ class Recovery:
         torn = scan.torn
         for each in reversed(later):
             kept_as = None
-            if each.has_batches():
+            if not self._may_go(each):
                 kept_as = files.side_path(self._vfs, each.path, 0)
                 self._vfs.rename(each.path, kept_as)
             else:
@@ -378,7 +390,7 @@ class Recovery:
         file = self._vfs.open(one.path)
         try:
             kept_as = None
-            if torn.whole is not None or (self._out.checkpoint is None and not _is_zeros(file, torn, one)):
+            if not self._tail_may_go(file, one, torn):
                 kept_as = files.side_path(self._vfs, one.path, torn.position)
                 self._copy(file, torn.position, one.size_bytes, kept_as)
             file.truncate(torn.position)
@@ -392,6 +404,26 @@ class Recovery:
         cut_bytes = one.size_bytes - torn.position
         self._out.cuts.append(Cut(one.path, torn.position, cut_bytes, kept_as, torn.reason))
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
+
+    def _may_go(self, one: _Found) -> bool:
+        if one.has_batches():
+            return False
+        file = self._vfs.open(one.path, read_only=True)
+        try:
+            return remains.is_unfinished_segment(file, one.size_bytes, self._ids)
+        finally:
+            file.close()
+
+    def _tail_may_go(self, file: File, one: _Found, torn: Torn) -> bool:
+        if torn.whole is not None:
+            return False
+        if torn.position == 0:
+            return remains.is_unfinished_segment(file, one.size_bytes, self._ids)
+        if self._out.checkpoint is None:
+            # It may have been flushed.
+            return remains.is_zeros(file, torn.position, one.size_bytes)
+        assert one.scan is not None
+        return remains.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
 
     def _copy(self, source: File, position: int, end_position: int, side_path: str) -> None:
         target = self._vfs.open(side_path, create=True, make_folders=False)
@@ -463,13 +495,3 @@ def _start_mistake(point: Checkpoint, found: list[_Found]) -> str | None:
     if point.log_start > end and last.foreign is None:
         return f"it says that the log begins at offset {point.log_start}; the segments end at {end}"
     return None
-
-
-def _is_zeros(file: File, torn: Torn, one: _Found) -> bool:
-    position = torn.position
-    while position < one.size_bytes:
-        data = file.read_at(position, min(limits.SCAN_READ_BYTES, one.size_bytes - position))
-        if any(data):
-            return False
-        position += len(data)
-    return True

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.commitlog import files
+from penstock.commitlog import files, remains
 from penstock.commitlog.index import ActiveEntries, Entries, PackedEntries
 from penstock.vfs import File, Vfs
 
@@ -142,12 +142,27 @@ class ActiveSegment:
         return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries)
 
 
+def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int) -> None:
+    """Put a file aside that has a new segment's name and is not what an earlier attempt left behind; or OSError."""
+    path = files.segment_path(directory, base_offset)
+    try:
+        file = vfs.open(path, read_only=True)
+    except FileNotFoundError:
+        return
+    try:
+        is_ours = remains.is_unfinished_segment(file, file.size(), (stream_id, partition))
+    finally:
+        file.close()
+    if not is_ours:
+        vfs.rename(path, files.side_path(vfs, path, 0))
+
+
 def create(
     vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int, *, make_folders: bool = False
 ) -> ActiveSegment:
     """A new, empty segment file with its schema message, not synced; or OSError.
 
-    A file of that name holds nothing but what an earlier attempt left behind, and is written anew.
+    A file of that name is written anew: see `clear_the_way`.
     """
     file = vfs.open(files.segment_path(directory, base_offset), create=True, make_folders=make_folders)
     try:

@@ -193,7 +193,7 @@ def test_log_start_does_not_move_if_that_cannot_be_written() -> None:
 
 
 def test_every_single_failure_of_opening_is_an_error_and_leaves_a_log_that_opens() -> None:
-    failed = 0
+    failed = damaged = 0
     for number in range(60):
         disk = MemoryVfs()
         log = open_log(disk)
@@ -208,13 +208,15 @@ def test_every_single_failure_of_opening_is_an_error_and_leaves_a_log_that_opens
         except StorageFailedError:
             failed += 1
         else:
-            # A failure that only costs work at the next start is none.
-            assert opened.log_end == 4
+            # A failure that only costs work at the next start is none; one of a segment's file is that file's damage.
+            damaged += opened.state is LogState.READ_ONLY
+            assert opened.log_end == 4 or opened.damage
         vfs.plan = no_faults
         again = open_log(crashed)
         assert (again.state, again.damage) == (LogState.WRITABLE, ())
         assert read_slices(crashed, again.view()) == wanted
-    assert failed > 20
+    assert failed > 10
+    assert damaged > 3
 
 
 def test_new_logs_need_the_disk() -> None:
