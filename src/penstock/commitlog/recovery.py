@@ -4,6 +4,7 @@ Rules: nothing is deleted because it could not be understood. What was flushed i
 is damage: it is reported, the log is read-only, and everything else can be read. What was not flushed may be torn: it
 is cut there, and if something whole lies behind the cut, the cut bytes are kept in a side file. What is kept beyond
 flushed_end is written once more and synced, because an earlier sync may have failed and left it in the page cache only.
+Below flushed_end nothing is read that the index vouches for (see `rebuild`); damage there is found by readers.
 
 | found                                     | flushed         | beyond           | no checkpoint             |
 |-------------------------------------------|-----------------|------------------|---------------------------|
