@@ -18,7 +18,6 @@ from penstock.base import limits
 from penstock.base.config import ALTERABLE, StreamConfig, check_stream_config
 from penstock.base.errors import ConfigError, ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, StreamId
-from penstock.base.subjects import matches
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream
 from penstock.metadata.persistent import PersistentMap
 
@@ -71,11 +70,6 @@ class ClusterImage:
             text = f"stream {stream_id} was deleted; a stream that was created again under its name is another one"
             raise RemoteError(ErrorCode.STREAM_CHANGED, text, stream_id=stream_id)
         raise RemoteError(ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id)
-
-    def covering(self, subject: str) -> list[StreamState]:
-        """The streams that store a message on this plain subject, by name."""
-        found = [state for state in self.streams.values() if matches(state.config.subject, subject)]
-        return sorted(found, key=lambda state: state.name)
 
 
 def check_create(image: ClusterImage, config: StreamConfig) -> StreamState | None:

@@ -158,14 +158,3 @@ def test_an_image_never_changes() -> None:
 def test_commands_follow_each_other() -> None:
     with pytest.raises(AssertionError):
         apply(ClusterImage(), 2, create())
-
-
-def test_covering_is_by_name_and_leaves_reserved_subjects_out() -> None:
-    configs = [
-        StreamConfig(name="z", subject="orders.*"),
-        StreamConfig(name="all", subject=">", acks=Acks.NEVER),
-        StreamConfig(name="eu", subject="orders.eu"),
-    ]
-    image, _ = folded(*map(create, configs))
-    assert [state.name for state in image.covering("orders.eu")] == ["all", "eu", "z"]
-    assert [state.name for state in image.covering("_INBOX.x")] == []

@@ -60,6 +60,12 @@ def test_pages_are_all_names_in_order(count: int, size: int) -> None:
     assert found == sorted(image.names)
 
 
+def test_covering_is_by_name_and_leaves_reserved_subjects_out() -> None:
+    image = image_of(["orders.*", ">", "orders.eu"])
+    assert [state.name for state in Directory().covering(image, "orders.eu")] == ["s0", "s1", "s2"]
+    assert Directory().covering(image, "_INBOX.x") == []
+
+
 def test_what_came_and_went_is_seen() -> None:
     directory = Directory()
     image = image_of(["a"])
