@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import aio
+from penstock.client.reading import Reader
 from tests.broker_process import BrokerProcess, running_broker
 
 
@@ -30,6 +32,11 @@ async def truncation(reader: AsyncGenerator[penstock.Message, None]) -> penstock
     return caught.value
 
 
+async def planned_at_the_end(client: aio.Client) -> Reader:
+    """A follower that knows where it begins and has not fetched yet."""
+    return await client._reader("m", penstock.LATEST, None, True, 1_000, None, 20.0)
+
+
 def begin_anew(broker: BrokerProcess, *appends: int) -> None:
     """Kill, start, and append before the follower is back: the blocking client holds up our loop meanwhile."""
     broker.kill()
@@ -46,8 +53,7 @@ async def test_a_follower_hears_that_a_memory_stream_began_anew(tmp_path: Path, 
             broker.listen = broker.client_address
             await client.create_stream("m", "m", storage="memory")
             await client.append("m", rows("old", 100))
-            behind = client.messages("m", penstock.LATEST, follow=True, timeout=20.0)
-            waiting = asyncio.create_task(anext(behind))
+            planned = await planned_at_the_end(client)
             reader = client.messages("m", follow=True, timeout=20.0)
             assert await take(reader, 100) == [b"old%d" % number for number in range(100)]
             begin_anew(broker, *appends)
@@ -59,9 +65,9 @@ async def test_a_follower_hears_that_a_memory_stream_began_anew(tmp_path: Path, 
                 "committed_end": sum(appends),
             }
             assert "offsets 0 to 99" in str(error)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(20), planned:
                 with pytest.raises(penstock.LogTruncated):
-                    await waiting
+                    await planned.next_batches()
             # What the error says to do works.
             again = client.messages("m", error.details["end_offset"], timeout=20.0)
             assert len([message async for message in again]) == sum(appends)
@@ -98,14 +104,16 @@ async def test_a_follower_of_a_log_that_is_whole_hears_nothing(tmp_path: Path) -
         broker.listen = broker.client_address
         async with await broker.client() as client:
             reader = client.messages("m", follow=True, timeout=20.0)
-            latest = client.messages("m", penstock.LATEST, follow=True, timeout=20.0)
-            waiting = asyncio.create_task(anext(latest))
+            planned = await planned_at_the_end(client)
             assert len(await take(reader, 100)) == 100
             for restart in range(3):
                 begin_anew(broker, 10)
                 assert await take(reader, 10) == [b"new%d" % number for number in range(10)]
                 if restart == 0:
-                    assert (await asyncio.wait_for(waiting, 20)).offset == 100
+                    async with asyncio.timeout(20), planned:
+                        found = await planned.next_batches()
+                        assert found is not None
+                        assert next(found).column("offset").to_pylist() == list(range(100, 110))
 
 
 async def _store(broker: BrokerProcess, word: str, count: int, **config: object) -> None:

@@ -136,11 +136,11 @@ async def test_made_deleted_and_made_again_through_restarts(tmp_path: Path) -> N
                 await client.delete_stream("again")
         assert not (broker.data_dir / "quarantine").exists()
         # A folder that nobody knows is neither adopted nor deleted.
-        stranger = broker.data_dir / "streams" / "00000099-stranger" / "0"
+        stranger = broker.data_dir / "streams" / "00000001-stranger" / "0"
         stranger.mkdir(parents=True)
         (stranger / "00000000000000000000.arrows").write_bytes(b"somebody's")
         broker.restart()
-        kept = broker.data_dir / "quarantine" / "00000099-stranger" / "0" / "00000000000000000000.arrows"
+        kept = broker.data_dir / "quarantine" / "00000001-stranger" / "0" / "00000000000000000000.arrows"
         assert kept.read_bytes() == b"somebody's"
         assert "belongs to no stream of this broker" in broker.said
 
