@@ -2,6 +2,9 @@
 
 Any Arrow reader can open the file too. What it cannot know is where the last whole batch ends while a writer is at
 work, and whether a bit has flipped; this reader does, because it checks each batch's CRC-32C before Arrow sees it.
+
+A file is not quite the stream. It may hold rows below the stream's first offset, which go with the whole file, and at
+its end rows that are not committed yet: only the broker knows these two places.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 def open_segment(path: str | os.PathLike[str]) -> SegmentReader:
     """Open one segment file (`.arrows`) for reading; see SegmentReader.
 
+    It holds what was written, which can be a little more than the stream: see the module.
     OSError if it cannot be read, CorruptionError if it is no segment, RemoteError (unsupported_version) if it is newer.
     """
     return SegmentReader(Path(path))
