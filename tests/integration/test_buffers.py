@@ -72,7 +72,7 @@ async def test_a_reader_of_a_memory_stream_that_takes_nothing_holds_nothing(tmp_
 
 async def _begin_append(client: RawClient, stream_id: int, raw: bytes) -> bytes:
     """Send the head and the first 100 kB of an append; returns what is still to be sent."""
-    whole = encode_request(AppendRequest(stream_id=stream_id, timeout_ms=1_000), 2, raw_bytes=len(raw)) + raw
+    whole = encode_request(AppendRequest(stream_id=stream_id), 2, raw_bytes=len(raw)) + raw
     client.send(whole[:100_000])
     await client.writer.drain()
     return whole[100_000:]
@@ -208,6 +208,8 @@ async def test_a_client_that_takes_an_answer_by_drops_is_cut_off(tmp_path: Path)
 
         await eventually(is_held, "the answer is held in memory")
 
+        drops = 0
+
         async def is_free() -> bool:
             nonlocal drops
             drops += 1
@@ -216,7 +218,6 @@ async def test_a_client_that_takes_an_answer_by_drops_is_cut_off(tmp_path: Path)
             await client.status()
             return broker.server.buffers.used == 0
 
-        drops = 0
         await eventually(is_free, "it is cut off")
         assert drops < 20
         with contextlib.suppress(ConnectionError):  # which is an end as well

@@ -56,7 +56,7 @@ async def _pipeline(victim: RawClient, a: int, b: int) -> None:
     raw = rows_message([b"y"], "b")
     victim.send(
         encode_request(FetchRequest(stream_id=a, offset=Offset(0)), 2)
-        + encode_request(AppendRequest(stream_id=b, timeout_ms=1_000), 3, raw_bytes=len(raw))
+        + encode_request(AppendRequest(stream_id=b), 3, raw_bytes=len(raw))
         + raw
         + encode_request(CreateStreamRequest(config=StreamConfig(name="c", subject="c")), 4)
     )

@@ -1,0 +1,125 @@
+"""Who is subscribed, when NATS answers late, not by name, or for a connection that has gone."""
+
+from __future__ import annotations
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.node.step import Barrier, Outbox, Subscribe
+from penstock.node.subscriptions import Subscriptions, Verdicts
+
+NOW = Now(0, 0)
+
+
+class Recorder:
+    """Subscriptions and the verdicts that came of them."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox()
+        self.confirmed: list[int] = []
+        self.refused: list[int] = []
+        self.settled = 0
+        self.core = Subscriptions(
+            self.outbox,
+            Verdicts(
+                confirmed=lambda stream_id, now: self.confirmed.append(stream_id),
+                refused=lambda stream_id, reason, now: self.refused.append(stream_id),
+                settled=self._settled,
+            ),
+        )
+
+    def _settled(self, now: Now) -> None:
+        self.settled += 1
+
+    def tokens(self) -> list[int]:
+        """The barriers of what is to be done now."""
+        return [one.token for one in self.outbox.take().nats if isinstance(one, Barrier)]
+
+    def connect(self, *stream_ids: int) -> None:
+        """Settled, with these streams."""
+        for stream_id in stream_ids:
+            self.core.add(stream_id, f"s{stream_id}")
+        self.core.up()
+        for token in self.tokens():
+            self.core.reached(token, NOW)
+
+
+def test_a_nameless_refusal_is_about_the_oldest_that_waits() -> None:
+    seen = Recorder()
+    seen.connect(1)
+    seen.core.add(2, "b")
+    seen.core.add(3, "c")
+    second, third = seen.tokens()
+    seen.core.reached(second, NOW)
+    seen.core.refused(None, "too many", NOW)
+    seen.core.reached(third, NOW)
+    assert (seen.confirmed, seen.refused) == ([1, 2], [3])
+
+
+def test_nobody_is_confirmed_while_it_is_unclear_who_was_refused() -> None:
+    seen = Recorder()
+    for stream_id in (1, 2, 3):
+        seen.core.add(stream_id, "x")
+    seen.core.refused(None, "too many", NOW)
+    seen.core.up()
+    (proof,) = seen.tokens()
+    seen.core.reached(proof, NOW)
+    assert (seen.confirmed, seen.settled) == ([], 0)
+    first, second, third = seen.tokens()
+    seen.core.reached(first, NOW)
+    seen.core.refused(None, "too many", NOW)
+    seen.core.reached(second, NOW)
+    seen.core.reached(third, NOW)
+    assert (seen.confirmed, seen.refused, seen.settled) == ([1, 3], [2], 1)
+
+
+def test_an_answer_of_an_earlier_connection_confirms_nothing() -> None:
+    seen = Recorder()
+    seen.core.add(1, "a")
+    seen.core.up()
+    (old,) = seen.tokens()
+    seen.core.lost()
+    seen.core.up()
+    (new,) = seen.tokens()
+    seen.core.reached(old, NOW)
+    assert seen.confirmed == []
+    seen.core.reached(new, NOW)
+    assert (seen.confirmed, seen.settled) == ([1], 1)
+
+
+def test_a_stream_that_was_removed_gets_no_verdict() -> None:
+    seen = Recorder()
+    seen.connect()
+    seen.core.add(1, "a")
+    seen.core.add(2, "b")
+    seen.core.remove(1)
+    first, second = seen.tokens()
+    seen.core.refused(None, "too many", NOW)
+    seen.core.reached(first, NOW)
+    seen.core.reached(second, NOW)
+    assert (seen.confirmed, seen.refused) == ([2], [])
+
+
+def test_few_are_asked_for_at_once() -> None:
+    seen = Recorder()
+    count = limits.NATS_SUBSCRIBES_ASKED_MAX + 5
+    seen.connect()
+    for stream_id in range(1, count + 1):
+        seen.core.add(stream_id, "x")
+    while commands := seen.outbox.take().nats:
+        assert sum(isinstance(one, Subscribe) for one in commands) <= limits.NATS_SUBSCRIBES_ASKED_MAX
+        for one in commands:
+            if isinstance(one, Barrier):
+                seen.core.reached(one.token, NOW)
+    assert seen.confirmed == list(range(1, count + 1))
+
+
+def test_what_is_refused_is_asked_for_again_in_time() -> None:
+    seen = Recorder()
+    seen.connect(1, 2)
+    seen.core.refused(2, "permissions", NOW)
+    seen.core.tick(Now(0, limits.NATS_SUBSCRIBE_RETRY_MS * 1_000 - 1))
+    assert seen.tokens() == []
+    seen.core.tick(Now(0, limits.NATS_SUBSCRIBE_RETRY_MS * 1_000))
+    (token,) = seen.tokens()
+    seen.core.reached(token, NOW)
+    assert seen.confirmed == [1, 2, 2]
