@@ -2,7 +2,8 @@
 
 | module       | what it knows                                             |
 |--------------|-----------------------------------------------------------|
-| `log`        | `Log`: the single writer, its states                      |
+| `log`        | `Log`: the single writer                                  |
+| `state`      | what may be done with a log                               |
 | `view`       | `LogView`: lookups and slices, for any thread             |
 | `segment`    | the active segment and the sealed ones                    |
 | `index`      | one entry per batch                                       |
@@ -19,10 +20,11 @@
 
 from penstock.commitlog.errors import LogMissingError, NotWritableError, StorageFailedError, StorageFullError
 from penstock.commitlog.lineage import LineageEntry
-from penstock.commitlog.log import Log, LogState
+from penstock.commitlog.log import Log
 from penstock.commitlog.recovery import Cut
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import Damage
+from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, Removal
 from penstock.commitlog.view import LogView, Slice
 

@@ -5,18 +5,11 @@ a disk thread, and `flushed` tells the log that it is done. At most one flush is
 goes with the next one, so one fdatasync serves all that waits. Nothing below flushed_end is ever cut by recovery.
 
 Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the caller stamps max(now, last_timestamp_us).
-
-| state     | append | flush | retention | how it gets there                                    | how it gets out    |
-|-----------|--------|-------|-----------|------------------------------------------------------|--------------------|
-| WRITABLE  | yes    | yes   | yes       | open                                                 |                    |
-| READ_ONLY | no     | yes   | no        | damage found, at open or by a reader                 | repair and restart |
-| FENCED    | no     | no    | no        | a sync failed, or a failed write could not be undone | restart            |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 
 from penstock.base import limits
 from penstock.batch.header import BatchHeader
@@ -29,6 +22,7 @@ from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment
+from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import DirtyFile, Flush, Removal
 from penstock.commitlog.view import LogView
 from penstock.vfs import Buffer, File, Folder, Vfs
@@ -36,14 +30,6 @@ from penstock.vfs import Buffer, File, Folder, Vfs
 _NEVER = 2**63 - 1
 _CHECKPOINT_SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
 _RETENTION_INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
-
-
-class LogState(Enum):
-    """What may be done with a log. See the module's table."""
-
-    WRITABLE = "writable"
-    READ_ONLY = "read_only"
-    FENCED = "fenced"
 
 
 class Log:
@@ -369,7 +355,10 @@ class Log:
         assert active is not None
         if active.count and now_us >= self._roll_at_us:
             self._try_roll(active)
-        is_due = now_us - self._retained_us >= _RETENTION_INTERVAL_US and self._is_exceeded(now_us)
+        messages = self._log_end - self._log_start
+        is_due = now_us - self._retained_us >= _RETENTION_INTERVAL_US and self._config.is_exceeded(
+            messages=messages, size_bytes=self.size_bytes, oldest_us=self._oldest_us, now_us=now_us
+        )
         if self._retention is not None or not (is_due or self._start_moved):
             return None
         self._retained_us = now_us
@@ -377,12 +366,6 @@ class Log:
             self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end
         )
         return self._retention
-
-    def _is_exceeded(self, now_us: int) -> bool:
-        age, oldest_us = self._config.max_age_us, self._oldest_us
-        if age is not None and oldest_us is not None and oldest_us < now_us - age:
-            return True
-        return self._config.is_exceeded(messages=self._log_end - self._log_start, size_bytes=self.size_bytes)
 
     def retained(self, retention: Retention) -> Removal | None:
         """`retention.run()` returned or raised. Moves log_start, and gives a task if segments are to go with it."""

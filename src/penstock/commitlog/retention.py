@@ -45,10 +45,12 @@ class LogConfig:
             max_bytes=config.max_bytes,
         )
 
-    def is_exceeded(self, *, messages: int, size_bytes: int) -> bool:
-        """Whether a log of so many messages and bytes has too many of either."""
+    def is_exceeded(self, *, messages: int, size_bytes: int, oldest_us: int | None, now_us: int) -> bool:
+        """Whether a log of so many messages and bytes has too many of either, or too old ones (None: it has none)."""
         too_many = self.max_messages is not None and messages > self.max_messages
-        return too_many or (self.max_bytes is not None and size_bytes > self.max_bytes)
+        too_large = self.max_bytes is not None and size_bytes > self.max_bytes
+        too_old = self.max_age_us is not None and oldest_us is not None and oldest_us < now_us - self.max_age_us
+        return too_many or too_large or too_old
 
 
 class Retention:
