@@ -407,11 +407,13 @@ async def test_a_server_that_takes_nothing_stops_the_reading(tmp_path: Path) -> 
         for _ in range(2 * limits.NATS_WRITE_BUFFER_BYTES_MAX // limits.MIB):
             listener.link.write(command)
         assert listener.link.write_buffer_bytes > limits.NATS_WRITE_BUFFER_BYTES_MAX
-        connection = listener.link._attempt.connection
-        assert not connection.transport.is_reading()
+        assert listener.link._attempt is not None
+        transport = listener.link._attempt.connection.transport
+        assert transport is not None
+        assert not transport.is_reading()
         read_on.set()
         await listener.until(lambda: listener.values(1) == [b"late"])
-        assert connection.transport.is_reading()
+        assert transport.is_reading()
     fake.close()
     await fake.wait_closed()
 

@@ -14,18 +14,15 @@ from penstock.node.step import Lane
 async def test_lanes_do_not_hold_each_other_up() -> None:
     threads = DiskThreads(asyncio.get_running_loop(), 1)
     goes_on = threading.Event()
-    done: list[str] = []
-    written, read = asyncio.Event(), asyncio.Event()
+    done: asyncio.Queue[str] = asyncio.Queue()
     try:
-        threads.submit(Lane.READ, lambda: assert_waited(goes_on), lambda error: (done.append("read"), read.set()))
-        threads.submit(Lane.WRITE, lambda: None, lambda error: (done.append("write"), written.set()))
-        await asyncio.wait_for(written.wait(), 10)
-        assert done == ["write"]
+        threads.submit(Lane.READ, lambda: assert_waited(goes_on), lambda error: done.put_nowait("read"))
+        threads.submit(Lane.WRITE, lambda: None, lambda error: done.put_nowait("write"))
+        assert await asyncio.wait_for(done.get(), 10) == "write"
         assert threads.open_count == 1
         goes_on.set()
         await asyncio.wait_for(threads.idle(), 10)
-        await asyncio.wait_for(read.wait(), 10)
-        assert done == ["write", "read"]
+        assert await asyncio.wait_for(done.get(), 10) == "read"
     finally:
         goes_on.set()
         threads.close()
