@@ -11,6 +11,7 @@
 | `lineage`    | which leader epoch began where                            |
 | `recovery`   | what to make of the files at start                        |
 | `scan`, `rebuild` | verify a segment from its beginning                  |
+| `known_damage` | what is damaged, and what readers have found since      |
 | `remains`    | what of the bytes that recovery cuts may go               |
 | `retention`  | from which offset on messages are kept                    |
 | `tasks`      | what runs in a disk thread                                |

@@ -17,6 +17,7 @@ from penstock.commitlog import files, segment
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
+from penstock.commitlog.known_damage import KnownDamage
 from penstock.commitlog.lineage import Lineage, LineageEntry
 from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
@@ -52,8 +53,7 @@ class Log:
         self._last_timestamp_us = found.last_timestamp_us
         self._leader_epoch = found.leader_epoch
         self._sealed_bytes = sum(one.size_bytes for one in found.sealed)
-        self._damage = tuple(found.damage)
-        self._new_damage: dict[tuple[str, int], Damage] = {}  # found by readers, in any thread
+        self._damage = KnownDamage(found.damage)
         self.cuts: tuple[Cut, ...] = tuple(found.cuts)
         self.notices: tuple[str, ...] = tuple(found.notices)
         # Where flushed_end lies, for the checkpoint.
@@ -146,16 +146,14 @@ class Log:
     @property
     def state(self) -> LogState:
         """What may be done."""
-        if self._new_damage:
-            self._take_damage()
+        self._take_damage()
         return self._state
 
     @property
     def damage(self) -> tuple[Damage, ...]:
         """Ranges that cannot be read, as far as they are known."""
-        if self._new_damage:
-            self._take_damage()
-        return self._damage
+        self._take_damage()
+        return self._damage.known
 
     @property
     def size_bytes(self) -> int:
@@ -318,22 +316,28 @@ class Log:
 
     def view(self) -> LogView:
         """The log as it is now, for any thread."""
-        segments = self._sealed
-        if self._active is not None:
-            segments = (*segments, self._active.seen(self._log_end, self._last_timestamp_us))
-        return LogView(self._vfs, segments, self._log_start, self._log_end, self._note_damage, self._rebuilt_indexes)
+        self._take_damage()
+        return self._view()
 
-    def _note_damage(self, damage: Damage) -> None:
-        self._new_damage[damage.file, damage.position] = damage
+    def _view(self) -> LogView:
+        segments = self._sealed
+        if (active := self._active) is not None:
+            damage = self._damage.of(active.path) if self._damage.known else ()
+            segments = (*segments, active.seen(self._log_end, self._last_timestamp_us, damage))
+        return LogView(self._vfs, segments, self._log_start, self._log_end, self._damage.note, self._rebuilt_indexes)
+
+    def damage_found(self, path: str, position: int, reason: str) -> None:
+        """The file of a segment cannot be read from byte `position` on, although its index says so. Any thread.
+
+        The log is read-only from then on, and the next slice that needs these bytes is refused.
+        """
+        self._damage.report(path, position, reason)
 
     def _take_damage(self) -> None:
-        known = {(one.file, one.position) for one in self._damage}
-        while self._new_damage:
-            place, damage = self._new_damage.popitem()
-            if place not in known:
-                self._damage = (*self._damage, damage)
-        if self._state is LogState.WRITABLE:
-            self._state = LogState.READ_ONLY
+        if self._damage.has_news:
+            self._damage.take_in(self._view().damage_from)
+            if self._damage.known and self._state is LogState.WRITABLE:
+                self._state = LogState.READ_ONLY
 
     # Time and retention.
 

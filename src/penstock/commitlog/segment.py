@@ -135,11 +135,11 @@ class ActiveSegment:
         """Timestamp of the first message, None while it is empty."""
         return self._min[0] if self.count else None
 
-    def seen(self, end_offset: int, last_timestamp_us: int) -> Segment:
+    def seen(self, end_offset: int, last_timestamp_us: int, damage: tuple[Damage, ...] = ()) -> Segment:
         """The segment as it is now, for readers."""
         columns = (self._bases, self._positions, self._min, self._max)
         entries = ActiveEntries(columns, self.count, end_offset, self.size_bytes)
-        return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries)
+        return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries, damage)
 
 
 def clear_the_way(vfs: Vfs, directory: str, base_offset: int, stream_id: int, partition: int) -> None:

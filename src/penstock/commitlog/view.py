@@ -182,7 +182,7 @@ class LogView:
     def _cut(self, segment: Segment, entries: Entries, offset: int, end: int, bytes_max: int) -> Slice | None:
         number = entries.last_at_or_below(offset)
         first = entries.extent(number) if number >= 0 else None
-        if first is None or first.end_offset <= offset:
+        if first is None or first.end_offset <= offset or any(damage.holds(offset) for damage in segment.damage):
             raise self._corrupt(segment, offset)
         if first.end_offset > end:
             return None
@@ -222,19 +222,38 @@ class LogView:
         last = self._segments[-1]
         return last if offset >= last.base_offset else self._segments[self._number_of(offset)]
 
+    def damage_from(self, path: str, position: int, reason: str) -> Damage | None:
+        """What is lost if the file at `path` cannot be read from byte `position` on; None if the log has no such segment.
+
+        The segment remembers. Of a segment without a sound index all is taken for lost.
+        """
+        segment = next((one for one in self._segments if one.path == path), None)
+        if segment is None:
+            return None
+        lost = Damage(path, position, segment.base_offset, segment.end_offset, reason)
+        with contextlib.suppress(OSError, IndexDamagedError):
+            extent = self._with_sound_entries(segment, lambda entries: _extent_across(entries, position))
+            if extent is not None:
+                lost = Damage(path, extent.position, extent.base_offset, segment.end_offset, reason)
+        if not any(one.position == lost.position for one in segment.damage):
+            segment.damage = (*segment.damage, lost)
+        return lost
+
     def _with_entries(self, segment: Segment, use: Callable[[Entries], _T]) -> _T:
+        try:
+            return self._with_sound_entries(segment, use)
+        except (FileNotFoundError, IndexDamagedError):
+            return use(self._rebuilt(segment))
+
+    def _with_sound_entries(self, segment: Segment, use: Callable[[Entries], _T]) -> _T:
         # Loaded once: the log's task forgets them as soon as the index file has them.
         if (entries := segment.entries) is not None:
             return use(entries)
+        file = self._vfs.open(files.index_path(segment.path), read_only=True)
         try:
-            file = self._vfs.open(files.index_path(segment.path), read_only=True)
-            try:
-                end = {"end_position": segment.size_bytes, "end_offset": segment.end_offset}
-                return use(FileEntries(file, **end))
-            finally:
-                file.close()
-        except (FileNotFoundError, IndexDamagedError):
-            return use(self._rebuilt(segment))
+            return use(FileEntries(file, end_position=segment.size_bytes, end_offset=segment.end_offset))
+        finally:
+            file.close()
 
     def _rebuilt(self, segment: Segment) -> Entries:
         return self._rebuilt_indexes.entries(segment.path, lambda: self._rebuild(segment))
@@ -247,7 +266,7 @@ class LogView:
             file.close()
         if damage:
             # The index would hide the damage from the next start, so it is not written; the segment remembers.
-            segment.damage = damage
+            segment.damage = (*segment.damage, *damage)
             segment.entries = entries
             for one in damage:
                 self._on_damage(one)
@@ -315,3 +334,9 @@ def _extents_before(entries: Entries, start: int, end: int) -> list[Extent]:
     last = entries.last_at_or_below(end - 1)
     found = [entries.extent(number) for number in range(last, max(last - _EXTENTS_AT_ONCE, -1), -1)]
     return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
+
+
+def _extent_across(entries: Entries, position: int) -> Extent | None:
+    """The first batch that ends behind `position`."""
+    number = index.last_ending_at_or_below_position(entries, position) + 1
+    return entries.extent(number) if number < entries.count else None
