@@ -223,7 +223,7 @@ class LogView:
         return last if offset >= last.base_offset else self._segments[self._number_of(offset)]
 
     def damage_from(self, path: str, position: int, reason: str) -> Damage | None:
-        """What is lost if the file at `path` cannot be read from byte `position` on; None if the log has no such segment.
+        """What is lost if the file at `path` cannot be read from byte `position` on, if the log has it.
 
         The segment remembers. Of a segment without a sound index all is taken for lost.
         """
