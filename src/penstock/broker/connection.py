@@ -3,12 +3,14 @@
 Rules: nothing here blocks the event loop, and no error of a socket or a file leaves it: it ends this one connection.
 While too many requests are open or too much waits to be written, no further request is read: the client's own socket
 fills, and nobody's memory does. A frame that does not come whole with one small read takes its size out of the buffers
-that all connections share before more of it is read, and waits unread while there is no room.
+that all connections share before more of it is read, and waits unread while there is no room. Frames are taken one by
+one, when the server says so: pipelined requests of one client hold up neither the others nor NATS. A client that closes
+its sending half is answered what it has asked, then closed.
 
 | what                                   | what happens                                                     |
 |----------------------------------------|------------------------------------------------------------------|
 | malformed or oversized frame           | an error frame, then the connection is closed                    |
-| no hello within HELLO_TIMEOUT_MS       | closed                                                           |
+| no hello within HELLO_TIMEOUT_MS       | closed, also if some of it came                                  |
 | half a frame and then silence          | closed after WRITE_STALL_MS_MAX                                  |
 | half a frame, and the rest slowly      | closed after that and its size at TRANSFER_BYTES_PER_S_MIN       |
 | answers that the client does not take  | closed after WRITE_STALL_MS_MAX without progress (see `Output`)  |
@@ -56,6 +58,9 @@ class ConnectionOwner(Protocol):
     files: SharedBudget
     """Files that answers hold open."""
 
+    def frames_waiting(self, connection: Connection) -> None:
+        """Call its `take_frame` once, in its turn."""
+
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A sound request; exactly one `reply` must follow."""
 
@@ -91,12 +96,13 @@ class Connection:
         self._shut = False
         self._closed = False
         self._reading = False
-        self._taking = False  # frames are being taken: an answer that is given at once must not begin to take more
+        self._in_line = False  # `take_frame` will be called
+        self._ended = False  # the client sends no more
         self._writing = False
         self._waiting: Waiting | None = None  # for room in the broker's buffers
         self._reserved_bytes = 0  # of them, for the frame that has begun
-        self._frame_start_us: int | None = None  # since when the rest of a frame is awaited
         self._last_read_us = elapsed_us()
+        self._frame_start_us: int | None = self._last_read_us  # since when the rest of a frame is awaited, or the hello
         self._set_reading(True)
 
     # Reading
@@ -110,6 +116,9 @@ class Connection:
                 self._loop.remove_reader(self._socket.fileno())
 
     def _readable(self) -> None:
+        if self._in_line:
+            self._set_reading(False)  # until what has been read is taken
+            return
         missing = self._decoder.missing_bytes if self._reserved_bytes else None
         try:
             # Never beyond the end of a frame that has its place: what lies behind it has none yet.
@@ -120,40 +129,55 @@ class Connection:
             self.close()
             return
         if not data:
-            self.close()
+            self._ended = True
+            self._set_reading(False)
+            self._look_for_frames()
             return
         if self._closing:
             return  # what a refused client goes on sending is thrown away until it hears why
         self._last_read_us = self._elapsed_us()
         self._decoder.receive(data)
-        self._take_frames()
+        self._look_for_frames()
 
-    def _take_frames(self) -> None:
-        if self._taking or self._waiting is not None:
+    def _look_for_frames(self) -> None:
+        if not self._in_line and self._waiting is None and not self._closed:
+            self._in_line = True
+            self._owner.frames_waiting(self)
+
+    def take_frame(self) -> None:
+        """Take one request if a whole one is there, and get in line again; else read on."""
+        self._in_line = False
+        if self._closed:
             return
-        self._taking = True
+        if self._closing:
+            if self._ended and not self._output:
+                self.close()
+            return
+        if self._is_full:
+            self._set_reading(False)
+            return
+        if self._owner.buffers.is_full and not self._reserved_bytes:
+            self._wait_for(0)
+            return
         try:
-            while not self._closing and not self._closed:
-                if self._is_full:
-                    self._set_reading(False)
-                    return
-                if self._owner.buffers.is_full and not self._reserved_bytes:
-                    self._wait_for(0)
-                    return
-                frame = self._decoder.next_frame()
-                if frame is None:
-                    self._await_rest()
-                    return
-                self._frame_start_us = None
-                self._give_reserved()
-                self._take_frame(frame)
+            frame = self._decoder.next_frame()
         except RemoteError as error:
             self._refuse(Frame(0, 0, 0, b"", b""), error)
-        finally:
-            self._taking = False
+            return
+        if frame is None:
+            self._await_rest()
+            return
+        self._frame_start_us = None
+        self._give_reserved()
+        self._take_frame(frame)
+        self._look_for_frames()
 
     def _await_rest(self) -> None:
         """Read on; of a frame whose length is known only once all of it has its place in the buffers."""
+        if self._ended:
+            if not self.open_requests and not self._output:
+                self.close()
+            return
         missing = self._decoder.missing_bytes
         if self._frame_start_us is None and self._decoder.in_frame:
             self._frame_start_us = self._elapsed_us()
@@ -172,7 +196,7 @@ class Connection:
             self._waiting = None
             self._reserved_bytes += size
             self._frame_start_us = None  # the waiting was ours
-            self._loop.call_soon(self._take_frames)
+            self._look_for_frames()
 
         self._waiting = self._owner.buffers.wait(size, granted)
 
@@ -219,7 +243,7 @@ class Connection:
         self._closing = True
         self._give_reserved()
         self._send_error(Caller(self, frame.api, frame.version, frame.correlation_id), error)
-        self._set_reading(True)
+        self._set_reading(not self._ended)
 
     # Writing
 
@@ -234,7 +258,7 @@ class Connection:
         else:
             self._send_response(caller, response, payload)
         if not self._reading and not self._closing:
-            self._take_frames()
+            self._look_for_frames()
 
     def _send_response(self, caller: Caller, response: Response, payload: bytes | bytearray | Extent | None) -> None:
         raw = b"" if payload is None else payload
@@ -274,7 +298,7 @@ class Connection:
         elif written is Written.DONE and self._closing:
             self._shut_down()
         elif not self._reading and not self._closing:
-            self._take_frames()
+            self._look_for_frames()
 
     def _read_ahead(self) -> None:
         cold = self._output.cold
@@ -331,6 +355,9 @@ class Connection:
             self.close()
 
     def _shut_down(self) -> None:
+        if self._ended:
+            self.close()
+            return
         # Closing a socket with unread input resets it, and the error frame would be lost with it: so say that nothing
         # more comes, and let the client (or the sweep) close.
         if not self._shut:

@@ -2,7 +2,8 @@
 
 Rules: it listens on every address that the host name stands for, or does not start. Over `connections_max` a client is
 told so and closed: what the process may open is shared out, so that idle clients never keep a log from its files. One
-sweep a second finds who is silent or takes nothing; no connection has a timer of its own.
+sweep a second finds who is silent or takes nothing; no connection has a timer of its own. Connections with requests to
+be taken stand in line; a turn of the event loop takes a few of them, one of each connection after the other.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -91,6 +93,8 @@ class Server:
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._listeners = listeners
+        self._line: deque[Connection] = deque()  # each is there once
+        self._turn_scheduled = False
         self._all_closed = asyncio.Event()
 
     def start(self) -> None:
@@ -136,6 +140,28 @@ class Server:
         self.connections.add(Connection(sock, peer, self, self._loop, self._elapsed_us))
 
     # What connections call
+
+    def frames_waiting(self, connection: Connection) -> None:
+        """Put it in line."""
+        self._line.append(connection)
+        self._schedule_turn()
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        end_us = self._elapsed_us() + limits.REQUEST_TURN_US_MAX
+        for _ in range(limits.REQUESTS_PER_TURN_MAX):
+            if not self._line:
+                return
+            self._line.popleft().take_frame()
+            if self._elapsed_us() >= end_us:
+                break
+        if self._line:
+            self._schedule_turn()
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """Pass it on."""

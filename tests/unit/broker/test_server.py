@@ -1,0 +1,186 @@
+"""The listening side on its own: whose turn it is, who is too slow, who has only closed half."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.broker.connection import Caller
+from penstock.broker.server import Server, bind
+from penstock.broker.settings import Address
+from penstock.messages import ListOffsetsRequest, Request, StatusRequest
+from penstock.wire import encode_request
+from tests.broker_process import eventually
+from tests.integration.raw_client import HELLO, RawClient, raw_client
+
+ANSWER = RemoteError(ErrorCode.OVERLOADED, "asked")
+TIMEOUT_S = 10.0
+
+
+class Owner:
+    """Answers hello at once, the rest when told to; notes in which turn of the loop each request came."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.answers = answers
+        self.callers: list[Caller] = []
+        self.turns: list[int] = []
+        self.turn = 0
+        self.changed = asyncio.Event()
+        self.now_us = 0
+        self.cost_us = 0
+        self.gone = 0
+
+    def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+        self.now_us += self.cost_us
+        if isinstance(request, (StatusRequest, ListOffsetsRequest)):
+            self.callers.append(caller)
+            self.turns.append(self.turn)
+            self.changed.set()
+            if not self.answers:
+                return
+        caller.connection.reply(caller, ANSWER, None)
+
+    def callers_gone(self, callers: list[Caller]) -> None:
+        self.gone += len(callers)
+
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        raise AssertionError("there are no files")
+
+    async def until(self, count: int) -> None:
+        """Return once so many requests have come."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(self.callers) < count:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def _serving(owner: Owner) -> AsyncIterator[tuple[Server, str]]:
+    loop = asyncio.get_running_loop()
+    listeners, address = bind(Address("127.0.0.1", 0))
+    server = Server(owner, listeners, loop, lambda: owner.now_us, open_files_max=1_000)
+    server.start()
+
+    def count() -> None:
+        nonlocal ticker
+        owner.turn += 1
+        ticker = loop.call_soon(count)
+
+    ticker = loop.call_soon(count)
+    try:
+        yield server, str(address)
+    finally:
+        ticker.cancel()
+        server.stop_listening()
+        await server.finish(0.0)
+
+
+def _most_in_one_turn(owner: Owner) -> int:
+    return max(map(owner.turns.count, owner.turns))
+
+
+async def _floods(clients: list[RawClient], count: int) -> None:
+    for client in clients:
+        client.send(HELLO + b"".join(encode_request(StatusRequest(), number) for number in range(2, 2 + count)))
+
+
+async def test_a_turn_takes_so_many_requests_and_every_connection_gets_its_own() -> None:
+    owner = Owner()
+    async with _serving(owner) as (_, address), raw_client(address) as one, raw_client(address) as other:
+        await _floods([one, other], 2_000)
+        await owner.until(4_000)
+        assert _most_in_one_turn(owner) <= limits.REQUESTS_PER_TURN_MAX
+        peers = [caller.connection.peer for caller in owner.callers]
+        # While both have requests waiting, neither is a whole read ahead of the other.
+        ahead = [abs(2 * peers[:end].count(peers[0]) - end) for end in range(0, 4_000, 100)]
+        assert max(ahead) <= 2_000
+        for client in (one, other):
+            for number in range(1, 2_002):
+                frame = await client.frame()
+                assert frame is not None
+                assert frame.correlation_id == number
+
+
+async def test_requests_that_cost_much_come_one_in_a_turn() -> None:
+    owner = Owner()
+    owner.cost_us = limits.REQUEST_TURN_US_MAX
+    async with _serving(owner) as (_, address), raw_client(address) as one, raw_client(address) as other:
+        await _floods([one, other], 100)
+        await owner.until(200)
+        assert _most_in_one_turn(owner) == 1
+
+
+async def test_frames_that_are_no_requests_count_as_well() -> None:
+    owner = Owner()
+    async with _serving(owner) as (_, address), raw_client(address) as client:
+        await client.hello()
+        before = owner.turn
+        client.send(encode_request(StatusRequest(), 2).replace(b"\x80", b"\xc1") * 5_000)
+        for _ in range(5_000):
+            assert await client.frame() is not None
+        assert owner.callers == []
+        assert owner.turn - before >= 5_000 // limits.REQUESTS_PER_TURN_MAX
+
+
+async def test_whoever_only_stops_sending_gets_all_answers() -> None:
+    owner = Owner(answers=False)
+    count = limits.IN_FLIGHT_REQUESTS_MAX + 50  # more than may be open at once
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await _floods([client], count)
+        client.send(HELLO[:-1])  # half a frame
+        client.writer.write_eof()
+        await owner.until(limits.IN_FLIGHT_REQUESTS_MAX)
+        answered = 0
+        while answered < count:
+            await owner.until(answered + 1)
+            caller = owner.callers[answered]
+            caller.connection.reply(caller, ANSWER, None)
+            answered += 1
+        for number in range(1, count + 2):
+            frame = await client.frame()
+            assert frame is not None
+            assert frame.correlation_id == number
+        assert await client.frame() is None
+        assert not server.connections
+        assert owner.gone == 0
+
+
+async def test_whoever_leaves_with_nothing_open_is_closed() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), raw_client(address) as client, raw_client(address) as silent:
+        await client.hello()
+        client.writer.write_eof()
+        silent.writer.write_eof()
+        assert await client.is_closed()
+        assert await silent.is_closed()
+        assert not server.connections
+
+
+async def test_the_time_for_a_hello_counts_from_the_beginning() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address):
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+
+        def has_read(number: int) -> Callable[[], Awaitable[bool]]:
+            async def look() -> bool:
+                return [one._decoder.buffered_bytes for one in server.connections] == [number]
+
+            return look
+
+        with socket.socket() as slow:
+            slow.setblocking(False)
+            await loop.sock_connect(slow, (host, int(port)))
+            for number in range(4):
+                await eventually(has_read(number), "what was sent is read")
+                owner.now_us += limits.HELLO_TIMEOUT_MS * 1_000 // 4
+                server.sweep()
+                assert server.connections
+                await loop.sock_sendall(slow, HELLO[number : number + 1])
+            owner.now_us += 100_000
+            server.sweep()
+            assert not server.connections
