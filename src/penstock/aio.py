@@ -1,7 +1,8 @@
-"""Penstock for asyncio: `await penstock.aio.connect()`. The same calls as the blocking `penstock.connect()`."""
+"""Penstock for asyncio: `async with penstock.aio.connect() as client`, with the calls of the blocking client."""
 
 from __future__ import annotations
 
-from penstock.client.aio import Client, connect
+from penstock.client.aio import Client
+from penstock.client.connecting import connect
 
 __all__ = ["Client", "connect"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,6 +33,27 @@ def test_python_examples_compile() -> None:
     compile(found[0], "README.md", "exec")
     indented = found[1].replace("\n", "\n    ")
     compile(f"async def example():\n    {indented}", "README.md", "exec")
+
+
+def test_the_example_satisfies_a_strict_type_checker(tmp_path: Path) -> None:
+    example = tmp_path / "example.py"
+    example.write_text(blocks("python")[0])
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--ignore-missing-imports", str(example)],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_extra_is_listed() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name in set(extras) - {"test", "node"}:
+        assert f"| `{name}` |" in README
 
 
 @pytest.mark.parametrize("command", ["demo", "test"])

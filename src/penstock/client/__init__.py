@@ -15,6 +15,8 @@
 | `slots`      | how many publishes are under way                                         |
 | `values`     | what calls take and give                                                 |
 | `errors`     | what callers catch                                                       |
+| `connecting` | how an asyncio client is made                                             |
+| `keywords`   | keyword arguments, for type checkers                                      |
 | `aio`        | the asyncio face                                                         |
 | `blocking`   | the blocking face: the asyncio one on a thread of its own                 |
 """

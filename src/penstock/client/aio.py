@@ -3,7 +3,7 @@
 Rules: a `Client` belongs to one event loop. Every call takes `timeout` in seconds. A stream is named by its name, or by
 the `StreamInfo` that a call returned; the latter means that very stream and no later one of the same name.
 
-    async with await penstock.aio.connect() as client:
+    async with penstock.aio.connect() as client:
         await client.create_stream("orders", "orders.>")
         await client.publish("orders.eu", b"42", key="customer-7")
         async for batch in client.read("orders"):
@@ -13,12 +13,10 @@ the `StreamInfo` that a call returned; the latter means that very stream and no 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from penstock import __version__
 from penstock.base import limits
 from penstock.base.config import Acks
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -27,10 +25,10 @@ from penstock.base.subjects import subject_mistake
 from penstock.client import batches, reading
 from penstock.client import columns as column_data
 from penstock.client.checks import milliseconds, name_and_id, require, stream_config, wanted_columns
-from penstock.client.connection import DEFAULT_PORT
 from penstock.client.errors import OutcomeUnknown, StreamChanged, StreamNotFound
+from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link import Link
-from penstock.client.publish_format import Ack, Value, publish_headers
+from penstock.client.publish_format import Ack, Acked, Value, publish_headers
 from penstock.client.publishing import Publisher
 from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName, datetime_of
 from penstock.messages import (
@@ -58,33 +56,11 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
-SERVER_VARIABLE = "PENSTOCK_SERVER"
-DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
-
 T = TypeVar("T")
 
 
-async def connect(
-    server: str | None = None,
-    *,
-    nats: str | Sequence[str] | None = None,
-    nats_options: Mapping[str, Any] | None = None,
-    name: str = "penstock-python",
-    timeout: float = 10.0,
-) -> Client:
-    """A client connected to the broker at `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
-
-    `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
-    Unavailable: no broker answers there. TimedOut: it does not answer in time.
-    """
-    link = Link(server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER, name, __version__)
-    await link.connect(timeout)
-    urls = [nats] if isinstance(nats, str) else list(nats) if nats is not None else None
-    return Client(link, name, urls, dict(nats_options or {}))
-
-
 class Client:
-    """A connection to Penstock, as `connect` makes it. See the module; `close` it, or use it in `async with`."""
+    """A connection to Penstock, as `penstock.aio.connect` makes it; `close` it, or use it in `async with`."""
 
     def __init__(self, link: Link, name: str, nats_urls: list[str] | None, nats_options: dict[str, Any]) -> None:
         self._link = link
@@ -121,7 +97,9 @@ class Client:
 
     # Streams
 
-    async def create_stream(self, name: str, subject: str, *, timeout: float = 10.0, **config: Any) -> StreamInfo:
+    async def create_stream(
+        self, name: str, subject: str, *, timeout: float = 10.0, **config: Unpack[StreamOptions]
+    ) -> StreamInfo:
         """Create the stream `name` on `subject`, or give the one that is there with the same config.
 
         `config` has the other fields of `StreamConfig`, such as `max_age_ms=86_400_000` or `durability="os"`.
@@ -134,10 +112,12 @@ class Client:
         self._streams[name] = answer.stream
         return answer.stream
 
-    async def alter_stream(self, stream: StreamName, *, timeout: float = 10.0, **changes: Any) -> StreamInfo:
+    async def alter_stream(
+        self, stream: StreamName, *, timeout: float = 10.0, **changes: Unpack[StreamChanges]
+    ) -> StreamInfo:
         """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
         name, stream_id = name_and_id(stream)
-        request = AlterStreamRequest(name=name, stream_id=stream_id, changes=changes)
+        request = AlterStreamRequest(name=name, stream_id=stream_id, changes=dict(changes))
         answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
         self._streams[name] = answer.stream
         return answer.stream
@@ -318,6 +298,19 @@ class Client:
         return frame
 
     # Writing
+
+    @overload
+    async def publish(
+        self, subject: str, value: Value, *, ack: Acked = ..., **options: Unpack[PublishOptions]
+    ) -> PubAck: ...
+    @overload
+    async def publish(
+        self, subject: str, value: Value, *, ack: Literal["none"], **options: Unpack[PublishOptions]
+    ) -> None: ...
+    @overload
+    async def publish(
+        self, subject: str, value: Value, *, ack: Ack = ..., **options: Unpack[PublishOptions]
+    ) -> PubAck | None: ...
 
     async def publish(
         self,

@@ -18,13 +18,14 @@ import contextlib
 import weakref
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.client import aio
+from penstock.client import aio, connecting
 from penstock.client.batches import messages_of
-from penstock.client.publish_format import Ack, Value
+from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
+from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
 from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName
 from penstock.messages import StatusResponse, StreamInfo
@@ -50,9 +51,10 @@ def connect(
     `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
     Unavailable: no broker answers there. TimedOut: it does not answer in time.
     """
+    opening = connecting.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout)
     thread = LoopThread()
     try:
-        client = thread.run(aio.connect(server, nats=nats, nats_options=nats_options, name=name, timeout=timeout))
+        client = thread.run(opening.open())
     except BaseException:
         thread.stop()
         raise
@@ -109,7 +111,9 @@ class Client:
 
     # Streams
 
-    def create_stream(self, name: str, subject: str, *, timeout: float = 10.0, **config: Any) -> StreamInfo:
+    def create_stream(
+        self, name: str, subject: str, *, timeout: float = 10.0, **config: Unpack[StreamOptions]
+    ) -> StreamInfo:
         """Create the stream `name` on `subject`, or give the one that is there with the same config.
 
         `config` has the other fields of `StreamConfig`, such as `max_age_ms=86_400_000` or `durability="os"`.
@@ -117,7 +121,9 @@ class Client:
         """
         return self._thread.run(self._client.create_stream(name, subject, timeout=timeout, **config))
 
-    def alter_stream(self, stream: StreamName, *, timeout: float = 10.0, **changes: Any) -> StreamInfo:
+    def alter_stream(
+        self, stream: StreamName, *, timeout: float = 10.0, **changes: Unpack[StreamChanges]
+    ) -> StreamInfo:
         """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
         return self._thread.run(self._client.alter_stream(stream, timeout=timeout, **changes))
 
@@ -244,6 +250,19 @@ class Client:
         return self._thread.run(self._client.to_polars(stream, start, end=end, columns=columns, timeout=timeout))
 
     # Writing
+
+    @overload
+    def publish(
+        self, subject: str, value: Value, *, ack: Acked = ..., **options: Unpack[PublishOptions]
+    ) -> PubAck: ...
+    @overload
+    def publish(
+        self, subject: str, value: Value, *, ack: Literal["none"], **options: Unpack[PublishOptions]
+    ) -> None: ...
+    @overload
+    def publish(
+        self, subject: str, value: Value, *, ack: Ack = ..., **options: Unpack[PublishOptions]
+    ) -> PubAck | None: ...
 
     def publish(
         self,

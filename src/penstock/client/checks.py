@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -21,13 +22,31 @@ COLUMNS = ("offset", "timestamp", "subject", "key", "value", "headers")
 
 def stream_config(fields: dict[str, Any]) -> StreamConfig:
     """A config from its fields; InvalidConfig lists every mistake."""
-    try:
+    mistakes = _field_mistakes(fields)
+    if not mistakes:
         config = msgspec.convert(fields, StreamConfig)
-    except msgspec.ValidationError as error:
-        raise InvalidConfig(ErrorCode.INVALID_CONFIG, str(error)) from None
-    if mistakes := stream_config_mistakes(config):
+        mistakes = stream_config_mistakes(config)
+    if mistakes:
         raise InvalidConfig(ErrorCode.INVALID_CONFIG, "\n".join(mistakes), mistakes=mistakes)
     return config
+
+
+def _field_mistakes(fields: dict[str, Any]) -> list[str]:
+    """Fields that do not exist or are of another type."""
+    types = get_type_hints(StreamConfig)
+    mistakes = []
+    for name, value in fields.items():
+        if name not in types:
+            meant = difflib.get_close_matches(name, types, n=1)
+            hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(types)}"
+            mistakes.append(f"{name}: there is no such field; {hint}")
+            continue
+        try:
+            msgspec.convert(value, types[name])
+        except msgspec.ValidationError as error:
+            text = str(error)
+            mistakes.append(f"{name}: {text[:1].lower()}{text[1:]}")
+    return mistakes
 
 
 def name_and_id(stream: StreamName) -> tuple[str, StreamId | None]:
@@ -53,4 +72,7 @@ def milliseconds(seconds: float) -> int:
 def require(package: str) -> None:
     """ImportError that says how to install `package`, unless it is there."""
     if importlib.util.find_spec(package) is None:
-        raise ImportError(f"{package} is not installed; add it with: pip install 'penstock[{package}]'")
+        raise ImportError(
+            f"{package} is not installed; the extra {package!r} brings it: pip install 'penstock[{package}]', "
+            f"or in a clone: pip install '.[{package}]'"
+        )

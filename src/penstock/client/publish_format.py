@@ -28,7 +28,8 @@ KEY_BASE64_HEADER = "Penstock-Key-Base64"
 ACK_HEADER = "Penstock-Ack"
 EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
 
-Ack = Literal["all", "leader", "none"]
+Acked = Literal["all", "leader"]
+Ack = Acked | Literal["none"]
 Value = bytes | bytearray | memoryview | str | None
 
 _ERROR_CODES = {

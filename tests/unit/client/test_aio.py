@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 import penstock.aio
+from penstock import aio
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
-from penstock.client import aio
 from penstock.messages import (
     AppendRequest,
     BrokerLimits,
@@ -69,6 +69,22 @@ async def test_the_server_is_named_by_the_environment(broker: FakeBroker, monkey
     async with await penstock.aio.connect() as client:
         assert client.server == broker.address
         assert (await client.status()).broker_version == "fake"
+
+
+async def test_a_client_can_be_awaited_or_used_in_a_with_statement(broker: FakeBroker) -> None:
+    async with penstock.aio.connect(broker.address) as client:
+        assert (await client.status()).broker_version == "fake"
+    with pytest.raises(penstock.Unavailable, match="the client is closed"):
+        await client.status()
+    client = await penstock.aio.connect(broker.address)
+    await client.close()
+
+
+async def test_a_server_is_text_and_a_time_out_is_some_time() -> None:
+    with pytest.raises(TypeError, match="the server is an int; give 'HOST:PORT'"):
+        await penstock.aio.connect(7422)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the time-out is 0 s"):
+        penstock.connect(timeout=0)
 
 
 @pytest.mark.parametrize("server", [":7422", "http://host:1", "host:port", "host:70000", "[::1", "user@host:1"])
@@ -135,8 +151,14 @@ async def test_every_mistake_of_a_config_is_told_before_anything_is_sent(
     with pytest.raises(penstock.InvalidConfig) as caught:
         await client.create_stream("or ders", "orders..x", segment_bytes=1)
     assert all(word in str(caught.value) for word in ("name:", "subject:", "segment_bytes:"))
-    with pytest.raises(penstock.InvalidConfig, match="max_age"):
-        await client.create_stream("orders", "orders", max_age=5)
+    with pytest.raises(penstock.InvalidConfig, match="there is no such field; did you mean max_age_ms"):
+        await client.create_stream("orders", "orders", max_age=5)  # type: ignore[call-arg]
+    with pytest.raises(penstock.InvalidConfig) as caught:
+        await client.create_stream("orders", "orders", max_age_ms="7d", max_bytes=1.5)
+    assert caught.value.details["mistakes"] == [
+        "max_age_ms: expected `int | null`, got `str`",
+        "max_bytes: expected `int | null`, got `float`",
+    ]
     with pytest.raises(penstock.InvalidConfig, match="durability"):
         await client.create_stream("orders", "orders", durability="sometimes")
     assert [type(request) for request in broker.requests] == [HelloRequest]

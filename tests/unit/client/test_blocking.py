@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import aio
 from penstock.base.errors import OperationalError
-from penstock.client import aio, blocking
+from penstock.client import blocking
 from penstock.client.link import Link
 from penstock.client.threads import LoopThread, PublishQueue
 from penstock.messages import FetchRequest, Request

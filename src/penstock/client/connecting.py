@@ -1,0 +1,64 @@
+"""How an asyncio client is made: `client = await connect()`, or `async with connect() as client`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from penstock import __version__
+from penstock.client.aio import Client
+from penstock.client.connection import DEFAULT_PORT
+from penstock.client.link import Link
+from penstock.client.publish_format import a_kind
+
+SERVER_VARIABLE = "PENSTOCK_SERVER"
+DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
+
+
+def connect(
+    server: str | None = None,
+    *,
+    nats: str | Sequence[str] | None = None,
+    nats_options: Mapping[str, Any] | None = None,
+    name: str = "penstock-python",
+    timeout: float = 10.0,
+) -> Connecting:
+    """A client connected to the broker at `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
+
+    `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
+    Unavailable: no broker answers there. TimedOut: it does not answer in time.
+    """
+    if server is not None and not isinstance(server, str):
+        raise TypeError(f"the server is {a_kind(server)}; give 'HOST:PORT', such as {DEFAULT_SERVER!r}")
+    if timeout <= 0:
+        raise ValueError(f"the time-out is {timeout:g} s; give it some time")
+    link = Link(server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER, name, __version__)
+    urls = [nats] if isinstance(nats, str) else list(nats) if nats is not None else None
+    return Connecting(link, Client(link, name, urls, dict(nats_options or {})), timeout)
+
+
+class Connecting:
+    """A client that is not connected yet: `await` it, or use it in `async with`, which closes the client."""
+
+    def __init__(self, link: Link, client: Client, timeout_s: float) -> None:
+        self._link = link
+        self._client = client
+        self._timeout_s = timeout_s
+
+    async def open(self) -> Client:
+        """The client, once it is connected."""
+        await self._link.connect(self._timeout_s)
+        return self._client
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()

@@ -1,0 +1,39 @@
+"""Keyword arguments of calls, so that a type checker knows them by name.
+
+A test compares the fields with those of `StreamConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypedDict
+
+from penstock.base.config import Acks, Durability, Storage
+
+
+class StreamChanges(TypedDict, total=False):
+    """What `alter_stream` can change; None: without limit."""
+
+    acks: Acks | Literal["reply", "envelope", "never"]
+    durability: Durability | Literal["auto", "fsync", "os"]
+    max_age_ms: int | None
+    max_messages: int | None
+    max_bytes: int | None
+    max_message_bytes: int
+    segment_bytes: int
+    segment_age_ms: int | None
+
+
+class StreamOptions(StreamChanges, total=False):
+    """What `create_stream` takes beside name and subject."""
+
+    storage: Storage | Literal["file", "memory"]
+
+
+class PublishOptions(TypedDict, total=False):
+    """What a publish takes beside its message and `ack`."""
+
+    key: bytes | str | None
+    headers: Mapping[str, str] | None
+    stream: str | None
+    timeout: float
