@@ -65,12 +65,12 @@ async def _serving(owner: Owner) -> AsyncIterator[tuple[Server, str]]:
     server = Server(owner, listeners, loop, lambda: owner.now_us, open_files_max=1_000)
     server.start()
 
-    def count() -> None:
-        nonlocal ticker
-        owner.turn += 1
-        ticker = loop.call_soon(count)
+    async def count() -> None:
+        while True:
+            owner.turn += 1
+            await asyncio.sleep(0)
 
-    ticker = loop.call_soon(count)
+    ticker = asyncio.create_task(count())
     try:
         yield server, str(address)
     finally:
