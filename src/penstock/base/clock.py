@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Now(NamedTuple):
-    """A moment. `wall_us` stamps messages and ages them; `elapsed_us` times waits, so that a set clock stalls nothing."""
+    """A moment: `wall_us` stamps messages and ages them, `elapsed_us` times waits, which a set clock must not stall."""
 
     wall_us: int  # microseconds since 1970 UTC
     elapsed_us: int  # microseconds since some fixed moment
