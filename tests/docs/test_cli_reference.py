@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.broker.config import load
 from penstock.broker.settings import SETTINGS
+from penstock.cli.python_reference import python_reference
 from penstock.cli.reference import cli_reference, commands, config_reference
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -15,7 +17,9 @@ COMMANDS = {" ".join(path): command for path, command in commands()}
 REMAKE = "python -m penstock.cli.reference docs/reference"
 
 
-@pytest.mark.parametrize(("name", "made"), [("cli.md", cli_reference), ("config.md", config_reference)])
+@pytest.mark.parametrize(
+    ("name", "made"), [("cli.md", cli_reference), ("config.md", config_reference), ("python.md", python_reference)]
+)
 def test_the_reference_is_what_the_code_says(name: str, made) -> None:
     assert (DOCS / "reference" / name).read_text(encoding="utf-8") == made(), f"remake it: {REMAKE}"
 
@@ -65,3 +69,12 @@ def test_the_config_for_systemd_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "nats-password").write_text("hunter2\n")
     environment = {"PENSTOCK_NATS_PASSWORD_FILE": str(tmp_path / "nats-password")}
     assert load(file=file, environment=environment).nats_credentials.password == "hunter2"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = python_reference()
+    constants = {"EARLIEST", "LATEST", "aio", "Client", "__version__"}
+    for name in set(penstock.__all__) - constants:
+        assert f"### {name}\n" in page or f"### penstock.{name}\n" in page or f"| `{name}` |" in page, name
+    assert "object at 0x" not in page
+    assert "<Place" not in page

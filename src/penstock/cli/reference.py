@@ -1,4 +1,4 @@
-"""Writes docs/reference/cli.md from the commands' own help, and docs/reference/config.md from the table of settings.
+"""Writes docs/reference: cli.md from the commands' own help, config.md from the table of settings, python.md.
 
     python -m penstock.cli.reference docs/reference
 
@@ -17,6 +17,7 @@ import typer
 
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.app import app
+from penstock.cli.python_reference import python_reference
 
 _MARKUP = re.compile(r"(?<!\\)\[/?[a-z ]+\]")
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
@@ -152,10 +153,11 @@ def _setting_row(setting: Setting) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write both files into `folder`."""
+    """Write the files into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cli.md").write_text(cli_reference(), encoding="utf-8")
     (folder / "config.md").write_text(config_reference(), encoding="utf-8")
+    (folder / "python.md").write_text(python_reference(), encoding="utf-8")
 
 
 if __name__ == "__main__":

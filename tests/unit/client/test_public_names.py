@@ -17,7 +17,7 @@ SOURCE = Path(penstock.__file__).parents[1]
 def test_every_public_name_can_be_imported() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name) is not None
-        assert name in dir(penstock)
+    assert dir(penstock) == sorted(penstock.__all__)
     assert set(penstock._MODULE_OF) | {"__version__"} == set(penstock.__all__)
     assert penstock.connect is penstock.client.blocking.connect
     assert penstock.aio.connect is not penstock.connect

@@ -1,0 +1,106 @@
+"""The text of docs/reference/python.md: the public names of the package, from their signatures and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import penstock
+from penstock.client import blocking
+
+_MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
+
+_HEAD = """# Python
+
+```python
+import penstock
+
+with penstock.connect() as client:
+    client.create_stream("orders", "orders.>")
+    client.publish("orders.eu", b"42", key="customer-7")
+    for batch in client.read("orders"):
+        print(batch.num_rows)
+```
+
+`penstock.aio` is the same for asyncio: `async with penstock.aio.connect() as client`, `await` before each call, and
+`async for` over what is read.
+
+A stream is named by its name, or by the `StreamInfo` that a call returned; the latter means that very stream and no
+later one of the same name.
+A place in the log (`Start`) is `EARLIEST`, `LATEST`, an offset, an aware `datetime` (the first message at or after it)
+or a `timedelta` (so long ago).
+Every call takes `timeout` in seconds.
+A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
+"""
+
+_LINE_CHARS_MAX = 100
+_ASKS = ("server", "nats_urls")
+
+
+def python_reference() -> str:
+    """See the module."""
+    parts = [_HEAD, _MADE, "## Connecting", _call("penstock.connect", penstock.connect), "## Client"]
+    parts += [f"`client.{name}`: {_text(getattr(blocking.Client, name))}" for name in _ASKS]
+    for name, method in vars(blocking.Client).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            parts.append(_call(f"client.{name}", method))
+    parts += ["## Files", _call("penstock.open_segment", penstock.open_segment), "## Values", *_values()]
+    parts += ["## Errors", "\n".join(["| error | is also | when |", "|---|---|---|", *_errors()])]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _call(name: str, function: Any) -> str:
+    signature = inspect.signature(function)
+    arguments = list(_arguments(signature))
+    short = name.rpartition(".")[2]
+    text = f"{short}({', '.join(arguments)}) -> {signature.return_annotation}"
+    if len(text) > _LINE_CHARS_MAX:
+        inner = "".join(f"    {one},\n" for one in arguments)
+        text = f"{short}(\n{inner}) -> {signature.return_annotation}"
+    return f"### {name}\n\n```python\n{text}\n```\n\n{_text(function)}"
+
+
+def _arguments(signature: inspect.Signature) -> Iterator[str]:
+    """Each as it stands in the source, and the star between them."""
+    starred = False
+    for one in signature.parameters.values():
+        if one.name == "self":
+            continue
+        if one.kind is one.KEYWORD_ONLY and not starred:
+            starred = True
+            yield "*"
+        stars = "**" if one.kind is one.VAR_KEYWORD else ""
+        default = "" if one.default is one.empty else f" = {_default(one.default)}"
+        yield f"{stars}{one.name}: {one.annotation}{default}"
+
+
+def _default(value: Any) -> str:
+    return value.name if isinstance(value, Enum) else repr(value)
+
+
+def _text(thing: Any) -> str:
+    paragraphs = [" ".join(part.split()) for part in (inspect.getdoc(thing) or "").split("\n\n")]
+    return "\n\n".join(re.sub(r"(?<=[a-z)\]`])\. (?=[A-Z`])", ".\n", part) for part in paragraphs)
+
+
+def _values() -> Iterator[str]:
+    for name in penstock.__all__:
+        value = getattr(penstock, name)
+        if not inspect.isclass(value) or issubclass(value, Exception) or value is penstock.Client:
+            continue
+        fields = getattr(value, "_fields", None) or getattr(value, "__struct_fields__", None)
+        if fields is None:
+            fields = [one for one in (*getattr(value, "__slots__", ()), *vars(value)) if not one.startswith("_")]
+        listed = ", ".join(f"`{field}`" for field in dict.fromkeys(fields))
+        yield f"### {name}\n\n{_text(value)}\n\n{listed}"
+
+
+def _errors() -> Iterator[str]:
+    for name in penstock.__all__:
+        value = getattr(penstock, name)
+        if inspect.isclass(value) and issubclass(value, Exception):
+            bases = ", ".join(f"`{base.__name__}`" for base in value.__bases__)
+            yield f"| `{name}` | {bases} | {' '.join(_text(value).split())} |"
