@@ -228,6 +228,21 @@ def test_dump_reads_what_a_broker_is_writing(run: Run, broker: ReadyLine, stream
     assert "lineage" in shown
 
 
+def test_dump_shows_messages_and_a_verdict(run: Run, broker: ReadyLine, stream: str) -> None:
+    run("publish", f"{stream}.a", "x" * 100, "--key", "k")
+    run("publish", f"{stream}.a", "y", "--count", "10")
+    (segment,) = Path(broker.data_dir).glob(f"streams/*-{stream}/0/*.arrows")
+    rows = lines(run("dump", str(segment), "--messages", "--json"))
+    messages = [row for row in rows if "offset" in row]
+    assert [row["offset"] for row in messages] == list(range(11))
+    assert (messages[0]["subject"], messages[0]["key"], messages[0]["value"]) == (f"{stream}.a", "k", "x" * 100)
+    shown = run("dump", str(segment), "--messages", "--limit", "3").stdout
+    assert "xxx…" in shown  # a preview of the value
+    assert shown.count("x") < 70
+    assert "and 9 more rows" in shown
+    assert shown.splitlines()[-1] == "Sound: 1 file, 12 rows."
+
+
 def test_dump_shows_damage_and_goes_on(run: Run, broker: ReadyLine, stream: str, tmp_path: Path) -> None:
     for _ in range(3):
         run("publish", f"{stream}.a", "x")
@@ -241,7 +256,8 @@ def test_dump_shows_damage_and_goes_on(run: Run, broker: ReadyLine, stream: str,
     rows = lines(result)
     assert [row.get("base_offset") for row in rows] == [None, 0, None, 2]
     assert rows[2]["position"] == second
-    assert "1 damaged places" in result.stderr
+    assert "1 damaged place in 1 file" in result.stderr
+    assert f"{copy} at byte {second}" in result.stderr
     assert "DAMAGE at byte" in run("dump", str(copy), "--limit", "0", code=1).stdout
     assert copy.read_bytes() == data
     assert "No such file" in run("dump", str(tmp_path / "none"), code=1).stderr

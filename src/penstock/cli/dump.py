@@ -27,6 +27,8 @@ EXAMPLES = examples(
     "# all of one",
     "penstock dump penstock-data/metadata.journal",
     "penstock dump 'penstock-data/streams/00000001-orders/0/00000000000000000000.arrows' --json",
+    "# its messages",
+    "penstock dump 'penstock-data/streams/00000001-orders/0/00000000000000000000.arrows' --messages --limit 10",
     "# whether anything is damaged: exit code 1",
     "penstock dump penstock-data --limit 0",
 )
@@ -35,10 +37,13 @@ Row = dict[str, Any]
 
 _FOLDER_LIMIT = 5
 _PIECE_ROWS = 500
+_PLACES_SHOWN_MAX = 20
+_CELL_CHARS_MAX = 60
+_BATCH_FIELD = "crc"  # what only rows of batches have
 _JOURNAL = "metadata.journal"
 _JSON_LINES = ".jsonl"
 _JSON = "penstock.json"
-_ALWAYS_SHOWN = frozenset({"position", "base_offset", "end_offset", "count", "index", "number", "slot"})
+_ALWAYS_SHOWN = frozenset({"position", "base_offset", "end_offset", "count", "index", "number", "slot", "offset"})
 _NOT_OURS = ("LOCK", "nats-server.conf")
 
 
@@ -57,24 +62,30 @@ def dump(
             help=f"Rows of each file.  Default: all of a file, {_FOLDER_LIMIT} of each in a directory.",
         ),
     ] = None,
+    messages: Annotated[
+        bool, typer.Option("--messages", "-m", metavar="", help="Show the messages in segments, not the batches.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Print what is in files, also while a broker uses them: segments, indexes, checkpoints, lineage, the journal.
 
-    Every row is checked, whatever the limit. The exit code is 1 if anything is damaged.
+    Every row is checked, whatever the limit. The last line says whether all is sound, or where it is not; then the exit
+    code is 1.
     """
     console = output.console()
-    damaged = 0
+    verdict = _Verdict()
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "No such file or directory", str(path))
         rows_max = limit if limit is not None else (_FOLDER_LIMIT if path.is_dir() else None)
         for file in _files(path):
-            damaged += _dump_file(console, file, rows_max, as_json=as_json)
-    if damaged:
-        say_error(f"{damaged} damaged places; nothing was changed")
+            _dump_file(console, file, _Tally(file, rows_max, messages=messages), verdict, as_json=as_json)
+    if verdict.damage:
+        say_error(verdict.text())
         raise typer.Exit(FAILED)
+    if not as_json:
+        console.print(output.cell(verdict.text(), "green"))
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -84,46 +95,89 @@ def _files(path: Path) -> Iterator[Path]:
     yield from sorted(file for file in path.rglob("*") if file.is_file() and file.name not in _NOT_OURS)
 
 
-def _dump_file(console: Console, file: Path, rows_max: int | None, *, as_json: bool) -> int:
-    """Print one file; the number of damaged places."""
-    tally = _Tally(rows_max)
+class _Verdict:
+    """What all files together come to."""
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.rows = 0
+        self.damage: list[str] = []
+
+    def text(self) -> str:
+        """One line; where something is damaged, one more for each place."""
+        checked = f"{output.counted(self.files, 'file')}, {output.counted(self.rows, 'row')}"
+        if not self.damage:
+            return f"Sound: {checked}."
+        places = [*self.damage[:_PLACES_SHOWN_MAX]]
+        if len(self.damage) > _PLACES_SHOWN_MAX:
+            places.append(f"and {len(self.damage) - _PLACES_SHOWN_MAX} more")
+        found = output.counted(len(self.damage), "damaged place")
+        return "\n".join((f"{found} in {checked}; nothing was changed", *places))
+
+
+def _dump_file(console: Console, file: Path, tally: _Tally, verdict: _Verdict, *, as_json: bool) -> None:
+    """Print one file."""
     try:
         rows = tally.counted(_rows(file))
         if as_json:
             for row in rows:
                 output.print_json({"file": str(file), **row})
-            return tally.damaged
-        console.print(output.cell(f"{file} ({output.count_text(file.stat().st_size)} bytes)", "bold cyan"))
-        while piece := list(itertools.islice(rows, _PIECE_ROWS)):
-            _print_piece(console, piece)
+        else:
+            console.print(output.cell(f"{file} ({output.counted(file.stat().st_size, 'byte')})", "bold cyan"))
+            while piece := list(itertools.islice(rows, _PIECE_ROWS)):
+                _print_piece(console, piece)
     except ValueError:
         sys.stderr.write(f"{file}: not a file of Penstock's\n")
-        return 0
-    if tally.hidden:
-        console.print(output.cell(f"  and {output.count_text(tally.hidden)} more rows", "dim"))
+        return
+    verdict.files += 1
+    verdict.rows += tally.rows
+    verdict.damage += tally.damage
+    if not as_json:
+        if tally.hidden:
+            console.print(output.cell(f"  and {output.counted(tally.hidden, 'more row')}", "dim"))
         console.print()
-    return tally.damaged
 
 
 class _Tally:
-    """Lets rows through up to a limit, and all that tell of damage."""
+    """Lets rows of one file through up to a limit, and all that tell of damage; with `messages` those of each batch."""
 
-    def __init__(self, rows_max: int | None) -> None:
+    def __init__(self, file: Path, rows_max: int | None, *, messages: bool) -> None:
+        self._file = file
         self._rows_max = rows_max
+        self._messages = messages
         self._shown = 0
+        self.rows = 0
         self.hidden = 0
-        self.damaged = 0
+        self.damage: list[str] = []
 
     def counted(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The rows to show; what they add up to is known when they are through."""
         for row in rows:
             if "damage" in row:
-                self.damaged += 1
-            elif self._rows_max is not None and self._shown >= self._rows_max:
-                self.hidden += 1
+                self.damage.append(f"{self._file} at byte {row.get('position')}")
+                yield row
                 continue
-            self._shown += 1
-            yield row
+            opened = self._messages and _BATCH_FIELD in row
+            count = row["count"] if opened else 1
+            self.rows += count
+            room = count if self._rows_max is None else max(0, self._rows_max - self._shown)
+            self._shown += min(count, room)
+            self.hidden += count - min(count, room)
+            if room:
+                yield from itertools.islice(_message_rows(self._file, row), room) if opened else (row,)
+
+
+def _message_rows(file: Path, batch: Row) -> Iterator[Row]:
+    """The messages of one sound batch."""
+    from penstock.batch.codec import check_rows
+    from penstock.cli.rows import json_row
+    from penstock.client.batches import messages_of
+
+    with file.open("rb") as opened:
+        opened.seek(batch["position"])
+        data = opened.read(batch["size_bytes"])
+    for message in messages_of(check_rows(data, file=str(file), position=batch["position"])):
+        yield json_row(message)
 
 
 def _rows(file: Path) -> Iterator[Row]:
@@ -185,8 +239,9 @@ def _print_piece(console: Console, rows: list[Row]) -> None:
             for row in same:
                 console.print(output.cell(f"  DAMAGE at byte {row.get('position')}: {row['damage']}", "bold red"))
             continue
-        # What says nothing in any of the rows is left out; --json has it.
+        # What says nothing in any of the rows is left out, and headers for their length; --json has them.
         shown = [name for name in columns if name in _ALWAYS_SHOWN or any(_says_something(row[name]) for row in same)]
+        shown = [name for name in shown if not name.startswith("headers")]
         table = output.table(*shown, right=tuple(name for name in shown if isinstance(same[0][name], int)))
         for row in same:
             table.add_row(*(output.cell(_text(name, row[name])) for name in shown))
@@ -203,5 +258,7 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, dict | list):
         import msgspec
 
-        return msgspec.json.encode(value).decode()
-    return "" if value is None else str(value)
+        value = msgspec.json.encode(value).decode()
+        return value if name == "content" else output.cut(value, _CELL_CHARS_MAX)
+    text = "" if value is None else str(value)
+    return output.cut(text, _CELL_CHARS_MAX) if name.startswith("value") else text

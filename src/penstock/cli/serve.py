@@ -65,6 +65,8 @@ def _serve(
     if print_config:
         typer.echo(to_toml(settings), nl=False)
         return
+    if settings.data_dir.exists() and not settings.data_dir.is_dir():
+        raise ValueError(f"the data directory {settings.data_dir} is a file; give a directory, or a name that is free")
     from penstock.broker import logs
     from penstock.broker.serve import run
 
