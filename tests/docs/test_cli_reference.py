@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock.broker.config import load
 from penstock.broker.settings import SETTINGS
+from penstock.cli.app import app
 from penstock.cli.python_reference import python_reference
 from penstock.cli.reference import cli_reference, commands, config_reference
 
@@ -37,6 +39,13 @@ def test_every_command_has_help_and_an_example_of_itself(name: str) -> None:
     assert f"$ {name}" in command.epilog.replace("\\[", "[")
     for parameter in command.params:
         assert parameter.help, f"{name}: {parameter.name} has no help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_switches_without_a_value(name: str) -> None:
+    shown = CliRunner().invoke(app, [*name.split()[1:], "--help"]).stdout
+    (line,) = (line for line in shown.splitlines() if "--help " in line)
+    assert "<bool>" not in line
 
 
 def test_every_option_in_an_example_exists() -> None:

@@ -8,6 +8,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import demo, dump, publish, read, serve, status, streams
+from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
 
 DATA_PANEL = "Streams and messages"
@@ -15,6 +16,7 @@ BROKER_PANEL = "Brokers"
 
 app = typer.Typer(
     name="penstock",
+    cls=Group,
     help="A durable log for NATS, stored as Arrow.\n\n"
     "A broker attaches named streams to NATS subjects, stores what is published there, acks it, and lets any number of "
     "readers pull it back from any offset.",
@@ -57,10 +59,10 @@ def globals_before_the_command(
     ctx.obj = Globals(server)
 
 
-app.command("serve", rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
-app.command("status", rich_help_panel=BROKER_PANEL, epilog=status.EXAMPLES)(status.status)
-app.command("dump", rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
-app.command("demo", rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
+app.command("serve", cls=Command, rich_help_panel=BROKER_PANEL, epilog=serve.EXAMPLES)(serve.serve)
+app.command("status", cls=Command, rich_help_panel=BROKER_PANEL, epilog=status.EXAMPLES)(status.status)
+app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMPLES)(dump.dump)
+app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
 app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
-app.command("publish", rich_help_panel=DATA_PANEL, epilog=publish.EXAMPLES)(publish.publish)
-app.command("read", rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)
+app.command("publish", cls=Command, rich_help_panel=DATA_PANEL, epilog=publish.EXAMPLES)(publish.publish)
+app.command("read", cls=Command, rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)

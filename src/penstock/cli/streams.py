@@ -17,6 +17,7 @@ from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 from penstock.cli import output, report
 from penstock.cli.failure import FAILED, clearly, say_error, say_note
+from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _UNLIMITED = "none"
 
 app = typer.Typer(
+    cls=Group,
     help="Create, list, show, find, alter and delete streams.",
     epilog=examples("penstock stream create orders 'orders.>' --max-age 7d", "penstock stream list"),
     no_args_is_help=True,
@@ -376,7 +378,7 @@ def _confirmed(question: str) -> bool:
 
 
 def _add(name: str, command: Callable[..., Any], *lines: str) -> None:
-    app.command(name, epilog=examples(*lines))(command)
+    app.command(name, cls=Command, epilog=examples(*lines))(command)
 
 
 _add(
