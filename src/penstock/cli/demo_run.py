@@ -198,7 +198,8 @@ def _say_read(console: Console, batches: list[pa.RecordBatch], read_s: float, ch
     count = sum(batch.num_rows for batch in batches)
     size = sum(batch.nbytes for batch in batches)
     rate = f"{count / read_s:,.0f} messages/s, {format_bytes(round(size / read_s))}/s"
-    _say(console, "Read back", f"{count:,} messages in {len(batches)} Arrow batches in {read_s:.2f} s: {rate}")
+    pieces = output.counted(len(batches), "Arrow batch", "Arrow batches")
+    _say(console, "Read back", f"{count:,} messages in {pieces} in {read_s:.2f} s: {rate}")
     _say(console, "Checked", f"count, order, subjects, keys, values, headers: all as published ({checked_s:.2f} s)")
 
 
@@ -224,6 +225,7 @@ def _show_rows(console: Console, batch: pa.RecordBatch) -> None:
     console.print()
     _say(console, "First rows", "as they lie in the Arrow batches")
     console.print(table)
+    console.print()
 
 
 def _show_routes(console: Console, batches: list[pa.RecordBatch]) -> None:

@@ -90,9 +90,9 @@ def count_text(count: int) -> str:
     return f"{count:,}"
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 message`, `2,000 messages`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, many: str = "") -> str:
+    """`1 message`, `2,000 messages`; `many` is the plural where an `s` does not make it."""
+    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def cut(text: str, chars_max: int) -> str:

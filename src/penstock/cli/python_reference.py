@@ -30,8 +30,8 @@ with penstock.connect() as client:
 
 A stream is named by its name, or by the `StreamInfo` that a call returned; the latter means that very stream and no
 later one of the same name.
-A place in the log (`Start`) is `EARLIEST`, `LATEST`, an offset, an aware `datetime` (the first message at or after it)
-or a `timedelta` (so long ago).
+A place in the log (`Start`) is `EARLIEST`, `LATEST` (or "earliest", "latest"), an offset,
+an aware `datetime` (the first message at or after it) or a `timedelta` (so long ago).
 Every call takes `timeout` in seconds.
 A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
 """

@@ -84,7 +84,13 @@ def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
         return place.value
     if isinstance(place, datetime):
         return microseconds_of(place)
+    if isinstance(place, str):
+        if place not in ("earliest", "latest"):
+            raise ValueError(f"{place!r} is no place in the log: as text there are 'earliest' and 'latest'")
+        return place
     if isinstance(place, timedelta):
+        if place < timedelta():
+            raise ValueError(f"the timedelta {place} is negative: it says how long ago, so nothing lies there yet")
         return microseconds_of(datetime.now(UTC) - place)
     if isinstance(place, bool) or not isinstance(place, int):
         text = "is no place in the log: give EARLIEST, LATEST, an offset, a datetime or a timedelta"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from penstock.base import limits
 from penstock.messages import StreamInfo
@@ -29,9 +29,9 @@ class Place(Enum):
 EARLIEST = Place.EARLIEST
 LATEST = Place.LATEST
 
-Start = Place | int | datetime | timedelta
-"""A place in the log: an end by name, an offset, an aware datetime (the first message at or after it), or a
-timedelta ("the last 30 seconds", by this machine's clock)."""
+Start = Place | Literal["earliest", "latest"] | int | datetime | timedelta
+"""A place in the log: an end by name (`EARLIEST` or "earliest"), an offset, an aware datetime (the first message at or
+after it), or a timedelta ("the last 30 seconds", by this machine's clock)."""
 
 StreamName = str | StreamInfo
 """A stream by its name, or as a call returned it (then only that very stream, not one made again under its name)."""

@@ -244,8 +244,14 @@ async def test_places_in_the_log(broker: FakeBroker, client: aio.Client) -> None
         await client.offsets("a", datetime(2020, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="negative"):
         await client.offsets("a", -1)
+    assert (await client.offsets("a", "earliest")).offset == 0
+    assert (await client.offsets("a", "latest")).offset == 30
+    with pytest.raises(ValueError, match="'middle' is no place in the log"):
+        await client.offsets("a", "middle")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is negative: it says how long ago"):
+        await client.offsets("a", timedelta(seconds=-1))
     with pytest.raises(TypeError, match="no place in the log"):
-        await client.offsets("a", "earliest")  # type: ignore[arg-type]
+        await client.offsets("a", 1.5)  # type: ignore[arg-type]
 
 
 async def test_following_yields_what_is_appended_later(broker: FakeBroker, client: aio.Client) -> None:
