@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import os
 import resource
 import signal
 import threading
@@ -110,6 +111,22 @@ async def test_a_cold_page_that_cannot_be_read_ends_only_its_connection(tmp_path
         broker.logged(r"closing .*: cannot read streams/.*\.arrows: .*Input/output error")
         assert broker.stop() == 0, broker.said
         assert "Traceback" not in broker.said, broker.said
+
+
+async def test_a_segment_that_is_too_short_becomes_damage_that_is_told(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("a", "a")
+            for _ in range(3):
+                await client.append("a", [{"value": b"x" * 10_000}])
+            (segment,) = (tmp_path / "data").glob("streams/*/0/*.arrows")
+            os.truncate(segment, segment.stat().st_size - 15_000)
+            with pytest.raises(penstock.CorruptRange) as raised:
+                _ = [message async for message in client.messages("a", timeout=5)]
+            assert raised.value.details["file"].endswith(segment.name)
+            (partition,) = (await client.stream("a")).partitions
+            assert partition.state == "read_only"
+            assert partition.damage
 
 
 async def test_a_segment_that_cannot_be_opened_is_told(tmp_path: Path) -> None:

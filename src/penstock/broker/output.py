@@ -28,7 +28,7 @@ from enum import Enum
 from penstock.base import limits
 from penstock.broker.shared_budget import SharedBudget
 from penstock.node.step import Extent
-from penstock.vfs import File, Vfs
+from penstock.vfs import File
 
 _SLICE_BYTES = 256 * limits.KIB
 _READ_BYTES = 64 * limits.KIB  # by a disk thread at once
@@ -51,7 +51,7 @@ class RangeError(OSError):
 class _Range:
     """A part of a file that still has to be sent."""
 
-    vfs: Vfs
+    extent: Extent
     file: File
     position: int
     length: int
@@ -126,7 +126,7 @@ class Output:
     def add_extent(self, head: bytes, extent: Extent) -> bool:
         """Send both; False, and nothing is sent, if too many files are open for answers. OSError if it cannot open."""
         last = self._queue[-1] if self._queue else None
-        if isinstance(last, _Range) and last.vfs is extent.vfs and last.file.path == extent.path:
+        if isinstance(last, _Range) and last.extent.vfs is extent.vfs and last.file.path == extent.path:
             file = last.file
             last.is_last_user = False
         else:
@@ -138,7 +138,7 @@ class Output:
                 self._files.give(1)
                 raise
         self.add(head)
-        self._enqueue(_Range(extent.vfs, file, extent.position, extent.length), extent.length)
+        self._enqueue(_Range(extent, file, extent.position, extent.length), extent.length)
         return True
 
     def _enqueue(self, part: _Memory | _Range, size: int) -> None:
@@ -185,7 +185,10 @@ class Output:
         else:
             sent = self._send_file(part, fileno, size)
         if sent == 0 and part.length:
-            raise RangeError(errno.EIO, f"{part.file.path} is shorter than its index says")
+            # Damage, and here to stay: the next fetch is told so instead of cut off. (A read error may pass.)
+            reason = "the file is shorter than its index says"
+            part.extent.damage_found(part.file.path, part.position, reason)
+            raise RangeError(errno.EIO, f"cannot read {part.file.path} at byte {part.position}: {reason}")
         part.position += sent
         part.length -= sent
         if not part.length:

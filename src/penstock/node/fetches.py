@@ -147,7 +147,7 @@ class Fetches:
         partition, extent = look.partition, None
         base_offset = end_offset = int(look.request.offset)
         if found is not None:
-            extent = Extent(partition.vfs, found.path, found.position, found.length)
+            extent = Extent(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
             base_offset, end_offset = found.base_offset, found.end_offset
             partition.counters["fetched_bytes"] += extent.length
         response = FetchResponse(

@@ -62,6 +62,7 @@ class Extent:
     path: str
     position: int
     length: int
+    damage_found: Callable[[str, int, str], None]  # (path, position, reason): the file does not hold what it should
 
 
 @dataclass(frozen=True, slots=True)
