@@ -366,6 +366,12 @@ def test_settings_that_cannot_work_are_told_together(run: Run) -> None:
     assert "secret" not in shown
 
 
+def test_a_file_is_no_data_directory(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("mine")
+    assert "data is a file; give a directory" in run("serve", "--data-dir", str(tmp_path / "data"), code=2).stderr
+    assert (tmp_path / "data").read_text() == "mine"
+
+
 def test_help_is_quick() -> None:
     imported = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "penstock", "--help"],
