@@ -204,11 +204,11 @@ async def test_a_broker_starts_and_serves_reads_on_a_full_disk(tmp_path: Path) -
                 assert [message.value async for message in client.messages("full")] == [b"before", b"room"]
 
 
-def _fails(broker: BrokerProcess, *texts: str) -> None:
+def _fails(broker: BrokerProcess, *texts: str, code: int = 1) -> None:
     """It does not start, and says why in plain words."""
     try:
         broker.launch()
-        assert broker.wait() == 1
+        assert broker.wait() == code
         for text in texts:
             assert text in broker.said
         assert "Traceback" not in broker.said
@@ -235,7 +235,7 @@ def test_a_data_directory_that_cannot_be_understood(tmp_path: Path, content: str
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     _fails(BrokerProcess(tmp_path), "not a data directory of Penstock's", "thesis.tex")
-    _fails(BrokerProcess(tmp_path / "thesis.tex"), "cannot use the data directory")
+    _fails(BrokerProcess(tmp_path / "thesis.tex"), "is a file; give a directory", code=2)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
