@@ -416,10 +416,7 @@ class Log:
             self._try_roll(active)
         kept = tuple(one for one in self._sealed if one.end_offset > log_start)
         gone = self._sealed[: len(self._sealed) - len(kept)]
-        for one, sealed in self._unflushed:
-            if sealed.end_offset <= log_start:
-                one.file.close()  # its bytes are on the disk: log_start is not beyond flushed_end
-        self._unflushed = [(one, sealed) for one, sealed in self._unflushed if sealed.end_offset > log_start]
+        # What is gone and not flushed stays with the next flush, which closes its file: one may be at it right now.
         self._sealed = kept
         self._sealed_bytes -= sum(one.size_bytes for one in gone)
         self._unremoved += tuple(one.path for one in gone)

@@ -100,6 +100,8 @@ class Flush:
 
     def _write_index(self, dirty: DirtyFile) -> bool:
         try:
+            if not dirty.file.has_its_name():
+                return False  # retention has taken the segment
             file = self._vfs.open(files.index_path(dirty.file.path), create=True, make_folders=False)
             try:
                 file.write_at(dirty.first_entry * ENTRY_BYTES, pack_entries(dirty.places))

@@ -15,6 +15,7 @@ an entry is acted on, and, should the mark be lost, by every later entry.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,8 +59,10 @@ class JournalFlush:
     index: int
 
     def run(self) -> None:
-        """Sync the file, then the mark; in a disk thread."""
+        """Sync the file, then the mark; in a disk thread. OSError, also if somebody has removed one of them."""
         self.file.sync()
+        if not self.file.has_its_name():
+            raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", JOURNAL_PATH)
         self.mark.move(self.index)
 
 

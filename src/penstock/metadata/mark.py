@@ -12,6 +12,7 @@ whether it is a torn tail, which nobody was told of, or damage to what somebody 
 
 from __future__ import annotations
 
+import errno
 import struct
 
 from penstock.hot.crc import crc32c
@@ -51,6 +52,8 @@ class Mark:
         content = _INDEX.pack(index)
         self._file.write_at(self._next_slot * _SECTOR_BYTES, _SLOT.pack(_MAGIC, crc32c(content), content))
         self._file.sync()
+        if not self._file.has_its_name():
+            raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", MARK_PATH)
         self._next_slot = 1 - self._next_slot
         self.index = index
 

@@ -117,7 +117,10 @@ class Fetches:
             if self._looking.get(caller) is not look:
                 return  # gone, or told already
             del self._looking[caller]
-            if error is None:
+            if request.offset < log.log_start:
+                # Retention was quicker: what was found may be gone before it could be opened.
+                self._outbox.reply(caller, _out_of_range(partition, request.offset))
+            elif error is None:
                 self._found(look, result[0])
             else:
                 self._outbox.reply(caller, as_remote(error))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.vfs.real import RealVfs
 from tests.logs import DIRECTORY, append, flush, give_up_before, open_log, read_slices, retain
 
 SECOND_US = 1_000_000
@@ -288,3 +291,26 @@ def test_a_clock_that_steps_back_does_not_stop_retention() -> None:
     assert log.log_start == 0
     tick(log, 10**12 - 3599 * SECOND_US)
     assert log.log_start == 3
+
+
+def test_retention_leaves_the_file_to_the_sync_that_is_at_it(tmp_path: Path) -> None:
+    vfs = RealVfs(tmp_path)
+    config = LogConfig(segment_bytes=1 << 20, max_age_us=10)
+    log = open_log(vfs, config)
+    append(log, 1, 1)
+    flush(log)
+    log.close()
+    log = open_log(vfs, config)
+    log.start_epoch(log.leader_epoch + 1)
+    sync = log.flush()  # of the lineage; slow
+    assert sync is not None
+    removal = retain(log, 1_000 * SECOND_US)
+    assert removal is not None
+    removal.run()
+    sync.run()
+    log.flushed(sync)
+    assert log.state is LogState.WRITABLE
+    append(log, 1, 2_000 * SECOND_US)
+    flush(log)
+    log.close()
+    assert len([path for path in (tmp_path / DIRECTORY).iterdir() if path.name.endswith((".arrows", ".index"))]) == 2

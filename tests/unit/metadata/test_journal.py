@@ -216,3 +216,16 @@ def test_a_failed_sync_ends_it() -> None:
     journal.flush_failed(OSError(errno.EIO, "bad"))
     with pytest.raises(OperationalError, match="restart"):
         journal.append(COMMANDS[0])
+
+
+@pytest.mark.parametrize("path", [JOURNAL_PATH, MARK_PATH])
+def test_a_file_that_somebody_removed_makes_nothing_durable(path: str) -> None:
+    vfs = MemoryVfs()
+    journal, _, _ = Journal.open(vfs)
+    journal.append(StartBroker(started_us=1))
+    first = journal.flush()
+    first.run()
+    vfs.remove(path)
+    journal.append(StartBroker(started_us=2))
+    with pytest.raises(FileNotFoundError, match="removed or moved"):
+        journal.flush().run()

@@ -85,3 +85,16 @@ def test_what_was_recovered_and_then_synced_wakes_a_poll() -> None:
     caller = after.fetch("orders", 0, wait_ms_max=60_000)
     after.settle()
     assert after.answer(caller, FetchResponse).end_offset == 1
+
+
+def test_retention_that_is_quicker_than_the_lookup_is_told_as_out_of_range() -> None:
+    broker = with_sealed(max_messages=3)
+    caller = broker.fetch("orders", 1)
+    lookup = broker.execute()
+    broker.disk_runs_at_once = True
+    broker.tick(5_000)
+    assert broker.stream("orders").partitions[0].log_start == 9
+    broker.complete(lookup)
+    response = broker.replies[caller].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.OFFSET_OUT_OF_RANGE
