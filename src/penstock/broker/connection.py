@@ -4,8 +4,8 @@ Rules: nothing here blocks the event loop, and no error of a socket or a file le
 While too many requests are open or too much waits to be written, no further request is read: the client's own socket
 fills, and nobody's memory does. A frame that does not come whole with one small read takes its size out of the buffers
 that all connections share before more of it is read, and waits unread while there is no room. Frames are taken one by
-one, when the server says so: pipelined requests of one client hold up neither the others nor NATS. A client that closes
-its sending half is answered what it has asked, then closed.
+one, when the server says so: pipelined requests of one client hold up neither the others nor NATS. While nothing is
+read, no time of the client's runs. A client that closes its sending half is answered what it has asked, then closed.
 
 | what                                   | what happens                                                     |
 |----------------------------------------|------------------------------------------------------------------|
@@ -103,6 +103,7 @@ class Connection:
         self._reserved_bytes = 0  # of them, for the frame that has begun
         self._last_read_us = elapsed_us()
         self._frame_start_us: int | None = self._last_read_us  # since when the rest of a frame is awaited, or the hello
+        self._paused_us = self._last_read_us  # since when nothing is read, if so
         self._set_reading(True)
 
     # Reading
@@ -110,9 +111,15 @@ class Connection:
     def _set_reading(self, wanted: bool) -> None:
         if wanted != self._reading and not self._closed:
             self._reading = wanted
+            now_us = self._elapsed_us()
             if wanted:
+                # The pause was ours. A frame keeps the time that it had used: pauses give a slow client none.
+                self._last_read_us = now_us
+                if self._frame_start_us is not None:
+                    self._frame_start_us = min(now_us, self._frame_start_us + now_us - self._paused_us)
                 self._loop.add_reader(self._socket.fileno(), self._readable)
             else:
+                self._paused_us = now_us
                 self._loop.remove_reader(self._socket.fileno())
 
     def _readable(self) -> None:
@@ -195,7 +202,6 @@ class Connection:
         def granted() -> None:
             self._waiting = None
             self._reserved_bytes += size
-            self._frame_start_us = None  # the waiting was ours
             self._look_for_frames()
 
         self._waiting = self._owner.buffers.wait(size, granted)

@@ -5,7 +5,8 @@ order but does not always say which SUB it refuses: so each SUB has a barrier of
 nobody is about the oldest that waits for its barrier. What is refused is asked for again every
 NATS_SUBSCRIBE_RETRY_MS: permissions come back, other subscriptions end.
 
-After a reconnect the link subscribes everything by itself with one barrier. If NATS refuses then without saying whom,
+After a reconnect the link subscribes everything it was given by itself with one barrier; so whose turn to be asked for
+had not come is given to it when the connection is lost. If NATS refuses then without saying whom,
 everything is asked for again, one by one.
 
     down ──up──▶ proving ──barrier, nothing unclear──▶ settled
@@ -83,6 +84,8 @@ class Subscriptions:
         self._is_up = self._is_settled = self._is_unclear = False
         self._refused.clear()
         self._asked.clear()
+        for stream_id in self._to_ask:  # the link may never have heard of it, or have it already: it takes no id twice
+            self._give(stream_id)
         self._to_ask.clear()
         self._retry_us = None
 
@@ -135,9 +138,12 @@ class Subscriptions:
             stream_id = next(iter(self._to_ask))
             del self._to_ask[stream_id]
             self._refused.discard(stream_id)
-            # One that NATS may have already would count twice against its limits.
-            self._outbox.step.nats += (Unsubscribe(stream_id), Subscribe(stream_id, self._subjects[stream_id]))
+            self._give(stream_id)
             self._ask_barrier(stream_id)
+
+    def _give(self, stream_id: int) -> None:
+        # One that NATS may have already would count twice against its limits.
+        self._outbox.step.nats += (Unsubscribe(stream_id), Subscribe(stream_id, self._subjects[stream_id]))
 
     def _ask_barrier(self, stream_id: int | None) -> None:
         self._last_token += 1

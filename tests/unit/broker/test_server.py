@@ -12,7 +12,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.broker.connection import Caller
 from penstock.broker.server import Server, bind
 from penstock.broker.settings import Address
-from penstock.messages import ListOffsetsRequest, Request, StatusRequest
+from penstock.messages import AppendRequest, ListOffsetsRequest, Request, StatusRequest
 from penstock.wire import encode_request
 from tests.broker_process import eventually
 from tests.integration.raw_client import HELLO, RawClient, raw_client
@@ -33,8 +33,12 @@ class Owner:
         self.now_us = 0
         self.cost_us = 0
         self.gone = 0
+        self.failure: Exception | None = None  # raised once, for the next request
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
         self.now_us += self.cost_us
         if isinstance(request, (StatusRequest, ListOffsetsRequest)):
             self.callers.append(caller)
@@ -184,3 +188,75 @@ async def test_the_time_for_a_hello_counts_from_the_beginning() -> None:
             owner.now_us += 100_000
             server.sweep()
             assert not server.connections
+
+
+def _reads(server: Server, wanted: bool) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return [one._reading for one in server.connections] == [wanted]
+
+    return look
+
+
+def _passes(owner: Owner, server: Server, time_ms: int) -> bool:
+    """Whether all are still connected after that time."""
+    owner.now_us += time_ms * 1_000
+    count = len(server.connections)
+    server.sweep()
+    return len(server.connections) == count
+
+
+async def test_the_wait_for_room_in_the_buffers_is_not_the_clients() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await client.hello()
+        server.buffers.take_anyway(server.buffers.total)
+        client.send(encode_request(AppendRequest(stream_id=1), 2, raw_bytes=limits.MIB))  # its rest never comes
+        await eventually(_reads(server, False), "the broker waits for room")
+        assert _passes(owner, server, 2 * limits.WRITE_STALL_MS_MAX)
+        server.buffers.give(server.buffers.total)
+        await eventually(_reads(server, True), "the broker reads on")
+        assert _passes(owner, server, limits.WRITE_STALL_MS_MAX)
+        assert not _passes(owner, server, 1)
+
+
+async def test_the_wait_for_our_own_answers_is_not_the_clients() -> None:
+    owner = Owner(answers=False)
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await _floods([client], limits.IN_FLIGHT_REQUESTS_MAX)
+        client.send(HELLO[:-1])  # half a frame
+        await owner.until(limits.IN_FLIGHT_REQUESTS_MAX)
+        await eventually(_reads(server, False), "as many as may be are open")
+        assert _passes(owner, server, 2 * limits.WRITE_STALL_MS_MAX)
+        owner.callers[0].connection.reply(owner.callers[0], ANSWER, None)
+        await eventually(_reads(server, True), "the broker reads on")
+        assert _passes(owner, server, limits.WRITE_STALL_MS_MAX)
+        assert not _passes(owner, server, 1)
+
+
+async def test_a_wait_of_ours_makes_no_slow_hello_quicker_and_none_endless() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await eventually(_reads(server, True), "it is accepted")
+        assert _passes(owner, server, limits.HELLO_TIMEOUT_MS - 10)
+        server.buffers.take_anyway(server.buffers.total)
+        client.send(HELLO[:-1])
+        await eventually(_reads(server, False), "the broker waits for room")
+        assert _passes(owner, server, 2 * limits.HELLO_TIMEOUT_MS)
+        server.buffers.give(server.buffers.total)
+        await eventually(_reads(server, True), "the broker reads on")
+        assert _passes(owner, server, 10)
+        assert not _passes(owner, server, 1)
+
+
+async def test_whoever_is_in_line_behind_a_failure_keeps_its_turn() -> None:
+    owner = Owner()
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context.get("exception")))
+    async with _serving(owner) as (_, address), raw_client(address) as one, raw_client(address) as other:
+        await one.hello()
+        await other.hello()
+        failure = owner.failure = RuntimeError("a mistake of ours")
+        for client in (one, other):  # both are read in the same turn of the loop
+            client.send(encode_request(StatusRequest(), 2))
+        await owner.until(1)
+        assert failures == [failure]

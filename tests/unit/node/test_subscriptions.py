@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.node.step import Barrier, Outbox, Subscribe
+from penstock.node.step import Barrier, Outbox, Subscribe, Unsubscribe
 from penstock.node.subscriptions import Subscriptions, Verdicts
 
 NOW = Now(0, 0)
@@ -111,6 +111,47 @@ def test_few_are_asked_for_at_once() -> None:
             if isinstance(one, Barrier):
                 seen.core.reached(one.token, NOW)
     assert seen.confirmed == list(range(1, count + 1))
+
+
+def test_whose_turn_had_not_come_is_subscribed_by_the_next_connection() -> None:
+    seen = Recorder()
+    last = limits.NATS_SUBSCRIBES_ASKED_MAX + 5
+    seen.connect()
+    for stream_id in range(1, last + 1):
+        seen.core.add(stream_id, "x")
+    seen.core.remove(last)
+    seen.core.lost()
+    given: list[int] = []  # what the link subscribes; it takes no id twice
+    for one in seen.outbox.take().nats:
+        if isinstance(one, Subscribe):
+            assert one.stream_id not in given
+            given.append(one.stream_id)
+        elif isinstance(one, Unsubscribe) and one.stream_id in given:
+            given.remove(one.stream_id)
+    seen.core.up()
+    (proof,) = seen.tokens()
+    seen.core.reached(proof, NOW)
+    assert sorted(seen.confirmed) == sorted(given) == list(range(1, last))
+
+
+def test_what_waits_to_be_asked_for_again_is_given_once_when_the_link_is_lost() -> None:
+    seen = Recorder()
+    count = limits.NATS_SUBSCRIBES_ASKED_MAX + 5
+    for stream_id in range(1, count + 1):
+        seen.core.add(stream_id, "x")
+    seen.core.refused(None, "too many", NOW)
+    seen.core.up()
+    (proof,) = seen.tokens()
+    seen.core.reached(proof, NOW)  # all of them, one by one; the link has every one already
+    seen.core.lost()
+    held = set(range(1, count + 1))
+    for one in seen.outbox.take().nats:
+        if isinstance(one, Subscribe):
+            assert one.stream_id not in held
+            held.add(one.stream_id)
+        elif isinstance(one, Unsubscribe):
+            held.discard(one.stream_id)
+    assert held == set(range(1, count + 1))
 
 
 def test_what_is_refused_is_asked_for_again_in_time() -> None:
