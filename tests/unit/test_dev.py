@@ -176,7 +176,7 @@ def test_an_unreachable_index_leaves_what_worked(ready: ModuleType) -> None:
 def test_what_points_outside_is_not_passed_on(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX"):
         monkeypatch.setenv(name, "/elsewhere")
-    kept = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "https_proxy": "http://127.0.0.1:9", "PIP_CERT": "ca.pem"}
+    kept = {"PIP_INDEX_URL": "http://127.0.0.1:9/packages", "https_proxy": "http://127.0.0.1:9", "PIP_CERT": "ca.pem"}
     for name, value in kept.items():
         monkeypatch.setenv(name, value)
     environment = dev.clean_environment()
