@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
+from penstock.broker.child import ReadyLine, parse_ready, serving
 from penstock.cli.app import app
-from penstock.cli.child import ReadyLine, parse_ready, serving
 from penstock.cli.options import complete_stream
 
 TIMEOUT_S = 30.0

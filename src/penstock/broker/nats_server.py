@@ -3,10 +3,7 @@
 Rules: it dies with us, however we die; it is ready when it has said INFO to a connection, not after some time; if it
 stops without being told, it is started again on the same port and that is reported. It stores nothing (no JetStream).
 
-The child is started through a small Python program that asks Linux for SIGKILL at its parent's death (prctl
-PR_SET_PDEATHSIG, which survives exec) and then becomes nats-server. To ask for it between fork and exec (preexec_fn)
-would run Python in a forked copy of a process with threads, which may deadlock. SIGKILL, because there is nothing to
-save and the port must be free for our successor. Elsewhere than on Linux a killed broker leaves its nats-server behind.
+At our death it gets SIGKILL (`tied`), because there is nothing to save and the port must be free for our successor.
 It gets a session of its own, so that Ctrl-C reaches the broker alone, which still wants to send acks.
 
 | setting        | value   | why                                                                                  |
@@ -26,7 +23,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import sysconfig
 from asyncio.subprocess import Process
 from collections import deque
@@ -34,6 +30,7 @@ from pathlib import Path
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.broker.tied import tied
 
 _log = logging.getLogger("penstock.nats_server")
 
@@ -49,16 +46,6 @@ _LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
 _TAKEN = b"address already in use"
 _LAST_LINES = 5
 _EXCERPT_BYTES = 2000
-
-_STARTER = """\
-import ctypes, os, signal, sys
-parent = int(sys.argv[1])
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before we asked
-        sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def find_nats_server() -> Path:
@@ -164,7 +151,7 @@ class EmbeddedNats:
         self._last_lines.clear()
         arguments = ["-c", str(self._config_file), "-a", self.host, "-p", str(port or -1), "--logtime=false"]
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), str(self._program), *arguments),
+            *tied((str(self._program), *arguments)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

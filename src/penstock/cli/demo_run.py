@@ -21,8 +21,8 @@ from nats.errors import Error as NatsError
 
 from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes
+from penstock.broker.child import ReadyLine, serving
 from penstock.cli import flights, output
-from penstock.cli.child import ReadyLine, serving
 from penstock.cli.demo_check import Expected, busiest_routes
 from penstock.cli.flights import Messages
 from penstock.cli.interrupts import Interrupts

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from penstock.cli.child import ReadyLine
+from penstock.broker.child import ReadyLine
 
 
 def next_steps(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.child import ReadyLine
+from penstock.broker.child import ReadyLine
 from penstock.cli.next_steps import next_steps
 
 

@@ -42,6 +42,7 @@ class ReadyLine(NamedTuple):
     client: str
     nats: str
     data_dir: str
+    process_id: int = 0  # not in the line: known to who started it
 
 
 def parse_ready(line: str) -> ReadyLine | None:
@@ -78,7 +79,7 @@ def serving(data_dir: Path, *options: str) -> Iterator[ReadyLine]:
     drain = threading.Thread(target=log.extend, args=(process.stderr,), name="broker's log", daemon=True)
     drain.start()
     try:
-        yield _wait_until_ready(process, drain, log)
+        yield _wait_until_ready(process, drain, log)._replace(process_id=process.pid)
     finally:
         _stop(process)
         drain.join(_STOP_TIMEOUT_S)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock.cli.child import ReadyLine, parse_ready, serving
+from penstock.broker.child import ReadyLine, parse_ready, serving
 
 
 @pytest.mark.parametrize(
