@@ -53,7 +53,8 @@ def parse_ready(line: str) -> ReadyLine | None:
     pairs = [word.partition("=") for word in words[1:]]
     if [name for name, _, _ in pairs] != ["client", "nats", "data"]:
         return None
-    return ReadyLine(*(value for _, _, value in pairs))
+    client, nats, data_dir = (value for _, _, value in pairs)
+    return ReadyLine(client, nats, data_dir)
 
 
 @contextmanager

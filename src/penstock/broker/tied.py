@@ -2,8 +2,8 @@
 
 Rules: Linux sends the child SIGKILL at its parent's death (prctl PR_SET_PDEATHSIG, which survives exec). The child asks
 for it itself, in a small Python program that then becomes the command: to ask between fork and exec (preexec_fn) would
-run Python in a forked copy of a process with threads, which may deadlock. Elsewhere than on Linux a killed parent leaves
-its child behind.
+run Python in a forked copy of a process with threads, which may deadlock. Elsewhere than on Linux a killed parent
+leaves its child behind.
 """
 
 from __future__ import annotations
