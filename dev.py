@@ -13,7 +13,10 @@ and the next run starts it over (pip's cache makes that cheap). A folder that th
 | another Python or place    | `.venv` is made anew                          |
 | other pinned versions      | pip brings the packages in `.venv` up to date |
 | fewer extras than wanted   | pip adds them                                 |
+| another hot path           | it is compiled anew: no network is needed     |
 | all that is wanted         | nothing is done: no network is needed         |
+
+The hot path is compiled where a C compiler and Python's headers are; elsewhere it stays plain Python, and works.
 
 Python 3.6 must be able to read this file, to be told that it is too old: no newer syntax here.
 """
@@ -30,6 +33,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NoReturn, Optional, Tuple
 
 OLDEST = (3, 11)
@@ -43,12 +47,13 @@ STAMP = os.path.join(VENV, "set-up.json")
 LOG = os.path.join(VENV, "set-up.log")
 WHEELS = os.path.join(VENV, "wheels")
 JS = os.path.join(VENV, "js")
+HOT = os.path.join(ROOT, "src", "penstock", "hot")
 JS_SOURCE = os.path.join(ROOT, "tests", "compat", "js", "package.json")
 
 # Megabytes, measured on Linux x86-64 with Python 3.11 and the versions in constraints.txt: what a first run fetches,
 # and what then lies in .venv. Each line is what the extra adds to those above it.
 SIZES_MB = {
-    "core": (70, 245),
+    "core": (74, 265),
     "demo": (38, 170),
     "test": (118, 375),
     "node": (61, 205),
@@ -90,6 +95,9 @@ A mirror may lag behind; where this Python is newer than %d.%d, an older one hel
     ),
     ("Permission denied|EACCES", "This folder is not writable for you. Clone Penstock into a folder of your own."),
 )
+
+
+PLAIN = "plain Python, which is slower (a C compiler and Python's headers make it fast: apt install gcc python3-dev)"
 
 
 class SetUpError(Exception):
@@ -158,6 +166,25 @@ def packages_identity() -> str:
     return "%s %s" % (hashlib.sha256(deciding.encode()).hexdigest(), _digest(os.path.join(ROOT, "constraints.txt")))
 
 
+def can_compile() -> bool:
+    """Whether the hot path can be compiled here, and nobody forbade it."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    headers = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+    return (
+        os.environ.get("SKIP_CYTHON") != "1"
+        and os.path.exists(headers)
+        and shutil.which(os.environ.get("CC", compiler).split()[0]) is not None
+    )
+
+
+def hot_identity() -> str:
+    """What decides how the hot path is built: its sources, and whether they can be compiled."""
+    sources = sorted(glob.glob(os.path.join(HOT, "*.py")) + glob.glob(os.path.join(HOT, "*.pxd")))
+    digests = [_digest(path) for path in [os.path.join(ROOT, "setup.py")] + sources]
+    how = "compiled" if can_compile() else "plain"
+    return "%s %s" % (how, hashlib.sha256(" ".join(digests).encode()).hexdigest())
+
+
 def _pyproject() -> Dict[str, Any]:
     import tomllib  # not at the top: old Pythons have none
 
@@ -168,11 +195,14 @@ def _pyproject() -> Dict[str, Any]:
 class Stamp:
     """What a finished set-up was built from; empty where there is none."""
 
-    def __init__(self, venv: str = "", packages: str = "", extras: Iterable[str] = (), js: str = "") -> None:
+    def __init__(
+        self, venv: str = "", packages: str = "", extras: Iterable[str] = (), js: str = "", hot: str = ""
+    ) -> None:
         self.venv = venv
         self.packages = packages
         self.extras = frozenset(extras)  # type: FrozenSet[str]
         self.js = js
+        self.hot = hot
 
     @classmethod
     def read(cls) -> "Stamp":
@@ -180,13 +210,13 @@ class Stamp:
         try:
             with open(STAMP, encoding="utf-8") as file:
                 found = json.load(file)
-            return cls(found["venv"], found["packages"], found["extras"], found["js"])
+            return cls(found["venv"], found["packages"], found["extras"], found["js"], found["hot"])
         except (OSError, ValueError, KeyError, TypeError):
             return cls()
 
     def write(self) -> None:
         """Put the stamp in place, whole or not at all."""
-        content = {"venv": self.venv, "packages": self.packages, "extras": sorted(self.extras), "js": self.js}
+        content = dict(vars(self), extras=sorted(self.extras))
         with open(STAMP + ".new", "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
         os.replace(STAMP + ".new", STAMP)
@@ -203,14 +233,16 @@ class Plan:
         self.install = had.packages != packages or not (self.extras - {"js"}) <= had.extras
         js = _digest(JS_SOURCE) if "js" in self.extras else ""
         self.install_js = had.js != js
-        self.stamp = Stamp(venv_identity(), packages, self.extras, js)
+        hot = hot_identity()
+        self.build_hot = self.install or had.hot != hot
+        self.stamp = Stamp(venv_identity(), packages, self.extras, js, hot)
         # Changed pins may touch any package: then the whole amount is the honest upper bound.
         self.fetched = self.extras if had.packages != packages else self.extras - had.extras
 
     @property
     def is_empty(self) -> bool:
         """Whether everything is there."""
-        return not (self.new_venv or self.install or self.install_js)
+        return not (self.new_venv or self.install or self.install_js or self.build_hot)
 
     @property
     def download_mb(self) -> int:
@@ -255,8 +287,10 @@ def set_up(wanted: FrozenSet[str]) -> None:
             if not plan.new_venv:
                 before.write()  # pip has put back what it replaced: what worked before still does, without a network
             raise
+        if plan.stamp.hot.startswith("compiled") and not hot_is_compiled():
+            plan.stamp.hot = "failed"  # so that the next run tries again
         plan.stamp.write()
-        say("Penstock is set up in .venv.\n")
+        say("Penstock is set up in .venv; hot path: %s.\n" % ("compiled" if hot_is_compiled() else PLAIN))
 
 
 def _carry_out(plan: Plan) -> None:
@@ -264,6 +298,8 @@ def _carry_out(plan: Plan) -> None:
         _make_venv()
     if plan.install:
         _install(plan.extras)
+    if plan.build_hot:
+        _build_hot()
     if plan.install_js:
         _install_js()
 
@@ -290,6 +326,9 @@ def _announce(plan: Plan) -> None:
         raise SetUpError(
             "%s was not made by this script, so it is left alone.\nMove it away and run this again." % VENV
         )
+    if not (plan.new_venv or plan.install or plan.install_js):
+        say("Bringing up to date Penstock in .venv: the hot path.")
+        return
     minutes = math.ceil(plan.download_mb / SLOW_LINE_MB_PER_SECOND / 60)
     what = "Setting up" if plan.new_venv else "Bringing up to date"
     say("%s Penstock in .venv: %s. This is needed once." % (what, ", ".join(sorted(plan.fetched))))
@@ -338,7 +377,7 @@ def _install(extras: FrozenSet[str]) -> None:
     pip = [PYTHON, "-m", "pip", "--no-input", "--disable-pip-version-check"]
     options = ["--constraint", constraints, "--progress-bar", "off"]
     # The build backend is pinned like the rest: so it is installed first, and builds happen with it.
-    _run(pip + ["install"] + options + ["setuptools"], "the build backend")
+    _run(pip + ["install"] + options + _pyproject()["build-system"]["requires"], "the build backend")
     options.append("--no-build-isolation")
     if "test" in extras:
         # A test installs the core into a place of its own. It finds the wheels here, so it needs no network.
@@ -352,6 +391,16 @@ def _install(extras: FrozenSet[str]) -> None:
     names = ",".join(sorted(extras - {"core", "js"}))
     target = ROOT + ("[%s]" % names if names else "")
     _run(pip + ["install"] + options + ["--editable", target], "the packages")
+
+
+def _build_hot() -> None:
+    # Installing built it once; what is fresh is not compiled again, and what changed since is.
+    _run([PYTHON, "setup.py", "--quiet", "build_ext", "--inplace"], "the hot path")
+
+
+def hot_is_compiled() -> bool:
+    """Whether the last build left something compiled: it leaves all or nothing."""
+    return bool(glob.glob(os.path.join(HOT, "*.so")))
 
 
 def _install_js() -> None:
@@ -453,8 +502,15 @@ def demo(arguments: List[str]) -> NoReturn:
     _become([os.path.join(VENV, "bin", "penstock"), "demo"] + arguments, environment)
 
 
+def require_compiled() -> None:
+    """Where the hot path can be compiled, let it be an error if it is not: who tests must not test the other way."""
+    if can_compile():
+        os.environ.setdefault("REQUIRE_CYTHON", "1")
+
+
 def test(arguments: List[str]) -> NoReturn:
     """Run the tests; arguments go to pytest."""
+    require_compiled()
     set_up(EXTRAS["test"])
     _become([PYTHON, "-m", "pytest"] + arguments, clean_environment())
 
@@ -476,6 +532,7 @@ def check(arguments: List[str]) -> int:
 
 def setup(arguments: List[str]) -> int:
     """Set up everything, to work on Penstock, and run nothing."""
+    require_compiled()
     set_up(EXTRAS["test"])
     say("Ready: `. .venv/bin/activate` to work in it.")
     return 0
@@ -488,6 +545,8 @@ def clean(arguments: List[str]) -> int:
     caches = [".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache"]
     built = [".venv", "build", os.path.join("src", "penstock.egg-info")]
     paths = [os.path.join(ROOT, name) for name in built + caches]
+    for path in glob.glob(os.path.join(HOT, "*.so")) + glob.glob(os.path.join(HOT, "compiled.json")):
+        os.remove(path)
     for top in ("src", "tests"):
         for folder, _, _ in os.walk(os.path.join(ROOT, top)):
             if os.path.basename(folder) == "__pycache__":

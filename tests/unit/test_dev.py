@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def dev(tmp_path: Path) -> ModuleType:
     """dev.py as it runs from a project folder of its own."""
     (tmp_path / "tests" / "compat" / "js").mkdir(parents=True)
-    for name in ("dev.py", "pyproject.toml", "constraints.txt", "tests/compat/js/package.json"):
+    (tmp_path / "src" / "penstock" / "hot").mkdir(parents=True)
+    for name in ("dev.py", "setup.py", "pyproject.toml", "constraints.txt", "tests/compat/js/package.json"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     spec = importlib.util.spec_from_file_location("dev_under_test", tmp_path / "dev.py")
     assert spec is not None
@@ -107,6 +108,34 @@ def test_other_pins_bring_the_packages_up_to_date(ready: ModuleType, name: str, 
     path.write_text(path.read_text().replace(old, new))
     plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"])
     assert (plan.new_venv, plan.install) == (False, True)
+
+
+@pytest.mark.parametrize("name", ["setup.py", "src/penstock/hot/scan.py", "src/penstock/hot/scan.pxd"])
+def test_another_hot_path_is_built_without_a_network(ready: ModuleType, name: str) -> None:
+    with (Path(ready.ROOT) / name).open("a") as file:
+        file.write("# changed\n")
+    plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"])
+    assert (plan.new_venv, plan.install, plan.build_hot) == (False, False, True)
+    assert plan.fetched == set()
+
+
+def test_a_compiler_that_came_later_is_used(ready: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready, "can_compile", lambda: False)
+    ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).stamp.write()
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).is_empty
+    monkeypatch.setattr(ready, "can_compile", lambda: True)
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).build_hot
+
+
+def test_the_hot_path_is_not_compiled_against_ones_will(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIP_CYTHON", "1")
+    assert not dev.can_compile()
+
+
+def test_a_missing_compiler_is_noticed(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKIP_CYTHON", raising=False)
+    monkeypatch.setenv("CC", "a-compiler-that-nobody-has")
+    assert not dev.can_compile()
 
 
 def test_the_settings_of_a_tool_need_no_network(ready: ModuleType) -> None:

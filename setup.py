@@ -1,0 +1,155 @@
+"""Build: compile the hot path with Cython where that is possible; all else is in pyproject.toml.
+
+Rules: the modules of COMPILED are plain Python with a `.pxd` beside each, and work uncompiled too. They are compiled
+together or not at all, since compiled ones call each other past the interpreter. Nothing compiled is ever older than
+its source: what each was built from is noted in `hot/compiled.json`, and what differs is compiled anew.
+
+| environment        | with a C compiler and Python.h | without                     |
+|--------------------|--------------------------------|-----------------------------|
+| nothing set        | compiled                       | plain, and one line says so |
+| `REQUIRE_CYTHON=1` | compiled, or the build fails   | the build fails             |
+| `SKIP_CYTHON=1`    | plain                          | plain                       |
+
+`python setup.py build_ext --inplace` compiles into `src`, for an editable installation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+COMPILED = (
+    "penstock.hot.columns",
+    "penstock.hot.crc",
+    "penstock.hot.scan",
+)
+"""Every module that is compiled."""
+
+ROOT = Path(__file__).resolve().parent
+HOT = ROOT / "src" / "penstock" / "hot"
+NOTE = "compiled.json"
+
+DIRECTIVES = {
+    "language_level": 3,
+    # Annotations are mypy's; the types of C stand in the .pxd. Otherwise `int` would mean another thing when compiled.
+    "annotation_typing": False,
+}
+
+
+class NotCompiledError(Exception):
+    """Why the hot path stays plain."""
+
+
+def source_digest(module: str) -> str:
+    """What decides how `module` is compiled: its source, every declaration that it may include, and this file."""
+    deciding = [HOT / f"{module.rpartition('.')[2]}.py", *sorted(HOT.glob("*.pxd")), ROOT / "setup.py"]
+    digest = hashlib.sha256()
+    for path in deciding:
+        digest.update(b"%s %d\n" % (path.name.encode(), path.stat().st_size) + path.read_bytes())
+    return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file, or nothing where it is missing."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def read_note(folder: Path) -> dict[str, dict[str, str]]:
+    """By the name of a compiled file: the digests of its source and of itself, when it was built."""
+    try:
+        found: dict[str, dict[str, str]] = json.loads((folder / NOTE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def write_note(compiled: Path, digests: dict[str, str]) -> None:
+    """Note what `compiled` was built from, beside it."""
+    note = {**read_note(compiled.parent), compiled.name: digests}
+    (compiled.parent / NOTE).write_text(json.dumps(note, indent=1))
+
+
+def is_fresh(module: str, compiled: Path) -> bool:
+    """Whether `compiled` is what this build makes of the source as it is."""
+    noted = read_note(compiled.parent).get(compiled.name)
+    return noted == {"source": source_digest(module), "compiled": file_digest(compiled)}
+
+
+def stale_files() -> list[str]:
+    """Compiled files in `src` that hide a source which says something else."""
+    found = sorted(HOT.glob("*.so"))
+    return [path.name for path in found if not is_fresh(f"penstock.hot.{path.name.partition('.')[0]}", path)]
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Delete compiled files, where they are."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+class BuildHot(build_ext):
+    """Compile all modules of COMPILED, or leave none compiled."""
+
+    def finalize_options(self) -> None:
+        """Compile on all cores, unless told otherwise."""
+        super().finalize_options()
+        self.parallel = self.parallel or True
+
+    def run(self) -> None:
+        """Compile what changed; where that fails, stay plain and say why, or fail if REQUIRE_CYTHON says so."""
+        wanted = self.extensions
+        targets = {ext.name: Path(self.get_ext_fullpath(ext.name)) for ext in wanted}
+        for folder in {path.parent for path in targets.values()}:
+            remove(set(folder.glob("*" + sysconfig.get_config_var("EXT_SUFFIX"))) - set(targets.values()))
+        self.extensions = [ext for ext in wanted if not is_fresh(ext.name, targets[ext.name])]
+        try:
+            super().run()
+        except Exception as error:
+            remove(targets.values())
+            if os.environ.get("REQUIRE_CYTHON") == "1":
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"penstock: the hot path stays plain Python, and slower: {reason}", file=sys.stderr)
+            self.extensions = []
+            return
+        self.extensions = wanted
+        for name, path in targets.items():
+            write_note(path, {"source": source_digest(name), "compiled": file_digest(path)})
+
+    def build_extensions(self) -> None:
+        """Translate all to C, then compile; what is asked for here has changed, whatever the times of files say."""
+        try:
+            from Cython.Build import cythonize
+        except ImportError as error:
+            raise NotCompiledError("Cython is not installed") from error
+        self.force = True
+        translated = cythonize(
+            [Extension(ext.name, list(ext.sources)) for ext in self.extensions],
+            build_dir=self.build_temp,
+            compiler_directives=DIRECTIVES,
+            force=True,
+            quiet=True,
+        )
+        for ext, c in zip(self.extensions, translated, strict=True):
+            ext.sources = c.sources
+        super().build_extensions()
+
+
+def extensions() -> list[Extension]:
+    """What is to be compiled: nothing under SKIP_CYTHON, which also takes away what was compiled in `src`."""
+    if os.environ.get("SKIP_CYTHON") == "1":
+        remove(HOT.glob("*.so"))
+        return []
+    return [Extension(name, [f"src/{name.replace('.', '/')}.py"]) for name in COMPILED]
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildHot})

@@ -1,0 +1,68 @@
+"""The modules of `penstock.hot`, plain and compiled, side by side in one process.
+
+Theory: the plain sources are imported under their own names while the compiled modules are out of the way, so that what
+they import from each other is plain too. Classes that both define are then two: `outcome` compares by name and content.
+
+    scan = hot_modes.plain("scan"), hot_modes.running("scan")
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from penstock import hot
+
+needs_compiled = pytest.mark.skipif(not hot.is_compiled(), reason="nothing is compiled: there is nothing to compare")
+
+
+def names() -> list[str]:
+    """Every module of the hot path."""
+    (folder,) = hot.__path__
+    return sorted(path.stem for path in Path(folder).glob("*.py") if not path.stem.startswith("__"))
+
+
+def running(name: str) -> ModuleType:
+    """The module as this process runs it: compiled, where it was."""
+    return importlib.import_module(f"penstock.hot.{name}")
+
+
+def plain(name: str) -> ModuleType:
+    """The same module, interpreted."""
+    return _plain_modules()[name]
+
+
+@cache
+def _plain_modules() -> dict[str, ModuleType]:
+    (folder,) = hot.__path__
+    own = {name: module for name, module in sys.modules.items() if name.startswith("penstock.hot.")}
+    attributes = dict(vars(hot))
+    finder = sys.path_importer_cache.get(folder)
+    try:
+        for name in own:
+            del sys.modules[name]
+        sys.path_importer_cache[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
+        found = {name: running(name) for name in names()}
+    finally:
+        sys.path_importer_cache[folder] = finder
+        for name in names():
+            sys.modules.pop(f"penstock.hot.{name}", None)
+        sys.modules.update(own)
+        vars(hot).update(attributes)
+    assert all(str(module.__file__).endswith(".py") for module in found.values())
+    return found
+
+
+def outcome(function: Callable[..., object], *arguments: object, **named: object) -> tuple[object, ...]:
+    """What a call comes to: its value, or the name and the text of what it raised. Equal where both modes agree."""
+    try:
+        return ("value", function(*arguments, **named))
+    except Exception as error:  # noqa: BLE001 (whatever it is, both modes must do the same)
+        return ("error", type(error).__name__, str(error))

@@ -1,0 +1,156 @@
+"""setup.py: what is compiled is never older than its source, and every way of building works."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from penstock import hot
+from tests import hot_modes
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS_MAX = 120
+needs_a_compiler = pytest.mark.skipif(not hot.is_compiled(), reason="nothing is compiled on this machine")
+
+
+def load(path: Path) -> ModuleType:
+    """A setup.py as a module; it builds nothing until it is run."""
+    spec = importlib.util.spec_from_file_location("setup_under_test", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def setup() -> ModuleType:
+    return load(ROOT / "setup.py")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The project as it is, as far as a build needs it, nothing built yet, two small modules to compile."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    ignored = shutil.ignore_patterns("*.egg-info", "__pycache__", "*.so", "compiled.json")
+    shutil.copytree(ROOT / "src" / "penstock", tmp_path / "src" / "penstock", ignore=ignored)
+    source = (tmp_path / "setup.py").read_text()
+    start, end = source.index("COMPILED = ("), source.index(')\n"""Every module')
+    small = 'COMPILED = (\n    "penstock.hot.crc",\n    "penstock.hot.scan",\n'
+    (tmp_path / "setup.py").write_text(source[:start] + small + source[end:])
+    for path in (tmp_path / "src" / "penstock" / "hot").glob("*.p*"):
+        if path.stem not in {"__init__", "crc"}:
+            path.unlink()
+    (tmp_path / "src" / "penstock" / "hot" / "scan.py").write_text('"""Small."""\n\nNUMBER = 1\n')
+    return tmp_path
+
+
+def build(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run setup.py in `project`."""
+    ours = {name: value for name, value in os.environ.items() if name not in {"REQUIRE_CYTHON", "SKIP_CYTHON", "CC"}}
+    return subprocess.run(
+        [sys.executable, "setup.py", "--quiet", *arguments],
+        cwd=project,
+        env={**ours, "CFLAGS": "-O0 -g0", **environment},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+def compiled(project: Path) -> list[str]:
+    return sorted(path.name.split(".")[0] for path in (project / "src" / "penstock" / "hot").glob("*.so"))
+
+
+def test_everything_in_hot_is_compiled(setup: ModuleType) -> None:
+    assert {f"penstock.hot.{name}" for name in hot_modes.names()} == set(setup.COMPILED)
+
+
+def test_a_build_without_a_compiler_is_plain_and_says_so(project: Path) -> None:
+    finished = build(project, "build_ext", "--inplace", CC="a-compiler-that-nobody-has")
+    assert finished.returncode == 0, finished.stderr
+    (line,) = [line for line in finished.stderr.splitlines() if line.startswith("penstock: ")]
+    assert line.startswith("penstock: the hot path stays plain Python, and slower: ")
+    assert compiled(project) == []
+
+
+def test_a_required_build_without_a_compiler_fails(project: Path) -> None:
+    finished = build(project, "build_ext", "--inplace", CC="a-compiler-that-nobody-has", REQUIRE_CYTHON="1")
+    assert finished.returncode != 0
+
+
+@needs_a_compiler
+def test_one_mistake_leaves_nothing_compiled(project: Path) -> None:
+    assert build(project, "build_ext", "--inplace", REQUIRE_CYTHON="1").returncode == 0
+    assert compiled(project) == ["crc", "scan"]
+    hot_folder = project / "src" / "penstock" / "hot"
+    (hot_folder / "scan.pxd").write_text("this is no declaration\n")
+    assert build(project, "build_ext", "--inplace").returncode == 0
+    assert compiled(project) == []
+    assert build(project, "build_ext", "--inplace", REQUIRE_CYTHON="1").returncode != 0
+
+
+@needs_a_compiler
+def test_what_changed_is_compiled_again_whatever_its_time_says(project: Path) -> None:
+    assert build(project, "build_ext", "--inplace").returncode == 0
+    source = project / "src" / "penstock" / "hot" / "scan.py"
+    time = source.stat().st_mtime
+    source.write_text(source.read_text().replace("NUMBER = 1", "NUMBER = 2"))
+    os.utime(source, (time - 1000, time - 1000))
+    module = load(project / "setup.py")
+    (stale,) = module.stale_files()
+    assert stale.startswith("scan.")
+    assert build(project, "build_ext", "--inplace").returncode == 0
+    assert module.stale_files() == []
+    code = "from penstock.hot import scan; print(scan.NUMBER, scan.__file__)"
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(project / "src"), "PENSTOCK_PLAIN": ""},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=True,
+    )
+    assert shown.stdout.startswith("2 ")
+    assert shown.stdout.endswith(".so\n")
+
+
+@needs_a_compiler
+def test_a_file_that_this_build_did_not_make_is_stale(project: Path) -> None:
+    assert build(project, "build_ext", "--inplace").returncode == 0
+    (extension,) = (project / "src" / "penstock" / "hot").glob("crc.*.so")
+    with extension.open("ab") as file:
+        file.write(b"by hand")
+    assert load(project / "setup.py").stale_files() == [extension.name]
+
+
+@needs_a_compiler
+def test_skipping_takes_away_what_was_compiled(project: Path) -> None:
+    assert build(project, "build_ext", "--inplace").returncode == 0
+    assert compiled(project) == ["crc", "scan"]
+    assert build(project, "build_ext", "--inplace", SKIP_CYTHON="1").returncode == 0
+    assert compiled(project) == []
+
+
+@pytest.mark.parametrize("mode", [pytest.param("compiled", marks=needs_a_compiler), "plain"])
+def test_a_wheel_holds_the_hot_path(project: Path, tmp_path_factory: pytest.TempPathFactory, mode: str) -> None:
+    out = tmp_path_factory.mktemp("wheel")
+    environment = {"REQUIRE_CYTHON": "1"} if mode == "compiled" else {"SKIP_CYTHON": "1"}
+    finished = build(project, "bdist_wheel", "--dist-dir", str(out), **environment)
+    assert finished.returncode == 0, finished.stderr
+    (wheel,) = out.glob("*.whl")
+    files = [name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("penstock/hot/")]
+    assert {"penstock/hot/__init__.py", "penstock/hot/crc.py", "penstock/hot/scan.py"} <= set(files)
+    extensions = [name for name in files if name.endswith(".so")]
+    assert len(extensions) == (2 if mode == "compiled" else 0)
+    assert wheel.name.endswith("-none-any.whl") == (mode == "plain")
