@@ -91,3 +91,16 @@ READ_BATCH_ROWS_DEFAULT = 65_536  # rows of one batch that a reader is handed
 COALESCED_BATCH_BYTES_MAX = 8 * MIB  # small batches are copied together up to this size
 PAYLOAD_PREVIEW_BYTES = 64  # of a value in a message's repr
 READ_WAIT_MS = 5_000  # one long poll of a reader at the end of the log
+
+# Bench
+BENCH_POOL_BYTES_MAX = 64 * MIB  # distinct frames of one generator, encoded beforehand; a longer run repeats them
+BENCH_IN_FLIGHT_BYTES_MAX = 32 * MIB  # of a window, whatever it counts: half of what a product takes before it refuses
+BENCH_MESSAGES_MAX = 2_000_000  # of one round: its acks are kept, to be parsed when the clock has stopped
+BENCH_MESSAGE_BYTES_MAX = 1_000_000  # nats-server takes 1 MiB by default, and that is what stands beside us
+BENCH_PUBLISHERS_MAX = 256
+BENCH_SECONDS_MAX = 180.0  # of sending in one round: the generator answers no PING of nats-server, who waits 4 minutes
+BENCH_STALL_S = 30.0  # a round without an ack or a message for so long has failed
+BENCH_START_S = 30.0  # a server or a child of ours is ready by then, or has failed
+BENCH_STOP_S = 10.0
+BENCH_CHILD_LINES_MAX = 10_000  # of a child's output, kept until somebody asks
+BENCH_ACK_BYTES = 192  # room for one ack; the buffer grows if a product says more

@@ -1,0 +1,141 @@
+"""NATS protocol without sockets: frames encoded beforehand, and acks taken apart when the clock has stopped.
+
+Rules: every frame of a pool has the same length, so that the n-th begins at n × `stride` and a window is one slice.
+Values are random, so that nobody's compression helps. What a server answers is parsed strictly; what is not an ack of
+ours is an error, with its text.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.bench.content import Content, Tally
+
+
+class Pool:
+    """Frames that publish random values of `size` bytes on `subject`, to be acked on `reply`."""
+
+    def __init__(self, subject: str, reply: str, size: int, count: int, seed: int, *, bytes_max: int) -> None:
+        head = f"PUB {subject} {reply} {size}\r\n".encode()
+        self._head_bytes = len(head)
+        self._size = size
+        self.stride = len(head) + size + 2
+        self.count = max(1, min(count, bytes_max // self.stride))
+        chance = random.Random(seed)  # noqa: S311 (the same bytes in every round, not a secret)
+        values = memoryview(chance.randbytes(size * self.count))
+        parts: list[bytes | memoryview] = []
+        for start in range(0, len(values), size) if size else [0] * self.count:
+            parts += (head, values[start : start + size], b"\r\n")
+        self.frames = b"".join(parts)
+
+    def values(self, count: int) -> Iterator[memoryview]:
+        """The values of the first `count` messages, in the order in which they are sent: the pool, again and again."""
+        view = memoryview(self.frames)
+        for number in range(count):
+            start = number % self.count * self.stride + self._head_bytes
+            yield view[start : start + self._size]
+
+
+def sent_content(pools: list[tuple[Pool, int]]) -> Content:
+    """What was sent from these pools, so many messages from each."""
+    tally = Tally()
+    for pool, count in pools:
+        tally.add(pool.values(count))
+    return tally.content(ordered=len(pools) == 1)
+
+
+class Delivery(NamedTuple):
+    """One MSG or HMSG. `headers` holds the status line too."""
+
+    subject: bytes
+    reply: bytes | None
+    headers: bytes
+    payload: bytes
+
+
+class Scanned(NamedTuple):
+    """The whole frames of a buffer: what was delivered, other lines, and where the rest begins."""
+
+    deliveries: list[Delivery]
+    lines: list[bytes]
+    end: int
+
+
+def scan(buffer: bytes | bytearray, start: int, end: int) -> Scanned:
+    """Take apart what lies from `start` to `end`; OperationalError if it is not NATS protocol."""
+    deliveries: list[Delivery] = []
+    lines: list[bytes] = []
+    while (line_end := buffer.find(b"\r\n", start, end)) >= 0:
+        line = bytes(buffer[start:line_end])
+        body = line_end + 2
+        if not line.startswith((b"MSG ", b"HMSG ")):
+            lines.append(line)
+            start = body
+            continue
+        words = line.split(b" ")
+        headed = words[0] == b"HMSG"
+        try:
+            size = int(words[-1])
+            head = int(words[-2]) if headed else 0
+        except ValueError:
+            raise OperationalError(f"not NATS protocol: {line[:100]!r}") from None
+        after = body + size
+        if after + 2 > end:
+            break
+        if len(words) - headed not in (4, 5) or not 0 <= head <= size or buffer[after : after + 2] != b"\r\n":
+            raise OperationalError(f"not NATS protocol: {line[:100]!r}")
+        reply = words[3] if len(words) - headed == 5 else None
+        deliveries.append(
+            Delivery(words[1], reply, bytes(buffer[body : body + head]), bytes(buffer[body + head : after]))
+        )
+        start = after + 2
+    return Scanned(deliveries, lines, start)
+
+
+class _PubAck(msgspec.Struct):
+    """The fields of an ack that say whether it is one."""
+
+    stream: str = ""
+    seq: int = 0
+    error: msgspec.Raw | None = None
+
+
+class Audit(NamedTuple):
+    """What the answers to a publisher were: acks, other answers, and the text of the first of these."""
+
+    acks: int
+    errors: int
+    first_error: str
+
+
+_decoder = msgspec.json.Decoder(_PubAck)
+
+
+def audit(buffer: bytes | bytearray, end: int) -> Audit:
+    """Count the acks in all that a publisher's connection received; whatever else came is an error."""
+    found = scan(buffer, 0, end)
+    errors = [line for line in found.lines if line.startswith(b"-ERR")]
+    acks = 0
+    for delivery in found.deliveries:
+        if not delivery.headers and _is_ack(delivery.payload):
+            acks += 1
+        else:
+            errors.append(delivery.headers + delivery.payload)
+    if found.end != end:
+        errors.append(bytes(buffer[found.end : end]))
+    first = errors[0][: limits.PAYLOAD_PREVIEW_BYTES * 4].decode("utf-8", "replace") if errors else ""
+    return Audit(acks, len(errors), first)
+
+
+def _is_ack(payload: bytes) -> bool:
+    try:
+        ack = _decoder.decode(payload)
+    except msgspec.DecodeError:
+        return False
+    return ack.error is None and ack.seq > 0

@@ -1,0 +1,247 @@
+"""The publisher of every throughput figure: raw sockets, frames encoded beforehand, windows of unacked messages.
+
+Rules: the same for every product. A round is over when every message that was sent has its answer; what the answers
+were is looked at when the clock has stopped. A window counts messages of all connections together; each has its
+share, at least one message. After `seconds_max` no further message is begun. One process, one thread, one `epoll`.
+
+Theory: sending is one slice of the pool, and counting is one `bytes.count` over what was received, so a message costs
+the generator far less than it costs whoever answers; its ceiling stands in every report. The mark that is counted holds
+a random token, so no payload holds it by chance, and answers that are no acks are counted too: the window moves on, and
+the audit finds them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.bench import frames
+from penstock.bench.content import Content
+from penstock.bench.nats_socket import NatsSocket, inbox
+from penstock.bench.processes import cpu_seconds_of
+from penstock.broker.settings import Address
+
+_READ_BYTES = 256 * 1024
+_SEND_BYTES = 1 << 20
+_EXCERPT_BYTES = 200
+GENERATOR = "generator"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What is sent in one round."""
+
+    size: int = 256
+    messages: int = 100_000
+    window: int = 4_000
+    publishers: int = 1
+    seconds_max: float = 10.0
+    seed: int = 1
+
+    @property
+    def window_in_effect(self) -> int:
+        """The window, bounded in bytes, and at least one message for each publisher."""
+        return max(self.publishers, min(self.window, limits.BENCH_IN_FLIGHT_BYTES_MAX // max(1, self.size)))
+
+
+class PublishTask(msgspec.Struct, frozen=True):
+    """A load, where it goes, and whose CPU time is taken beside the generator's own."""
+
+    nats: Address
+    subject: str
+    load: Load
+    watched: dict[str, int] = {}
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What came of it. `sent` is all that was sent, acked or not; CPU seconds are of the timed part."""
+
+    seconds: float
+    sent: Content
+    acks: int
+    errors: int
+    first_error: str
+    cpu_seconds: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Acked messages per second."""
+        return self.acks / self.seconds
+
+
+def publish(task: PublishTask) -> Iterator[Published]:
+    """A worker: one load, to the end."""
+    publishers = _connect(task)
+    watched = {**task.watched, GENERATOR: os.getpid()}
+    try:
+        before = cpu_seconds_of(watched)
+        started_s = time.perf_counter()
+        _drive(publishers, started_s + task.load.seconds_max)
+        seconds = time.perf_counter() - started_s
+        after = cpu_seconds_of(watched)
+    finally:
+        for one in publishers:
+            one.close()
+    audits = [one.audit() for one in publishers]
+    yield Published(
+        seconds=seconds,
+        sent=frames.sent_content([(one.pool, one.quota) for one in publishers]),
+        acks=sum(found.acks for found in audits),
+        errors=sum(found.errors for found in audits),
+        first_error=next((found.first_error for found in audits if found.errors), ""),
+        cpu_seconds={name: after[name] - before[name] for name in watched},
+    )
+
+
+def _connect(task: PublishTask) -> list[_Publisher]:
+    load = task.load
+    count = min(load.publishers, load.messages)
+    quotas = [load.messages // count + (number < load.messages % count) for number in range(count)]
+    window = load.window_in_effect // count
+    pool_bytes_max = limits.BENCH_POOL_BYTES_MAX // count
+    connected: list[_Publisher] = []
+    try:
+        for number, quota in enumerate(quotas):
+            reply = inbox()
+            seed = load.seed * limits.BENCH_PUBLISHERS_MAX + number
+            pool = frames.Pool(task.subject, reply, load.size, quota, seed, bytes_max=pool_bytes_max)
+            connected.append(_Publisher(NatsSocket(task.nats), pool, reply, quota, window))
+    except BaseException:
+        for one in connected:
+            one.close()
+        raise
+    return connected
+
+
+class _Publisher:
+    """One connection: how far it has sent, and how many answers it has."""
+
+    def __init__(self, nats: NatsSocket, pool: frames.Pool, reply: str, quota: int, window: int) -> None:
+        self.pool = pool
+        self.quota = quota  # messages; cut when time is up
+        self.answered = 0
+        self.blocked = False  # the socket takes no more at present
+        self._nats = nats
+        self._window = window
+        self._view = memoryview(pool.frames)
+        self._sent_bytes = 0  # of a pool that repeats for ever
+        self._mark = b"MSG %b 1 " % reply.encode()
+        self._received = bytearray(quota * limits.BENCH_ACK_BYTES + 2 * _READ_BYTES)
+        self._received_end = 0
+        nats.send(b"SUB %b 1\r\n" % reply.encode())
+        nats.barrier()
+        nats.socket.setblocking(False)
+
+    def fileno(self) -> int:
+        """Of its socket."""
+        return self._nats.socket.fileno()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that it sends is sent and answered."""
+        return self.answered >= self.quota
+
+    def push(self) -> None:
+        """Send what the window allows, as far as the socket takes it."""
+        allowed = min(self.answered + self._window, self.quota) * self.pool.stride
+        pool_bytes = len(self._view)
+        self.blocked = False
+        while self._sent_bytes < allowed:
+            start = self._sent_bytes % pool_bytes
+            end = min(start + min(allowed - self._sent_bytes, _SEND_BYTES), pool_bytes)
+            try:
+                self._sent_bytes += self._nats.socket.send(self._view[start:end])
+            except BlockingIOError:
+                self.blocked = True
+                return
+
+    def pull(self) -> None:
+        """Receive once, and count the answers."""
+        start = self._received_end
+        if len(self._received) - start < _READ_BYTES:
+            self._received += bytes(len(self._received))
+        with memoryview(self._received) as view:
+            try:
+                count = self._nats.socket.recv_into(view[start : start + _READ_BYTES])
+            except BlockingIOError:
+                return
+        if count == 0:
+            raise OperationalError(f"nats-server closed the connection of a publisher: {self.last_words}")
+        self._received_end = start + count
+        # A mark that the last read cut in two is counted now, and one that it held whole is not counted again.
+        self.answered += self._received.count(self._mark, max(0, start - len(self._mark) + 1), self._received_end)
+
+    def stop_sending(self) -> bool:
+        """Begin no further message, finish the one that is half sent; True if nothing is left to do."""
+        self.quota = min(self.quota, -(-self._sent_bytes // self.pool.stride))
+        return self.is_done
+
+    def finish(self) -> None:
+        """Receive the rest of the last answer, of which perhaps only the beginning was there."""
+        self._nats.socket.settimeout(limits.BENCH_STALL_S)
+        while self._received_end and self._received[self._received_end - 2 : self._received_end] != b"\r\n":
+            self.pull()
+
+    @property
+    def last_words(self) -> str:
+        """The end of what was received."""
+        end = self._received_end
+        return bytes(self._received[max(0, end - _EXCERPT_BYTES) : end]).decode("utf-8", "replace")
+
+    def audit(self) -> frames.Audit:
+        """What the answers were."""
+        return frames.audit(self._received, self._received_end)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._nats.close()
+
+
+def _drive(publishers: list[_Publisher], stop_s: float) -> None:
+    """Send and receive until every publisher is done; OperationalError when nothing moves any more."""
+    by_number = {one.fileno(): one for one in publishers}
+    running = len(publishers)
+    stopped = False
+    with select.epoll() as poll:
+        for number, one in by_number.items():
+            poll.register(number, select.EPOLLIN)
+            one.push()
+            if one.blocked:
+                poll.modify(number, select.EPOLLIN | select.EPOLLOUT)
+        while running:
+            events = poll.poll(limits.BENCH_STALL_S)
+            if not events:
+                waiting = next(one for one in publishers if not one.is_done)
+                raise OperationalError(
+                    f"no ack for {limits.BENCH_STALL_S:g} s, {waiting.answered:,} of {waiting.quota:,} are there; "
+                    f"the last bytes: {waiting.last_words}"
+                )
+            for number, event in events:
+                one = by_number[number]
+                was_blocked = one.blocked
+                if event & ~select.EPOLLOUT:
+                    one.pull()
+                one.push()
+                if one.blocked != was_blocked:
+                    poll.modify(number, select.EPOLLIN | (select.EPOLLOUT if one.blocked else 0))
+                if one.is_done:
+                    poll.unregister(number)
+                    running -= 1
+            if not stopped and time.perf_counter() >= stop_s:
+                stopped = True
+                running = _stop_sending(publishers, poll)
+    for one in publishers:
+        one.finish()
+
+
+def _stop_sending(publishers: list[_Publisher], poll: select.epoll) -> int:
+    """Let no further message begin; how many publishers still wait for answers."""
+    for one in publishers:
+        if not one.is_done and one.stop_sending():
+            poll.unregister(one.fileno())
+    return sum(not one.is_done for one in publishers)

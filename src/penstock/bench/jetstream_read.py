@@ -1,0 +1,49 @@
+"""Read a JetStream stream back, for the truth: a pull consumer over a raw socket, every value through a checksum.
+
+Rules: nothing here is measured. As many messages are asked for as the stream says that it holds; a message that does
+not come is an error, not an end.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.base.errors import OperationalError
+from penstock.bench.content import Content, Tally
+from penstock.bench.nats_socket import NatsSocket, inbox
+from penstock.broker.settings import Address
+
+_BATCH = 2_000
+_BATCH_BYTES_MAX = 16 << 20
+
+
+def read_back(nats: Address, stream: str, *, ordered: bool) -> Content:
+    """All that the stream holds."""
+    with NatsSocket(nats) as connection:
+        state = connection.request(f"$JS.API.STREAM.INFO.{stream}", {})["state"]
+        config = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant", "mem_storage": True}
+        made = connection.request(f"$JS.API.CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        reply = inbox()
+        connection.send(b"SUB %b 1\r\n" % reply.encode())
+        ask = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{made['name']}"
+        tally = Tally()
+        while tally.messages < state["messages"]:
+            _read_some(connection, ask, reply, tally, state["messages"] - tally.messages)
+        return tally.content(ordered=ordered)
+
+
+def _read_some(connection: NatsSocket, ask: str, reply: str, tally: Tally, left: int) -> None:
+    """Ask once, and take what comes until that request is served."""
+    wanted = min(_BATCH, left)
+    body = msgspec.json.encode({"batch": wanted, "max_bytes": _BATCH_BYTES_MAX, "no_wait": True})
+    connection.send(b"PUB %b %b %d\r\n%b\r\n" % (ask.encode(), reply.encode(), len(body), body))
+    came = 0
+    while came < wanted:
+        for delivery in connection.deliveries():
+            if delivery.headers:  # a status: the request is served, or cannot be
+                if came == 0:
+                    said = delivery.headers.split(b"\r\n")[0].decode("utf-8", "replace")
+                    raise OperationalError(f"JetStream gives no further message: {said}")
+                return
+            tally.add((delivery.payload,))
+            came += 1

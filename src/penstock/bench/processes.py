@@ -1,0 +1,163 @@
+"""Children of the bench, and what any process has cost.
+
+Rules: a child has a session of its own, so that Ctrl-C reaches us alone; it dies with us (`tied`), and is ended by its
+process id when its context is left. Its output is read to the end, so that it never waits for us.
+CPU time comes from the process's own clock in the kernel: nanoseconds, threads that have ended included, where
+/proc/PID/stat counts ticks of 10 ms.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.broker.tied import tied
+
+_CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) composes it
+_TAIL_LINES = 20
+
+
+def cpu_seconds(process_id: int) -> float:
+    """What the process has used of all cores so far; 0.0 if it is gone or may not be asked."""
+    try:
+        return time.clock_gettime((~process_id << 3) | _CLOCK_OF_PROCESS)
+    except OSError:
+        return 0.0
+
+
+def cpu_seconds_of(processes: Mapping[str, int]) -> dict[str, float]:
+    """The same of several, by their names."""
+    return {name: cpu_seconds(process_id) for name, process_id in processes.items()}
+
+
+def children_of(process_id: int) -> list[int]:
+    """The process ids of its children (Linux; none elsewhere)."""
+    found = []
+    for path in Path(f"/proc/{process_id}/task").glob("*/children"):
+        try:
+            found += [int(word) for word in path.read_text().split()]
+        except OSError:
+            continue  # the thread has just ended
+    return found
+
+
+def program_of(process_id: int) -> str:
+    """The name of the program that it runs; empty if it is gone."""
+    try:
+        return Path(f"/proc/{process_id}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+class Child:
+    """A running child: its output by lines, its process id."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        self.name = name
+        self._process = process
+        self._changed = threading.Condition()
+        self._lines: deque[tuple[bool, bytes]] = deque(maxlen=limits.BENCH_CHILD_LINES_MAX)
+        self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
+        self._readers = 2
+        assert process.stdout is not None
+        assert process.stderr is not None
+        pipes = ((process.stdout, False), (process.stderr, True))
+        self._threads = [threading.Thread(target=self._read, args=pipe, daemon=True) for pipe in pipes]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def process_id(self) -> int:
+        """The child's."""
+        return self._process.pid
+
+    def _read(self, pipe: IO[bytes], is_log: bool) -> None:
+        for line in pipe:
+            with self._changed:
+                self._lines.append((is_log, line))
+                if is_log:
+                    self._tail.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._readers -= 1
+            self._changed.notify_all()
+
+    def write(self, data: bytes) -> None:
+        """Give it its whole stdin."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.close()
+        except BrokenPipeError:
+            raise OperationalError(f"{self.name} ended before it was told what to do:\n{self.said}") from None
+
+    def next_line(self, timeout_s: float, *, of_log: bool = False) -> bytes:
+        """The next line of its stdout (or log); OperationalError when it ends, or time is up, without one."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                while self._lines:
+                    is_log, line = self._lines.popleft()
+                    if is_log == of_log:
+                        return line
+                left_s = deadline_s - time.monotonic()
+                if self._readers == 0:
+                    raise OperationalError(f"{self.name} ended too early:\n{self.said}")
+                if left_s <= 0:
+                    raise OperationalError(f"{self.name} said nothing for {timeout_s:g} s:\n{self.said}")
+                self._changed.wait(left_s)
+
+    def wait_for(self, pattern: re.Pattern[bytes], timeout_s: float = limits.BENCH_START_S) -> re.Match[bytes]:
+        """The first match in its log; OperationalError as above."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            line = self.next_line(max(0.0, deadline_s - time.monotonic()), of_log=True)
+            if (found := pattern.search(line)) is not None:
+                return found
+
+    @property
+    def said(self) -> str:
+        """The end of its log."""
+        return b"".join(self._tail).decode("utf-8", "replace").rstrip()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that does not help."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(limits.BENCH_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for thread in self._threads:
+            thread.join(limits.BENCH_STOP_S)
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+
+
+@contextmanager
+def child(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Child]:
+    """`command` as a child that runs for as long as the context."""
+    process = subprocess.Popen(
+        tied(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=None if environment is None else dict(environment),
+        start_new_session=True,
+    )
+    started = Child(name, process)
+    try:
+        yield started
+    finally:
+        started.stop()

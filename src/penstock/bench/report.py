@@ -1,0 +1,156 @@
+"""What a run found out, as data: the JSON form, from which the tables and the plots are made.
+
+Rules: every measurement is kept, void ones with their reason; what is derived from them (medians, ratios) stands beside
+them, so that a reader need not compute. Units are in the names. A report can be read again, also by a later version.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from penstock.bench.generator import Load
+from penstock.bench.machine import Machine
+from penstock.bench.rounds import Measurement, Ratio, counted, ratio
+
+FORMAT = 1
+SHARED = (
+    "Generator, NATS and brokers shared the machine: rates of one product say how it fares there, ratios within this "
+    "run are what can be compared."
+)
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """One system in one comparison. CPU is of all its processes (generator and readers too), by what they are."""
+
+    title: str
+    median: float | None  # None: no round counts
+    low: float | None
+    high: float | None
+    rounds: int  # that count
+    void: int
+    void_reason: str
+    cpu_us_per_message: dict[str, float]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The same done by several systems, interleaved. Ratios are named `system / other`."""
+
+    name: str
+    title: str
+    unit: str
+    load: Load | None = None
+    systems: dict[str, Summary]
+    ratios: dict[str, Ratio]
+    measurements: list[Measurement]
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """What the machine itself can do, measured in the same run."""
+
+    name: str
+    title: str
+    unit: str
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """A goal, and what was got: ratios, of which more is better unless `at_most`."""
+
+    what: str
+    reach: float
+    stretch: float | None
+    got: Ratio | None
+    at_most: bool = False
+
+    @property
+    def is_reached(self) -> bool | None:
+        """None: it could not be measured."""
+        if self.got is None:
+            return None
+        return self.got.median <= self.reach if self.at_most else self.got.median >= self.reach
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole run."""
+
+    kind: str  # throughput, latency, limits
+    command: str
+    started: datetime
+    seconds: float = 0.0
+    machine: Machine
+    notes: tuple[str, ...] = (SHARED,)
+    comparisons: list[Comparison] = []
+    limits: list[Limit] = []
+    reach: list[Reach] = []
+    format: int = FORMAT
+
+
+def compared(
+    *,
+    name: str,
+    title: str,
+    titles: dict[str, str],
+    measurements: Sequence[Measurement],
+    pairs: Iterable[tuple[str, str]],
+    unit: str = "messages/s",
+    load: Load | None = None,
+) -> Comparison:
+    """The comparison that these measurements make, with the ratios of `pairs`."""
+    ratios = {f"{one} / {other}": ratio(measurements, one, other) for one, other in pairs}
+    return Comparison(
+        name=name,
+        title=title,
+        unit=unit,
+        load=load,
+        systems={system: summary(measurements, system, text) for system, text in titles.items()},
+        ratios={key: found for key, found in ratios.items() if found is not None},
+        measurements=list(measurements),
+    )
+
+
+def summary(measurements: Sequence[Measurement], system: str, title: str) -> Summary:
+    """The rounds of one system in a few numbers."""
+    valid = counted(measurements, system)
+    void = [one.void for one in measurements if one.system == system and one.void is not None]
+    values = [one.value for one in valid]
+    processes = dict.fromkeys(name for one in valid for name in one.cpu_seconds)
+    cpu = {
+        name: statistics.median(one.cpu_seconds.get(name, 0.0) * 1e6 / max(1, one.messages) for one in valid)
+        for name in processes
+    }
+    return Summary(
+        title=title,
+        median=statistics.median(values) if values else None,
+        low=min(values, default=None),
+        high=max(values, default=None),
+        rounds=len(valid),
+        void=len(void),
+        void_reason=void[0] if void else "",
+        cpu_us_per_message=cpu,
+    )
+
+
+def now() -> datetime:
+    """For `started`."""
+    return datetime.now(UTC)
+
+
+def write_json(report: Report, file: Path) -> None:
+    """As a document that people can read too."""
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+
+
+def read_json(file: Path) -> Report:
+    """A report that `write_json` wrote; ValueError that names the file if it is none."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Report)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{file} is no report of `penstock bench`: {error}") from None

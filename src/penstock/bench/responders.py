@@ -1,0 +1,183 @@
+"""Who acks at once and stores nothing: what the generator, and NATS, can do at most.
+
+Rules: an ack has the form and about the size of a product's, and goes to the reply subject of its message. Frames of
+one round all have the same length, and rounds do not overlap, so replies are cut out by position, without parsing.
+
+| responder  | what stands between generator and responder | what its figure says                              |
+|------------|---------------------------------------------|---------------------------------------------------|
+| `null`     | nothing: it speaks nats-server's protocol   | the generator's own ceiling                       |
+| `raw`      | nats-server                                 | NATS there and back, with blocking sockets        |
+| `asyncio`  | nats-server                                 | the same on the kind of event loop that brokers use |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+import socket
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.bench.nats_socket import NatsSocket
+from penstock.broker.settings import Address
+
+_READ_BYTES = 1 << 20
+_BODY = b'{"stream":"NULL","seq":1,"partition":0,"offset":0}'
+_ACK = b" %d\r\n%b\r\n" % (len(_BODY), _BODY)
+_INFO = b'INFO {"server_id":"null","version":"2.0.0","headers":true,"max_payload":1048576}\r\n'
+
+
+class RespondTask(msgspec.Struct, frozen=True):
+    """Where the messages come from, and on which subject."""
+
+    nats: Address
+    subject: str
+
+
+class Replies:
+    """Cuts whole frames off what was received, and says what to send back: one ack for each."""
+
+    def __init__(self, verb: bytes, before_ack: bytes) -> None:
+        self._verb = verb  # MSG behind a nats-server, PUB in its place
+        self._before_ack = before_ack  # of an ack, up to the reply subject
+        self._buffer = bytearray()
+
+    def take(self, data: bytes | memoryview) -> bytes:
+        """The acks for all frames that are whole now; OperationalError if it is no NATS protocol."""
+        self._buffer += data
+        out: list[bytes] = []
+        start = 0
+        while (line_end := self._buffer.find(b"\r\n", start)) >= 0:
+            words = bytes(self._buffer[start:line_end]).split(b" ")
+            if words[0] != self._verb:
+                out += self._line(words)
+                start = line_end + 2
+                continue
+            stride = line_end + 2 + int(words[-1]) + 2 - start
+            count = (len(self._buffer) - start) // stride
+            if count == 0:
+                break
+            out += self._acks(start, line_end, stride, count, words)
+            start += count * stride
+        del self._buffer[:start]
+        return b"".join(out)
+
+    def _line(self, words: list[bytes]) -> list[bytes]:
+        """What to say to a line that is no message."""
+        return [b"PONG\r\n"] if words[0] == b"PING" else []
+
+    def _acks(self, start: int, line_end: int, stride: int, count: int, words: list[bytes]) -> Iterator[bytes]:
+        reply_end = line_end - start - len(words[-1]) - 1
+        reply_start = reply_end - len(words[-2])
+        for number in range(count):
+            at = start + number * stride
+            reply = bytes(self._buffer[at + reply_start : at + reply_end])
+            yield b"%b%b%b" % (self._before_ack, reply, _ACK)
+
+
+class NullReplies(Replies):
+    """The same in the place of nats-server, for a publisher whose one subscription has the id 1."""
+
+    def __init__(self) -> None:
+        super().__init__(b"PUB", b"MSG ")
+
+    def _acks(self, start: int, line_end: int, stride: int, count: int, words: list[bytes]) -> Iterator[bytes]:
+        # One connection has one reply subject, so one ack is like the other.
+        yield b"MSG %b 1%b" % (words[-2], _ACK) * count
+
+
+def respond_raw(task: RespondTask) -> Iterator[str]:
+    """A worker: a blocking socket behind nats-server."""
+    replies = Replies(b"MSG", b"PUB ")
+    with NatsSocket(task.nats) as nats:
+        nats.send(b"SUB %b 1\r\n" % task.subject.encode())
+        nats.barrier()
+        yield "ready"
+        nats.socket.settimeout(None)
+        while data := nats.socket.recv(_READ_BYTES):
+            if answer := replies.take(data):
+                nats.socket.sendall(answer)
+
+
+class _Responder(asyncio.BufferedProtocol):
+    """The kind of protocol that the broker's own NATS connection is."""
+
+    def __init__(self) -> None:
+        self._replies = Replies(b"MSG", b"PUB ")
+        self._room = bytearray(_READ_BYTES)
+        self._transport: asyncio.WriteTransport | None = None
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """asyncio's."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio's."""
+        assert self._transport is not None
+        with memoryview(self._room) as view:
+            answer = self._replies.take(view[:nbytes])
+        if answer:
+            self._transport.write(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's."""
+        self.lost.set_result(None)
+
+
+def respond_asyncio(task: RespondTask) -> Iterator[str]:
+    """A worker: an asyncio protocol behind nats-server."""
+    with asyncio.Runner() as runner:
+        nats = NatsSocket(task.nats)
+        nats.send(b"SUB %b 1\r\n" % task.subject.encode())
+        nats.barrier()
+        nats.socket.setblocking(False)
+
+        async def serve() -> None:
+            _, protocol = await asyncio.get_running_loop().create_connection(_Responder, sock=nats.socket)
+            await protocol.lost
+
+        yield "ready"
+        runner.run(serve())
+
+
+def respond_null(task: RespondTask) -> Iterator[Address]:
+    """A worker: in the place of nats-server, on a port of its own; the task's address is not used."""
+    with socket.create_server(("127.0.0.1", 0)) as server, selectors.DefaultSelector() as selector:
+        selector.register(server, selectors.EVENT_READ)
+        yield Address(*server.getsockname())
+        replies: dict[socket.socket, Replies] = {}
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is server:
+                    connection, _ = server.accept()
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connection.sendall(_INFO)
+                    replies[connection] = NullReplies()
+                    selector.register(connection, selectors.EVENT_READ)
+                    continue
+                assert isinstance(key.fileobj, socket.socket)
+                if not _answer(key.fileobj, replies[key.fileobj]):
+                    selector.unregister(key.fileobj)
+                    del replies[key.fileobj]
+                    key.fileobj.close()
+
+
+def _answer(connection: socket.socket, replies: Replies) -> bool:
+    """Ack what one read brings; False at the connection's end."""
+    with contextlib.suppress(ConnectionError):
+        if data := connection.recv(_READ_BYTES):
+            connection.sendall(replies.take(data))
+            return True
+    return False
+
+
+RESPONDERS = {"raw": respond_raw, "asyncio": respond_asyncio}
+"""Those behind a nats-server, by name."""

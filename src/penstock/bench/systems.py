@@ -1,0 +1,288 @@
+"""What is measured: products in their variants, each started, written to, read back and stopped the same way.
+
+Rules: a variant starts processes of its own in a folder of its own, and ends them. A round gets an empty log, which is
+deleted behind it, so that no round reads or pays for another one's data. Nothing is tuned: a variant says what differs
+from the product's defaults, and that is all that differs. nats-server's `max_payload` is raised for none.
+
+| variant             | what it is                                                                          |
+|---------------------|-------------------------------------------------------------------------------------|
+| `penstock`          | `penstock serve` with its own nats-server; a stream at its defaults: fsync before ack |
+| `penstock-os`       | the same with `durability = os`: acked from the page cache                            |
+| `penstock-memory`   | the same with `storage = memory`                                                      |
+| `jetstream`         | nats-server with JetStream; a file stream, R1, at its defaults: syncs every 2 minutes |
+| `jetstream-always`  | the same with `sync_interval: always`                                                 |
+| `jetstream-memory`  | the same with memory storage                                                          |
+| `echo`              | nats-server and a responder on asyncio, which stores nothing                          |
+| `echo-raw`          | nats-server and a responder on a blocking socket                                      |
+| `null`              | a responder in the place of nats-server: the generator's ceiling                      |
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.base.errors import OperationalError
+from penstock.base.limits import BENCH_STALL_S
+from penstock.bench import jetstream_read, responders, worker
+from penstock.bench.content import Content, Tally
+from penstock.bench.generator import Load, Published, PublishTask, publish
+from penstock.bench.nats_socket import NatsSocket
+from penstock.bench.processes import child, children_of
+from penstock.broker.child import serving
+from penstock.broker.nats_server import find_nats_server
+from penstock.broker.settings import Address, parse_address
+from penstock.client import blocking
+from penstock.client.blocking import Client
+from penstock.messages import StreamInfo
+
+_LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
+_READY = re.compile(rb"Server is ready")
+_TIMEOUT_S = 60.0
+
+
+class Log(ABC):
+    """An empty log, for one round."""
+
+    @abstractmethod
+    def publish(self, load: Load) -> Published:
+        """Send the load, from a process of the generator's own, until all of it is acked."""
+
+    @abstractmethod
+    def read_back(self, *, ordered: bool) -> Content | None:
+        """All that it holds, every checksum verified; None if it stores nothing."""
+
+
+class System(ABC):
+    """A product that runs. `processes` are those whose CPU time it costs, by what they are."""
+
+    processes: Mapping[str, int] = {}
+
+    @abstractmethod
+    def log(self) -> AbstractContextManager[Log]:
+        """An empty log, deleted when the context is left."""
+
+
+class Variant(NamedTuple):
+    """A row of the table: a system that can be started in a folder."""
+
+    name: str
+    title: str  # for tables and plots
+    product: str
+    start: Callable[[Path], AbstractContextManager[System]]
+
+
+class NatsLog(Log):
+    """A log that is written through NATS: the raw generator publishes on `subject` to the server at `nats`."""
+
+    def __init__(self, nats: Address, subject: str, processes: Mapping[str, int]) -> None:
+        self.nats = nats
+        self.subject = subject
+        self.processes = processes
+
+    def publish(self, load: Load) -> Published:
+        """See `Log`."""
+        task = PublishTask(self.nats, self.subject, load, dict(self.processes))
+        return worker.run(publish, task, timeout_s=_time_for(load))
+
+
+def _time_for(load: Load) -> float:
+    """The most that a generator can take: to encode, to send, to wait in vain, to look at its acks."""
+    return _TIMEOUT_S + load.seconds_max + BENCH_STALL_S + load.messages / 10_000
+
+
+# Penstock
+
+
+class PenstockLog(NatsLog):
+    """A stream of a broker of ours."""
+
+    def __init__(self, system: PenstockSystem, stream: StreamInfo) -> None:
+        super().__init__(system.nats, stream.subject, system.processes)
+        self.client_address = system.client_address
+        self.data_dir = system.data_dir
+        self.stream = stream
+        self._client = system.client
+
+    def read_back(self, *, ordered: bool) -> Content:
+        """See `Log`: through the client, which verifies the CRC of every batch and all that Arrow can check."""
+        tally = Tally()
+        for batch in self._client.read(self.stream, columns=("value",), timeout=_TIMEOUT_S):
+            tally.add(batch.column("value").to_pylist())
+        return tally.content(ordered=ordered)
+
+
+class PenstockSystem(System):
+    """`penstock serve` as a process, with its nats-server; streams of one config."""
+
+    def __init__(self, address: str, nats: Address, data_dir: Path, processes: Mapping[str, int]) -> None:
+        self.client_address = address
+        self.nats = nats
+        self.data_dir = data_dir
+        self.processes = processes
+        self.config: dict[str, str] = {}
+        self.client: Client
+        self._numbers = itertools.count(1)
+
+    @contextmanager
+    def log(self) -> Iterator[PenstockLog]:
+        """See `System`."""
+        name = f"bench-{next(self._numbers)}"
+        stream = self.client.create_stream(name, f"bench.{name}", timeout=_TIMEOUT_S, **self.config)  # type: ignore[arg-type]
+        try:
+            yield PenstockLog(self, stream)
+        finally:
+            self.client.delete_stream(stream, timeout=_TIMEOUT_S)
+
+
+def _penstock(**config: str) -> Callable[[Path], AbstractContextManager[System]]:
+    @contextmanager
+    def start(folder: Path) -> Iterator[System]:
+        data_dir = folder / "penstock"
+        options = ("--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "warning")
+        with serving(data_dir, *options) as ready:
+            processes = {"broker": ready.process_id}
+            processes |= zip(("nats-server",), children_of(ready.process_id), strict=False)
+            nats = parse_address(ready.nats.removeprefix("nats://"))
+            system = PenstockSystem(ready.client, nats, data_dir, processes)
+            system.config = config
+            with blocking.connect(ready.client, name="penstock-bench", timeout=_TIMEOUT_S) as system.client:
+                yield system
+
+    return start
+
+
+# JetStream
+
+
+class JetStreamLog(NatsLog):
+    """A stream of nats-server's JetStream."""
+
+    def __init__(self, system: JetStreamSystem, stream: str, subject: str) -> None:
+        super().__init__(system.nats, subject, system.processes)
+        self.stream = stream
+
+    def read_back(self, *, ordered: bool) -> Content:
+        """See `Log`: through a pull consumer."""
+        return jetstream_read.read_back(self.nats, self.stream, ordered=ordered)
+
+
+class JetStreamSystem(System):
+    """nats-server with JetStream; streams of one storage."""
+
+    def __init__(self, nats: Address, storage: str, processes: Mapping[str, int]) -> None:
+        self.nats = nats
+        self.processes = processes
+        self._storage = storage
+        self._numbers = itertools.count(1)
+
+    @contextmanager
+    def log(self) -> Iterator[JetStreamLog]:
+        """See `System`."""
+        name = f"bench-{next(self._numbers)}"
+        subject = f"bench.{name}"
+        config = {"name": name, "subjects": [subject], "storage": self._storage, "num_replicas": 1}
+        with NatsSocket(self.nats) as nats:
+            nats.request(f"$JS.API.STREAM.CREATE.{name}", config)
+        try:
+            yield JetStreamLog(self, name, subject)
+        finally:
+            with NatsSocket(self.nats) as nats:
+                nats.request(f"$JS.API.STREAM.DELETE.{name}", {})
+
+
+@contextmanager
+def nats_server(folder: Path, config: str = "") -> Iterator[tuple[Address, int]]:
+    """A nats-server on a free port of loopback: its address and process id."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "nats-server.conf"
+    file.write_text(config)
+    command = [str(find_nats_server()), "-c", str(file), "-a", "127.0.0.1", "-p", "-1"]
+    with child("nats-server", command) as process:
+        port = int(process.wait_for(_LISTENING)[1])
+        process.wait_for(_READY)
+        yield Address("127.0.0.1", port), process.process_id
+
+
+def _jetstream(storage: str, *, sync: str = "") -> Callable[[Path], AbstractContextManager[System]]:
+    @contextmanager
+    def start(folder: Path) -> Iterator[System]:
+        place = folder / "jetstream"
+        text = f'jetstream {{ store_dir: "{place / "store"}"{sync} }}\n'
+        with nats_server(place, text) as (address, process_id):
+            yield JetStreamSystem(address, storage, {"nats-server": process_id})
+
+    return start
+
+
+# Responders
+
+
+class EchoLog(NatsLog):
+    """What is acked and forgotten."""
+
+    def read_back(self, *, ordered: bool) -> None:
+        """See `Log`."""
+
+
+class EchoSystem(System):
+    """A responder, which answers every log on the one subject that it listens to."""
+
+    def __init__(self, nats: Address, subject: str, processes: Mapping[str, int]) -> None:
+        self.processes = processes
+        self._log = EchoLog(nats, subject, processes)
+
+    @contextmanager
+    def log(self) -> Iterator[EchoLog]:
+        """See `System`."""
+        yield self._log
+
+
+def _echo(kind: str) -> Callable[[Path], AbstractContextManager[System]]:
+    @contextmanager
+    def start(folder: Path) -> Iterator[System]:
+        subject = "bench.echo"
+        with nats_server(folder / kind) as (address, process_id):
+            task = responders.RespondTask(address, subject)
+            with worker.working(responders.RESPONDERS[kind], task) as (_, process):
+                yield EchoSystem(address, subject, {"nats-server": process_id, "responder": process.process_id})
+
+    return start
+
+
+@contextmanager
+def _null(folder: Path) -> Iterator[System]:
+    task = responders.RespondTask(Address("127.0.0.1", 0), "")
+    with worker.working(responders.respond_null, task) as (address, process):
+        yield EchoSystem(address, "bench.null", {"responder": process.process_id})
+
+
+_TABLE = (
+    Variant("penstock", "Penstock (default: fsync before ack)", "penstock", _penstock()),
+    Variant("penstock-os", "Penstock, durability os", "penstock", _penstock(durability="os")),
+    Variant("penstock-memory", "Penstock, memory", "penstock", _penstock(storage="memory")),
+    Variant("jetstream", "JetStream (default: sync every 2 min)", "jetstream", _jetstream("file")),
+    Variant(
+        "jetstream-always", "JetStream, sync always", "jetstream", _jetstream("file", sync=", sync_interval: always")
+    ),
+    Variant("jetstream-memory", "JetStream, memory", "jetstream", _jetstream("memory")),
+    Variant("echo", "NATS echo (asyncio)", "none", _echo("asyncio")),
+    Variant("echo-raw", "NATS echo (raw socket)", "none", _echo("raw")),
+    Variant("null", "null responder, no NATS", "none", _null),
+)
+
+VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _TABLE}
+"""By name."""
+
+
+def variant(name: str) -> Variant:
+    """The variant of this name; OperationalError that lists them."""
+    try:
+        return VARIANTS[name]
+    except KeyError:
+        raise OperationalError(f"there is no system {name!r}; there are {', '.join(VARIANTS)}") from None

@@ -1,0 +1,74 @@
+"""A function of ours in a process of its own, so that its Python shares the interpreter with nothing that is measured.
+
+Rules: a worker's function takes one task and yields its answers; both are msgspec types, and go as JSON, one line each.
+A function that yields once is a call (`run`); one that yields an address and then serves for ever is a server
+(`working`).
+What it raises comes out of `run` as an OperationalError with its last words.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.bench.processes import Child, child
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+Work = Callable[[Task], Iterator[Answer]]
+
+# Without the working directory on its path (-P): a folder of somebody's there is not to be imported.
+_PROGRAM = "from penstock.bench.worker import main; main()"
+
+
+def run(work: Work[Task, Answer], task: Task, *, timeout_s: float) -> Answer:
+    """The one answer of `work` for `task`, from a process that has ended then."""
+    with working(work, task, timeout_s=timeout_s) as (answer, _):
+        return answer
+
+
+@contextmanager
+def working(
+    work: Work[Task, Answer], task: Task, *, timeout_s: float = limits.BENCH_START_S
+) -> Iterator[tuple[Answer, Child]]:
+    """The first answer of `work`, and the process, which runs for as long as the context."""
+    name = f"{work.__module__}:{work.__name__}"
+    # None of our PENSTOCK_* variables: they are meant for a broker, or a client, of somebody's.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+    with child(name, [sys.executable, "-P", "-c", _PROGRAM, name], environment) as process:
+        process.write(msgspec.json.encode(task))
+        line = process.next_line(timeout_s)
+        yield msgspec.json.decode(line, type=_answer_type(work)), process
+
+
+def _answer_type(work: Callable[..., Any]) -> Any:
+    """T of a function that returns Iterator[T]."""
+    return typing.get_args(typing.get_type_hints(work)["return"])[0]
+
+
+def _task_type(work: Callable[..., Any]) -> Any:
+    hints = typing.get_type_hints(work)
+    (name,) = [name for name in hints if name != "return"]
+    return hints[name]
+
+
+def main() -> None:
+    """The child's side: the function's name as argument, the task on stdin, answers on stdout."""
+    module, _, name = sys.argv[1].partition(":")
+    work = getattr(importlib.import_module(module), name)
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=_task_type(work))
+    try:
+        for answer in work(task):
+            sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+            sys.stdout.buffer.flush()
+    except (OperationalError, OSError, ValueError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")

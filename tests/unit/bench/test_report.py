@@ -1,0 +1,84 @@
+"""Results as data: derived numbers stand beside what they come from, and a report can be read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.bench.generator import Load
+from penstock.bench.machine import file_system, machine
+from penstock.bench.report import Reach, Report, compared, now, read_json, write_json
+from penstock.bench.rounds import Measurement, Ratio
+
+MEASUREMENTS = [
+    Measurement(system="a", round_number=0, value=30.0, messages=1_000, cpu_seconds={"broker": 0.002}),
+    Measurement(system="b", round_number=0, value=10.0, messages=1_000, cpu_seconds={"broker": 0.004}),
+    Measurement(system="b", round_number=1, value=0.0, void="10 were acked, 9 came back"),
+    Measurement(system="a", round_number=1, value=20.0, messages=1_000, cpu_seconds={"broker": 0.004}),
+]
+
+
+def report_of(tmp_path: Path) -> Report:
+    comparison = compared(
+        name="publish",
+        title="Publish",
+        titles={"a": "A", "b": "B"},
+        measurements=MEASUREMENTS,
+        pairs=[("a", "b"), ("a", "nobody")],
+        load=Load(),
+    )
+    return Report(
+        kind="throughput",
+        command="penstock bench throughput",
+        started=now(),
+        machine=machine(tmp_path),
+        comparisons=[comparison],
+        reach=[Reach("more", 1.5, 3.0, Ratio(3.0, 3.0, 3.0, 1))],
+    )
+
+
+def test_medians_spread_cpu_and_void_rounds(tmp_path: Path) -> None:
+    (comparison,) = report_of(tmp_path).comparisons
+    a, b = comparison.systems["a"], comparison.systems["b"]
+    assert (a.median, a.low, a.high, a.rounds, a.void) == (25.0, 20.0, 30.0, 2, 0)
+    assert a.cpu_us_per_message == {"broker": pytest.approx(3.0)}
+    assert (b.median, b.rounds, b.void, b.void_reason) == (10.0, 1, 1, "10 were acked, 9 came back")
+    assert comparison.ratios == {"a / b": Ratio(3.0, 3.0, 3.0, 1)}
+
+
+def test_a_report_can_be_read_again(tmp_path: Path) -> None:
+    written = report_of(tmp_path)
+    write_json(written, tmp_path / "report.json")
+    assert read_json(tmp_path / "report.json") == written
+
+
+def test_what_is_no_report_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text('{"kind": 5}')
+    with pytest.raises(ValueError, match=r"other\.json is no report"):
+        read_json(file)
+
+
+@pytest.mark.parametrize(
+    ("reach", "reached"),
+    [
+        (Reach("at least", 1.5, 3.0, Ratio(1.5, 1.0, 2.0, 5)), True),
+        (Reach("at least", 1.5, 3.0, Ratio(1.4, 1.0, 2.0, 5)), False),
+        (Reach("at most", 1.3, 1.0, Ratio(1.3, 1.0, 2.0, 5), at_most=True), True),
+        (Reach("at most", 1.3, 1.0, Ratio(1.4, 1.0, 2.0, 5), at_most=True), False),
+        (Reach("not measured", 1.3, None, None), None),
+    ],
+)
+def test_a_goal_is_reached_by_the_median(reach: Reach, reached: bool | None) -> None:
+    assert reach.is_reached is reached
+
+
+def test_the_facts_of_the_machine(tmp_path: Path) -> None:
+    facts = machine(tmp_path)
+    assert facts.cores >= 1
+    assert facts.memory_bytes > 0
+    assert facts.nats_server.startswith("v2.")
+    assert facts.hot_path in {"compiled", "plain"}
+    assert "pyarrow" in facts.packages
+    assert facts.file_system == file_system(tmp_path / "not" / "there")
