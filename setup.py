@@ -29,9 +29,13 @@ from setuptools.command.build_ext import build_ext
 COMPILED = (
     "penstock.hot.columns",
     "penstock.hot.crc",
+    "penstock.hot.message",
     "penstock.hot.scan",
 )
 """Every module that is compiled."""
+
+WRITTEN_TWICE = ("penstock.hot.cython", "penstock.hot.load")
+"""What stays plain: it stands in for what compiled modules take from Cython, or from the `.pxd` of the same name."""
 
 ROOT = Path(__file__).resolve().parent
 HOT = ROOT / "src" / "penstock" / "hot"

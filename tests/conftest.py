@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 from hypothesis import settings
+
+from tests import hot_modes
 
 # How long an example takes says more about the machine than about the code. A failing example is printed as a
 # decorator that replays it, also where the example database is not kept.
@@ -16,10 +15,5 @@ settings.load_profile("penstock")
 
 def pytest_sessionstart() -> None:
     """A compiled file that is older than its source would be tested in the source's place."""
-    spec = importlib.util.spec_from_file_location("penstock_setup", Path(__file__).parents[1] / "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    setup = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(setup)
-    if stale := setup.stale_files():
+    if stale := hot_modes.load_setup().stale_files():
         pytest.exit(f"not built from the source as it is: {stale}; run `python setup.py build_ext --inplace`", 3)

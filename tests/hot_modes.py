@@ -9,6 +9,7 @@ they import from each other is plain too. Classes that both define are then two:
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -23,10 +24,22 @@ from penstock import hot
 needs_compiled = pytest.mark.skipif(not hot.is_compiled(), reason="nothing is compiled: there is nothing to compare")
 
 
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def load_setup(path: Path = ROOT / "setup.py") -> ModuleType:
+    """setup.py as a module; it builds nothing until it is run."""
+    spec = importlib.util.spec_from_file_location("penstock_setup", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def names() -> list[str]:
-    """Every module of the hot path."""
-    (folder,) = hot.__path__
-    return sorted(path.stem for path in Path(folder).glob("*.py") if not path.stem.startswith("__"))
+    """Every module that setup.py compiles."""
+    return [name.removeprefix("penstock.hot.") for name in load_setup().COMPILED]
 
 
 def running(name: str) -> ModuleType:
@@ -42,6 +55,7 @@ def plain(name: str) -> ModuleType:
 @cache
 def _plain_modules() -> dict[str, ModuleType]:
     (folder,) = hot.__path__
+    every = [path.stem for path in Path(folder).glob("*.py") if not path.stem.startswith("__")]
     own = {name: module for name, module in sys.modules.items() if name.startswith("penstock.hot.")}
     attributes = dict(vars(hot))
     finder = sys.path_importer_cache.get(folder)
@@ -49,10 +63,10 @@ def _plain_modules() -> dict[str, ModuleType]:
         for name in own:
             del sys.modules[name]
         sys.path_importer_cache[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
-        found = {name: running(name) for name in names()}
+        found = {name: running(name) for name in every}
     finally:
         sys.path_importer_cache[folder] = finder
-        for name in names():
+        for name in every:
             sys.modules.pop(f"penstock.hot.{name}", None)
         sys.modules.update(own)
         vars(hot).update(attributes)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.base.errors import RemoteError
-from penstock.batch import codec
+from penstock.batch import layout
 from penstock.commitlog import Log, LogConfig, LogState, dump
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import DIRECTORY, Message, append, flush, messages_in, open_log
@@ -119,7 +119,7 @@ def test_garbage_in_the_place_of_a_segment(seed: int) -> None:
     random = Random(seed)
     disk = MemoryVfs()
     open_log(disk, CONFIG).close()
-    marks = [codec._PREFIX, b"\xff\xff\xff\xff", bytes(8), b"0" * 192]
+    marks = [layout.TEMPLATE[:88], b"\xff\xff\xff\xff", bytes(8), b"0" * 192]
     data = b"".join(random.choice((*marks, random.randbytes(random.randrange(300)))) for _ in range(20))
     disk.open(f"{DIRECTORY}/{0:020d}.arrows").write_at(random.choice((0, 568)), data)
     log = open_log(disk, CONFIG)

@@ -7,7 +7,6 @@ built are also checked one by one (`check_rows`), because Arrow readers follow a
 
 from __future__ import annotations
 
-import struct
 from array import array
 from binascii import unhexlify
 from collections.abc import Iterable, Sequence
@@ -30,6 +29,7 @@ from penstock.batch.header import (
 from penstock.batch.schema import arrow_schema
 from penstock.hot.columns import VarColumn, int64_range, int64_repeat, null_var_column, nullable_var_column, var_column
 from penstock.hot.crc import crc32c_with_gap
+from penstock.hot.message import Checker, Layout, Mistake
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,84 +151,76 @@ def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHead
 
     CorruptionError (with `file` and `position`, for the report) if this cannot be the start of a batch message.
     """
-    prefix = bytes(data[:PREFIX_BYTES])
-    if len(prefix) < PREFIX_BYTES:
-        raise CorruptionError(file, position, f"a batch header of {PREFIX_BYTES} bytes", f"{len(prefix)} bytes")
-    if prefix[:HEADER_POSITION] != _PREFIX and (
-        prefix[: layout.BODY_LENGTH_POSITION] != _PREFIX[: layout.BODY_LENGTH_POSITION]
-        or prefix[_AFTER_BODY_LENGTH:HEADER_POSITION] != _PREFIX[_AFTER_BODY_LENGTH:]
-    ):
-        raise CorruptionError(file, position, "the start of a batch message", prefix[:16].hex())
-    digits = prefix[HEADER_POSITION:]
-    try:
-        header = BatchHeader._make(PACKING.unpack(unhexlify(digits)))
-    except (ValueError, struct.error):
-        raise CorruptionError(file, position + HEADER_POSITION, "192 hex digits", repr(digits[:24])) from None
-    if mistake := _header_mistake(header):
-        raise CorruptionError(file, position + HEADER_POSITION, *mistake)
-    if PACKING.pack(*header).hex().encode() != digits:
-        # One header, one spelling: no checksum covers the checksum's own digits, and what is reserved is not ignored.
-        expected = "lower-case hex digits and zeros where nothing is defined"
-        raise CorruptionError(file, position + HEADER_POSITION, expected, repr(digits))
-    return header
-
-
-def _header_mistake(header: BatchHeader) -> tuple[str, str] | None:
-    if header.version != HEADER_VERSION:
-        return f"header version {HEADER_VERSION}", str(header.version)
-    if header.flags & ~KNOWN_FLAGS:
-        return "flags that this version knows", hex(header.flags)
-    if not layout.BODY_POSITION < header.size_bytes <= limits.BATCH_BYTES_MAX or header.size_bytes & 7:
-        return f"a size below {limits.BATCH_BYTES_MAX} in steps of 8", str(header.size_bytes)
-    if not 0 < header.count <= limits.BATCH_ROWS_MAX:
-        return f"1 to {limits.BATCH_ROWS_MAX} rows", str(header.count)
-    if header.end_offset - header.base_offset < header.count or header.end_offset >= 2**63:
-        return f"room for {header.count} offsets", f"{header.base_offset} to {header.end_offset}"
-    if header.min_timestamp_us > header.max_timestamp_us:
-        return "timestamps in order", f"{header.min_timestamp_us} to {header.max_timestamp_us}"
-    return None
+    found = _CHECKER.header(data)
+    if isinstance(found, int):
+        raise _corruption(Mistake(found), data, file, position)
+    return BatchHeader._make(found)
 
 
 def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
     """The header of the whole message `data`, once its layout and its CRC-32C are right; else CorruptionError."""
-    header = read_header(data, file=file, position=position)
-    view = memoryview(data).cast("B")  # pyarrow exports signed bytes, which compare as unequal
-    if len(view) != header.size_bytes:
-        raise CorruptionError(file, position, f"{header.size_bytes} bytes", f"{len(view)} bytes")
-    crc = crc32c_with_gap(view, CRC_POSITION)
-    if crc != header.crc:
-        raise CorruptionError(file, position, f"CRC-32C {header.crc:08x}", f"{crc:08x}")
-    for start, end in layout.FIXED:
-        if view[start:end] != layout.TEMPLATE[start:end]:
-            raise CorruptionError(file, position + start, "the fixed layout of a batch message", "another layout")
-    if mistake := _layout_mistake(view, header):
-        raise CorruptionError(file, position, *mistake)
-    return header
+    found = _CHECKER.message(data)
+    if isinstance(found, int):
+        raise _corruption(Mistake(found), data, file, position)
+    return BatchHeader._make(found)
 
 
-def _layout_mistake(view: memoryview, header: BatchHeader) -> tuple[str, str] | None:
-    count = header.count
+def _corruption(mistake: Mistake, data: Buffer, file: str, position: int) -> CorruptionError:
+    """A mistake in words, and where it is."""
+    view = memoryview(data).cast("B")  # pyarrow exports signed bytes
+    if mistake is Mistake.TOO_SHORT:
+        return CorruptionError(file, position, f"a batch header of {PREFIX_BYTES} bytes", f"{len(view)} bytes")
+    if mistake is Mistake.PREFIX:
+        return CorruptionError(file, position, "the start of a batch message", view[:16].hex())
+    digits = bytes(view[HEADER_POSITION:PREFIX_BYTES])
+    if mistake is Mistake.DIGITS:
+        return CorruptionError(file, position + HEADER_POSITION, "192 hex digits", repr(digits[:24]))
+    if mistake is Mistake.SPELLING:
+        expected = "lower-case hex digits and zeros where nothing is defined"
+        return CorruptionError(file, position + HEADER_POSITION, expected, repr(digits))
+    header = BatchHeader._make(PACKING.unpack(unhexlify(digits)))
+    if mistake < Mistake.SPELLING:
+        return CorruptionError(file, position + HEADER_POSITION, *_header_mistake(mistake, header))
+    if mistake is Mistake.LENGTH:
+        return CorruptionError(file, position, f"{header.size_bytes} bytes", f"{len(view)} bytes")
+    if mistake is Mistake.CRC:
+        crc = crc32c_with_gap(view, CRC_POSITION)
+        return CorruptionError(file, position, f"CRC-32C {header.crc:08x}", f"{crc:08x}")
+    if mistake is Mistake.FIXED:
+        place = next(start for start, end in layout.FIXED if view[start:end] != layout.TEMPLATE[start:end])
+        return CorruptionError(file, position + place, "the fixed layout of a batch message", "another layout")
+    return CorruptionError(file, position, *_layout_mistake(mistake, view, header))
+
+
+def _header_mistake(mistake: Mistake, header: BatchHeader) -> tuple[str, str]:
+    if mistake is Mistake.VERSION:
+        return f"header version {HEADER_VERSION}", str(header.version)
+    if mistake is Mistake.FLAGS:
+        return "flags that this version knows", hex(header.flags)
+    if mistake is Mistake.SIZE:
+        return f"a size below {limits.BATCH_BYTES_MAX} in steps of 8", str(header.size_bytes)
+    if mistake is Mistake.COUNT:
+        return f"1 to {limits.BATCH_ROWS_MAX} rows", str(header.count)
+    if mistake is Mistake.OFFSETS:
+        return f"room for {header.count} offsets", f"{header.base_offset} to {header.end_offset}"
+    assert mistake is Mistake.TIMESTAMPS, mistake
+    return "timestamps in order", f"{header.min_timestamp_us} to {header.max_timestamp_us}"
+
+
+def _layout_mistake(mistake: Mistake, view: memoryview, header: BatchHeader) -> tuple[str, str]:
     (body_bytes,) = layout.INT64.unpack_from(view, layout.BODY_LENGTH_POSITION)
     (rows,) = layout.INT64.unpack_from(view, layout.ROWS_POSITION)
     nodes = layout.NODES.unpack_from(view, layout.NODES_POSITION)
-    if body_bytes != header.size_bytes - layout.BODY_POSITION or rows != count or nodes[::2] != (count,) * 6:
-        return f"a body of {count} rows as the header says", f"{rows} rows in {body_bytes} bytes, nodes {nodes}"
-    nulls = nodes[1::2]
-    if nulls[:3] != (0, 0, 0) or not all(0 <= null <= count for null in nulls):
-        return "null counts between 0 and the rows, none for offset, timestamp and subject", str(nulls)
-    wanted: list[int | None] = [0, 8 * count, 0, 8 * count]
-    for null in nulls[2:]:
-        wanted += ((count + 7) // 8 if null else 0, 4 * (count + 1), None)
-    position = 0
+    if mistake is Mistake.ROWS:
+        return f"a body of {header.count} rows as the header says", f"{rows} rows in {body_bytes} bytes, nodes {nodes}"
+    if mistake is Mistake.NULLS:
+        return "null counts between 0 and the rows, none for offset, timestamp and subject", str(nodes[1::2])
     places = layout.BUFFERS.unpack_from(view, layout.BUFFERS_POSITION)
-    for begin, size, exact in zip(places[::2], places[1::2], wanted, strict=True):
-        if begin != position or not 0 <= size <= body_bytes - position or exact not in (None, size):
-            wanted_size = "at most the rest" if exact is None else f"{exact} bytes"
-            return f"a buffer at {position}, {wanted_size}", f"{size} bytes at {begin}"
-        position += layout.padded(size)
-    if position != body_bytes:
-        return f"buffers that fill {body_bytes} bytes", f"{position} bytes"
-    return None
+    sizes = tuple(zip(places[::2], places[1::2], strict=True))
+    if mistake is Mistake.FILLING:
+        return f"buffers that fill {body_bytes} bytes", f"(position, bytes) {sizes}"
+    assert mistake is Mistake.PLACES, mistake
+    return "a buffer at the end of the one before it, as large as the rows want it", f"(position, bytes) {sizes}"
 
 
 def buffers(data: Buffer) -> list[memoryview]:
@@ -316,5 +308,21 @@ def _from_arrow(column: pa.Array) -> VarColumn:
     return VarColumn(column.null_count, validity, offsets_view, data_view)
 
 
-_PREFIX = layout.TEMPLATE[:HEADER_POSITION]
-_AFTER_BODY_LENGTH = layout.BODY_LENGTH_POSITION + 8
+LAYOUT = Layout(
+    template=layout.TEMPLATE,
+    body_length_position=layout.BODY_LENGTH_POSITION,
+    header_position=HEADER_POSITION,
+    header_packing=PACKING,
+    rows_position=layout.ROWS_POSITION,
+    nodes_position=layout.NODES_POSITION,
+    buffers_position=layout.BUFFERS_POSITION,
+    header_version=HEADER_VERSION,
+    known_flags=KNOWN_FLAGS,
+    rows_max=limits.BATCH_ROWS_MAX,
+    size_bytes_max=limits.BATCH_BYTES_MAX,
+    crc_with_gap=crc32c_with_gap,
+    crc_position=CRC_POSITION,
+)
+"""Where the checks find what."""
+
+_CHECKER = Checker(LAYOUT)

@@ -1,0 +1,213 @@
+"""Check the metadata of a batch message: 720 bytes, of which most are the same in every one.
+
+Rules: what is wrong is a number of Mistake; whoever asked puts it into words. Nothing is read that is not known to be
+there, and no number of the message is used before it is bounded.
+
+Theory: where what lies is `batch.layout`'s to say, and told to a Checker once. All metadata are looked at in one
+immutable copy, so that nobody changes them between two looks.
+"""
+
+from __future__ import annotations
+
+import struct
+from binascii import unhexlify
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+try:
+    import cython
+except ImportError:
+    from penstock.hot import cython
+
+from penstock.hot import load
+
+_int = int
+
+_SIZE = 2  # where a header's fields are
+_CRC = 3
+_COUNT = 4
+
+_INT64_MAX = 2**63 - 1
+_COLUMNS = 6
+_BUFFERS = 16
+_BUFFERS_OF_NUMBERS = 4  # two columns of numbers come first: validity and numbers of each
+_NEVER_NULL = 3  # so many columns, the first ones
+
+
+class Mistake(IntEnum):
+    """What can be wrong, in the order in which it is looked for."""
+
+    TOO_SHORT = 1
+    PREFIX = 2
+    DIGITS = 3
+    VERSION = 4
+    FLAGS = 5
+    SIZE = 6
+    COUNT = 7
+    OFFSETS = 8
+    TIMESTAMPS = 9
+    SPELLING = 10
+    LENGTH = 11
+    CRC = 12
+    FIXED = 13
+    ROWS = 14
+    NULLS = 15
+    PLACES = 16
+    FILLING = 17
+
+
+class Layout(NamedTuple):
+    """What `batch.layout` and `batch.header` say, and the limits."""
+
+    template: bytes
+    body_length_position: int
+    header_position: int
+    header_packing: struct.Struct  # before it is written as hex digits
+    rows_position: int
+    nodes_position: int
+    buffers_position: int
+    header_version: int
+    known_flags: int
+    rows_max: int
+    size_bytes_max: int
+    crc_with_gap: Callable[[memoryview, int], int]
+    crc_position: int
+
+
+class Checker:
+    """All checks of metadata; it keeps nothing of what it checks."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._packing = layout.header_packing
+        self._template = layout.template
+        self._body_length_position = layout.body_length_position
+        self._header_position = layout.header_position
+        self._prefix_bytes = layout.header_position + 2 * layout.header_packing.size
+        self._rows_position = layout.rows_position
+        self._nodes_position = layout.nodes_position
+        self._buffers_position = layout.buffers_position
+        self._body_position = len(layout.template)
+        self._header_version = layout.header_version
+        self._known_flags = layout.known_flags
+        self._rows_max = layout.rows_max
+        self._size_bytes_max = layout.size_bytes_max
+        self._crc_with_gap = layout.crc_with_gap
+        self._crc_position = layout.crc_position
+
+    def header(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
+        """The fields of the header of the message that `data` begins with, or the Mistake in its first bytes."""
+        prefix = bytes(data[: self._prefix_bytes])
+        return self._fields(prefix) if len(prefix) == self._prefix_bytes else Mistake.TOO_SHORT
+
+    def message(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
+        """The fields of the header of the whole message `data`, or the Mistake in its metadata or its checksum."""
+        view = memoryview(data)
+        metadata = bytes(view[: self._body_position])
+        if len(metadata) < self._prefix_bytes:
+            return Mistake.TOO_SHORT
+        fields = self._fields(metadata)
+        if not isinstance(fields, tuple):
+            return fields
+        size_bytes = fields[_SIZE]
+        if len(view) != size_bytes:
+            return Mistake.LENGTH
+        if self._crc_with_gap(view, self._crc_position) != fields[_CRC]:
+            return Mistake.CRC
+        mistake = self._layout_mistake(metadata, fields[_COUNT], size_bytes - self._body_position)
+        return mistake or fields
+
+    def _fields(self, text: bytes) -> tuple[Any, ...] | int:
+        """From the first `_prefix_bytes` of a message."""
+        begin = self._header_position
+        template = self._template
+        if not load.same(text, template, 0, self._body_length_position):
+            return Mistake.PREFIX
+        if not load.same(text, template, self._body_length_position + 8, begin):
+            return Mistake.PREFIX
+        spelling = load.hex_spelling(text, begin, self._prefix_bytes)
+        if spelling == 0:
+            return Mistake.DIGITS
+        if cython.compiled:
+            version = load.hex_number(text, begin, 2)
+            flags = load.hex_number(text, begin + 2, 4)
+            size_bytes = load.hex_number(text, begin + 8, 8)
+            crc = load.hex_number(text, begin + 16, 8)
+            count = load.hex_number(text, begin + 24, 8)
+            leader_epoch = load.hex_number(text, begin + 32, 8)
+            base_offset = load.hex_number(text, begin + 40, 16)
+            end_offset = load.hex_number(text, begin + 56, 16)
+            min_timestamp_us = load.hex_number(text, begin + 72, 16)
+            max_timestamp_us = load.hex_number(text, begin + 88, 16)
+            producer_id = load.hex_number(text, begin + 104, 16)
+            producer_epoch = load.hex_number(text, begin + 120, 8)
+            producer_sequence = load.hex_number(text, begin + 128, 16)
+            run_id = unhexlify(text[begin + 144 : begin + 176])
+        else:
+            (
+                version, flags, size_bytes, crc, count, leader_epoch, base_offset, end_offset, min_timestamp_us,
+                max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id,
+            ) = self._packing.unpack(unhexlify(text[begin : self._prefix_bytes]))  # fmt: skip
+        if version != self._header_version:
+            return Mistake.VERSION
+        if flags & ~self._known_flags:
+            return Mistake.FLAGS
+        if size_bytes <= self._body_position or size_bytes > self._size_bytes_max or size_bytes & 7:
+            return Mistake.SIZE
+        if count == 0 or count > self._rows_max:
+            return Mistake.COUNT
+        if end_offset > _INT64_MAX or base_offset > end_offset or end_offset - base_offset < count:
+            return Mistake.OFFSETS
+        if min_timestamp_us > max_timestamp_us:
+            return Mistake.TIMESTAMPS
+        # One header, one spelling: no checksum covers the checksum's own digits, and what is reserved is not ignored.
+        if spelling == 1 or not load.same(text, template, begin + 6, begin + 8):
+            return Mistake.SPELLING
+        if not load.same(text, template, begin + 176, begin + 192):
+            return Mistake.SPELLING
+        return (
+            version, flags, size_bytes, crc, count, leader_epoch, base_offset, end_offset, min_timestamp_us,
+            max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id,
+        )  # fmt: skip
+
+    def _layout_mistake(self, text: bytes, count: _int, body_bytes: _int) -> int:
+        """From all metadata of a message; `count` and `body_bytes` are the header's. 0 if all is well."""
+        template = self._template
+        if not load.same(text, template, self._prefix_bytes, self._rows_position):
+            return Mistake.FIXED
+        if not load.same(text, template, self._rows_position + 8, self._nodes_position):
+            return Mistake.FIXED
+        if not load.same(text, template, self._nodes_position + 16 * _COLUMNS, self._buffers_position):
+            return Mistake.FIXED
+        if load.int64s(text, self._body_length_position, 1)[0] != body_bytes:
+            return Mistake.ROWS
+        if load.int64s(text, self._rows_position, 1)[0] != count:
+            return Mistake.ROWS
+        nodes = load.int64s(text, self._nodes_position, 2 * _COLUMNS)
+        for column in range(_COLUMNS):
+            if nodes[2 * column] != count:
+                return Mistake.ROWS
+        for column in range(_COLUMNS):
+            nulls = nodes[2 * column + 1]
+            if nulls < 0 or nulls > (count if column >= _NEVER_NULL else 0):
+                return Mistake.NULLS
+        places = load.int64s(text, self._buffers_position, 2 * _BUFFERS)
+        position = 0
+        for number in range(_BUFFERS):
+            size = places[2 * number + 1]
+            if places[2 * number] != position or size < 0 or size > body_bytes - position:
+                return Mistake.PLACES
+            if number < _BUFFERS_OF_NUMBERS:
+                exact = 8 * count if number & 1 else 0
+            else:
+                column = (number + 2) // 3
+                kind = (number - _BUFFERS_OF_NUMBERS) % 3
+                exact = -1
+                if kind == 0:
+                    exact = (count + 7) // 8 if nodes[2 * column + 1] else 0
+                elif kind == 1:
+                    exact = 4 * (count + 1)
+            if exact >= 0 and size != exact:
+                return Mistake.PLACES
+            position += (size + 7) & ~7
+        return 0 if position == body_bytes else Mistake.FILLING
