@@ -59,6 +59,30 @@ def test_any_split_gives_the_same_frames(frames: list[Frame], cuts: list[int]) -
     assert not decoder.in_frame
 
 
+@given(FRAMES, CUTS, st.lists(st.booleans(), min_size=1, max_size=5))
+def test_what_is_read_straight_into_its_place_gives_the_same_frames(
+    frames: list[Frame], cuts: list[int], copied: list[bool]
+) -> None:
+    decoder = FrameDecoder(10**6)
+    data = b"".join(map(encoded, frames))
+    out, position, turn = [], 0, 0
+    while position < len(data):
+        cut = cuts[turn % len(cuts)]
+        if copied[turn % len(copied)]:
+            decoder.receive(data[position : position + cut])
+        else:
+            place = decoder.buffer()
+            piece = data[position : position + min(cut, len(place))]
+            cut = len(piece)
+            place[:cut] = piece
+            decoder.received(cut)
+        position += cut
+        turn += 1
+        out += all_frames(decoder)
+    assert out == frames
+    assert not decoder.in_frame
+
+
 @given(st.binary(max_size=2_000), CUTS, st.integers(12, 500))
 def test_hostile_bytes_give_frames_within_the_limit_or_one_lasting_error(
     data: bytes, cuts: list[int], limit: int

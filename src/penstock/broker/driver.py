@@ -33,6 +33,7 @@ _log = logging.getLogger("penstock.broker")
 
 _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
+_NEVER_US = 2**63
 
 
 def wall_clock() -> Now:
@@ -65,6 +66,7 @@ class Driver:
         self._embedded_nats = embedded_nats
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_us = _NEVER_US  # when it is due
         self._next_sweep_us = 0
         self._barriers: dict[int, int] = {}  # the link's token → the node's
         self._reading_paused = False
@@ -150,7 +152,7 @@ class Driver:
 
     def carry_out(self) -> None:
         """Do all that the node has decided."""
-        while step := self._node.take():
+        while (step := self._node.take()) is not None:
             self.do(step)
         self._set_timer()
 
@@ -254,14 +256,17 @@ class Driver:
             self.link.resume_reading()
 
     def _set_timer(self) -> None:
-        if self._stopped:
+        wake_us = min(self._node.next_wake_us, self._next_sweep_us)
+        # One that is set for earlier stays, and sets the next when it comes: a batch needs no timer of its own.
+        if wake_us >= self._timer_us or self._stopped:
             return
         if self._timer is not None:
             self._timer.cancel()
-        wait_us = max(_TIMER_US_MIN, min(self._node.next_wake_us, self._next_sweep_us) - self.elapsed_us())
-        self._timer = self._loop.call_later(wait_us / 1e6, self._tick)
+        self._timer_us = wake_us
+        self._timer = self._loop.call_later(max(_TIMER_US_MIN, wake_us - self.elapsed_us()) / 1e6, self._tick)
 
     def _tick(self) -> None:
+        self._timer_us = _NEVER_US
         now = self._clock()
         self._node.tick(now)
         if now.elapsed_us >= self._next_sweep_us:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
@@ -88,6 +89,10 @@ class ConnectFailed:
 LinkEvent = (
     LinkUp | LinkDown | ConnectFailed | BarrierReached | SubscriptionRefused | ServerComplaint | LameDuck | InfoChanged
 )
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class NatsLink:
@@ -289,9 +294,6 @@ class NatsLink:
         if not task.cancelled():
             task.result()
 
-    def _now_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
     async def _connect_and_serve(self, server: NatsServer) -> int:
         """Connect to `server` and stay until the connection ends; returns how many ms the link was up."""
         kind, reason = ErrorKind.OTHER, "stopped"
@@ -324,10 +326,10 @@ class NatsLink:
             authentication=self._credentials.authentication(server),
             tls_wanted=server.tls or bool(self._tls),
             ping_interval_ms=self._timing.ping_interval_ms,
-            now_ms=self._now_ms(),
+            now_ms=_now_ms(),
         )
         calls = AttemptCalls(self._on_groups, self._session_event, self._writable_changed)
-        return NatsAttempt(server, session, calls, self._now_ms)
+        return NatsAttempt(server, session, calls, _now_ms)
 
     async def _close(self, attempt: NatsAttempt) -> None:
         attempt.connection.close()  # after what waits to be written
@@ -350,16 +352,16 @@ class NatsLink:
         self._tokens.clear()
         self._up.clear()
         self._pauses.discard(_WRITING)
-        return 0 if up_ms is None else self._now_ms() - up_ms
+        return 0 if up_ms is None else _now_ms() - up_ms
 
     def _proven_us(self, attempt: NatsAttempt) -> int:
         # One more millisecond, because both times are rounded.
-        return self._clock_us() - 1000 * (self._now_ms() - attempt.session.proven_ms + 1)
+        return self._clock_us() - 1000 * (_now_ms() - attempt.session.proven_ms + 1)
 
     def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, *, was_ready: bool) -> None:
         if not self._stopping.is_set():
             self._last_failure = f"{server}: {reason}"
-            if (line := self._failures.line(server, reason, self._now_ms())) is not None:
+            if (line := self._failures.line(server, reason, _now_ms())) is not None:
                 _log.warning("%s", line)
         if was_ready:
             self._on_event(LinkDown(self._clock_us(), self._gap_start_us, server, kind, reason))
@@ -395,7 +397,7 @@ class NatsLink:
 
     def _confirmed(self) -> None:
         assert self._attempt is not None
-        self._attempt_up_ms = self._now_ms()
+        self._attempt_up_ms = _now_ms()
         gap_start_us, self._gap_start_us = self._gap_start_us, None
         self._up.set()
         self._failures.over()

@@ -24,8 +24,7 @@ from penstock.client.values import Message
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SMALL_BATCH_ROWS = 4_096
-_SMALL_BATCH_BYTES = 1 * limits.MIB
+_SMALL_BATCH_BYTES = 128 * limits.KIB  # from here on it costs less to hand a batch over than to copy it
 
 
 class Range(NamedTuple):
@@ -112,7 +111,7 @@ def coalesce(sized: Iterable[tuple[pa.RecordBatch, int]], rows_max: int) -> Iter
         ):
             yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
             waiting, waiting_rows, waiting_bytes = [], 0, 0
-        if batch.num_rows <= min(rows_max, _SMALL_BATCH_ROWS) and size <= _SMALL_BATCH_BYTES:
+        if batch.num_rows <= rows_max and size <= _SMALL_BATCH_BYTES:
             if batch.num_rows:
                 waiting.append(batch)
                 waiting_rows += batch.num_rows

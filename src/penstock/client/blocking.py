@@ -16,7 +16,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import weakref
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -26,6 +26,7 @@ from penstock.client import aio, connecting
 from penstock.client.batches import messages_of
 from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
 from penstock.client.publish_format import Ack, Acked, Value
+from penstock.client.reading import Reader
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
 from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName
 from penstock.messages import StatusResponse, StreamInfo
@@ -168,17 +169,8 @@ class Client:
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
-        return self._iterate(
-            self._client.read(
-                stream,
-                start,
-                end=end,
-                follow=follow,
-                batch_rows_max=batch_rows_max,
-                columns=columns,
-                timeout=timeout,
-            )
-        )
+        wanted = (stream, start, end, follow, batch_rows_max, columns, timeout)
+        return self._iterate(_answers(lambda: self._client._reader(*wanted)))  # noqa: SLF001 (the same client's face)
 
     def messages(
         self,
@@ -190,7 +182,6 @@ class Client:
         timeout: float = 10.0,
     ) -> Generator[Message, None, None]:
         """As `read`, one `Message` at a time."""
-        # Batches cross the threads, not messages: one hop for thousands of them.
         for batch in self.read(stream, start, end=end, follow=follow, timeout=timeout):
             yield from messages_of(batch)
 
@@ -333,19 +324,27 @@ class Client:
         """
         return self._thread.run(self._client.append(stream, data, timeout=timeout))
 
-    def _iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    def _iterate(self, source: AsyncGenerator[Iterator[T], None]) -> Generator[T, None, None]:
+        # Whole answers cross the threads: one hop for thousands of messages. What they hold is checked on this side,
+        # mostly without the interpreter's lock, so that the loop receives the next one meanwhile.
         thread = self._thread
         try:
             while True:
-                item = thread.run(_next(source))
-                if isinstance(item, _End):
+                items = thread.run(_next(source))
+                if isinstance(items, _End):
                     return
-                yield item
+                yield from items
         finally:
             # Also when the garbage collector ends us, on whichever thread it runs: never wait here.
             if thread.is_running:
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                     thread.loop.call_soon_threadsafe(_close_soon, source)
+
+
+async def _answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
+    async with await begin() as reader:
+        while (found := await reader.next_batches()) is not None:
+            yield found
 
 
 async def _close_client(client: aio.Client) -> None:

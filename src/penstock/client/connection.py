@@ -49,7 +49,7 @@ def parse_server(server: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """See the module. Made by `open_connection`."""
 
     def __init__(self, session: Session, server: str) -> None:
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         """Return once the socket is given back."""
         await asyncio.shield(self._gone)
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection is there."""
@@ -132,9 +132,13 @@ class Connection(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: where to put bytes."""
+        return self._session.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
         """asyncio: bytes have come."""
-        for event in self._session.receive(data, self._loop.time()):
+        for event in self._session.received(nbytes, self._loop.time()):
             self._handle(event)
         self._wake_slot_waiters()
 

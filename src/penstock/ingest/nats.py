@@ -269,6 +269,8 @@ class NatsSession:
 
     def take_output(self) -> bytes:
         """The bytes to write to the connection, once."""
+        if not self._output:
+            return b""
         output = bytes(self._output)
         self._output.clear()
         return output

@@ -154,9 +154,9 @@ class Node:
         self._listening.stop(now)
         return self._outbox.take()
 
-    def take(self) -> Step:
-        """What the driver must do now."""
-        return self._outbox.take()
+    def take(self) -> Step | None:
+        """What the driver must do now; None if there is nothing."""
+        return self._outbox.take() if self._outbox.step else None
 
     # NATS
 
@@ -222,8 +222,11 @@ class Node:
     @property
     def next_wake_us(self) -> int:
         """When `tick` has something to do, at the latest."""
-        deadlines = (self._fetches.next_deadline_us, self._streams.next_deadline_us, self._next_tick_us)
-        return min(deadline for deadline in deadlines if deadline is not None)
+        wake_us = self._next_tick_us
+        for deadline_us in (self._fetches.next_deadline_us, self._streams.next_deadline_us):
+            if deadline_us is not None and deadline_us < wake_us:
+                wake_us = deadline_us
+        return wake_us
 
     # Requests
 

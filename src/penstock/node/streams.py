@@ -317,6 +317,8 @@ class Streams:
     @property
     def next_deadline_us(self) -> int | None:
         """When `expire` has something to do, at the latest."""
+        if not self._creations:  # as nearly always, and it is asked with every batch
+            return None
         return min(
             (creation.deadline_us for creations in self._creations.values() for creation in creations), default=None
         )

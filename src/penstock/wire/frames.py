@@ -1,8 +1,9 @@
 """Frames: what a connection carries, both ways.
 
-Rules: a length is checked before a byte of it is kept. A frame's raw part is copied once at most, and handed out so
-that pyarrow can lie on it. The caller takes all frames (`next_frame` until None) after each `receive`; so the decoder
-holds one unfinished frame and what one read delivered, and no more.
+Rules: a length is checked before a byte of it is kept. A large raw part lies in memory of its own, which is given when
+its first read is about to come and all of its size is known and bounded; whoever reads into `buffer` puts it there
+without a copy. It is handed out so that pyarrow can lie on it. The caller takes all frames (`next_frame` until None)
+after each `receive` or `received`; so the decoder holds one unfinished frame and what one read delivered, and no more.
 
 All numbers little-endian:
 
@@ -18,6 +19,7 @@ All numbers little-endian:
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -33,6 +35,8 @@ CORRELATION_ID_END = 2**32
 
 _OWN_MEMORY_BYTES_MIN = 32 * limits.KIB
 """A raw part from here on is gathered in memory of its own; a smaller one is copied out of what was read."""
+_READ_BYTES = 64 * limits.KIB
+"""One read that begins with a head: what it brings of a large raw part is copied."""
 
 
 class Frame(NamedTuple):
@@ -56,22 +60,32 @@ class FrameDecoder:
 
     `frame_bytes_max` bounds what follows a frame's length field, `body_bytes_max` its body; both may be raised between
     two frames (after the hello). A refused frame leaves the decoder unusable: it repeats its error for ever.
+    `allocate` gives the memory of a large raw part; what it holds at first does not matter.
     """
 
-    def __init__(self, frame_bytes_max: int, body_bytes_max: int | None = None) -> None:
+    def __init__(
+        self,
+        frame_bytes_max: int,
+        body_bytes_max: int | None = None,
+        *,
+        allocate: Callable[[int], bytearray | memoryview] = bytearray,
+    ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.body_bytes_max = frame_bytes_max if body_bytes_max is None else body_bytes_max
+        self._allocate = allocate
         self._buffer = bytearray()
         self._position = 0  # what lies before it is taken
-        self._unfinished: Frame | None = None  # its raw part grows in _raw
-        self._raw = bytearray()
-        self._raw_missing_bytes = 0
+        self._unfinished: Frame | None = None  # its raw part has begun
+        self._raw: memoryview | None = None  # its own memory, once that is given
+        self._raw_bytes = 0
+        self._raw_filled_bytes = 0
+        self._read_buffer: memoryview | None = None
         self._error: RemoteError | None = None
 
     @property
     def buffered_bytes(self) -> int:
         """How many bytes wait for the rest of their frame, or to be taken."""
-        return len(self._buffer) - self._position + len(self._raw)
+        return len(self._buffer) - self._position + self._raw_filled_bytes
 
     @property
     def in_frame(self) -> bool:
@@ -81,22 +95,40 @@ class FrameDecoder:
     @property
     def missing_bytes(self) -> int | None:
         """How many bytes the frame that has begun still needs; None before its length is known."""
-        if self._unfinished is not None:
-            return self._raw_missing_bytes - (len(self._buffer) - self._position)
         available = len(self._buffer) - self._position
+        if self._unfinished is not None:
+            return self._raw_bytes - self._raw_filled_bytes - available
         if available < _LENGTH_BYTES:
             return None
         frame_bytes = int.from_bytes(self._buffer[self._position : self._position + _LENGTH_BYTES], "little")
         return _LENGTH_BYTES + frame_bytes - available
 
+    def buffer(self) -> memoryview:
+        """Where the next read may put its bytes, one at least; then say how many they were (`received`)."""
+        if self._unfinished is not None and self._error is None:
+            return self._own_memory()[self._raw_filled_bytes :]
+        if self._read_buffer is None:
+            self._read_buffer = memoryview(bytearray(_READ_BYTES))
+        return self._read_buffer
+
+    def received(self, count: int) -> None:
+        """The first `count` bytes of what `buffer` gave last are there."""
+        if self._unfinished is not None and self._error is None:
+            self._raw_filled_bytes += count
+            assert self._raw_filled_bytes <= self._raw_bytes
+        else:
+            assert self._read_buffer is not None
+            self.receive(self._read_buffer[:count])
+
     def receive(self, data: Buffer) -> None:
         """Take what one read delivered; `data` is copied."""
         if self._error is not None:
             return
-        if self._unfinished is not None and self._position == len(self._buffer):
-            taken = memoryview(data)[: self._raw_missing_bytes]
-            self._raw += taken
-            self._raw_missing_bytes -= len(taken)
+        if self._unfinished is not None:
+            raw = self._own_memory()
+            taken = memoryview(data)[: self._raw_bytes - self._raw_filled_bytes]
+            raw[self._raw_filled_bytes : self._raw_filled_bytes + len(taken)] = taken
+            self._raw_filled_bytes += len(taken)
             data = memoryview(data)[len(taken) :]
         if self._position:
             del self._buffer[: self._position]
@@ -108,7 +140,7 @@ class FrameDecoder:
         if self._error is not None:
             raise self._error
         if self._unfinished is not None:
-            return self._continue_raw()
+            return self._finished()
         available = len(self._buffer) - self._position
         if available < HEAD_BYTES:
             if available >= _LENGTH_BYTES:
@@ -127,25 +159,30 @@ class FrameDecoder:
         if own_memory:
             self._position = raw_start
             self._unfinished = Frame(api, version, correlation_id, body, b"")
-            self._raw_missing_bytes = raw_bytes
-            return self._continue_raw()
+            self._raw_bytes = raw_bytes
+            return self._finished()
         self._position = raw_start + raw_bytes
         return Frame(api, version, correlation_id, body, bytes(memoryview(self._buffer)[raw_start : self._position]))
 
-    def _continue_raw(self) -> Frame | None:
-        assert self._unfinished is not None
-        if self._raw_missing_bytes:
+    def _own_memory(self) -> memoryview:
+        """The memory of the raw part that has begun, with all in it that has come."""
+        if self._raw is None:
+            self._raw = memoryview(self._allocate(self._raw_bytes)).cast("B")
             with memoryview(self._buffer) as view:
-                taken = view[self._position : self._position + self._raw_missing_bytes]
-                self._raw += taken
+                taken = view[self._position : self._position + self._raw_bytes]
+                self._raw[: len(taken)] = taken
                 self._position += len(taken)
-                self._raw_missing_bytes -= len(taken)
+                self._raw_filled_bytes = len(taken)
                 taken.release()
-        if self._raw_missing_bytes:
+        return self._raw
+
+    def _finished(self) -> Frame | None:
+        assert self._unfinished is not None
+        if self._raw_filled_bytes + len(self._buffer) - self._position < self._raw_bytes:
             return None
-        frame = self._unfinished._replace(raw=memoryview(self._raw).toreadonly())
-        self._unfinished = None
-        self._raw = bytearray()
+        frame = self._unfinished._replace(raw=self._own_memory().toreadonly())
+        self._unfinished = self._raw = None
+        self._raw_bytes = self._raw_filled_bytes = 0
         return frame
 
     def _check_frame_bytes(self, frame_bytes: int) -> None:

@@ -60,6 +60,27 @@ def test_answers_find_their_requests_in_any_order_and_any_pieces() -> None:
     assert session.in_flight == 0
 
 
+def test_a_large_answer_is_read_into_its_own_place() -> None:
+    session = ready()
+    number, _ = session.request(FETCH, 1.0, NEVER_S)
+    raw = bytes(range(256)) * 4096
+    data = fetched(number, raw)
+    events = []
+    reads = 0
+    while data:
+        place = session.buffer()
+        taken = data[: len(place)]
+        place[: len(taken)] = taken
+        events += session.received(len(taken), 2.0)
+        data = data[len(taken) :]
+        reads += 1
+    assert events == [Answered(number, FETCHED, raw)]
+    assert reads == 2
+    session.closed(RemoteError(ErrorCode.STOPPING, "over"))
+    session.buffer()[:1] = b"x"
+    assert session.received(1, 2.0) == []
+
+
 def test_a_refusal_has_the_class_of_its_code() -> None:
     session = ready()
     number, _ = session.request(FETCH, 1.0, NEVER_S)

@@ -85,6 +85,34 @@ def test_a_large_raw_part_is_handed_over_without_copying_and_arrow_can_lie_on_it
     assert bytes(frame.raw) == raw
 
 
+def test_a_large_raw_part_is_read_into_the_memory_that_is_handed_over() -> None:
+    given: list[bytearray] = []
+
+    def allocate(size: int) -> bytearray:
+        given.append(bytearray(b"?" * size))
+        return given[-1]
+
+    raw = bytes(range(256)) * 1024
+    decoder = FrameDecoder(2**20, allocate=allocate)
+    decoder.receive(encode_head(7, 1, 1, b"x", len(raw)) + raw[:10])
+    assert decoder.next_frame() is None
+    assert given == []  # no memory for what may never come
+    assert decoder.missing_bytes == len(raw) - 10
+    place = decoder.buffer()
+    assert len(place) == len(raw) - 10  # never into what comes behind it
+    place[:] = raw[10:]
+    decoder.received(len(place) - 1)
+    assert decoder.next_frame() is None
+    assert (decoder.buffered_bytes, decoder.missing_bytes) == (len(raw) - 1, 1)
+    assert len(decoder.buffer()) == 1
+    decoder.received(1)
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert frame.raw == raw
+    given[0][0] = 1
+    assert frame.raw[0] == 1  # the very memory
+
+
 def test_time_to_receive_grows_with_the_bytes_and_not_with_their_square() -> None:
     def seconds(megabytes: int) -> float:
         raw_bytes = megabytes * 2**20
