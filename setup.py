@@ -30,11 +30,12 @@ COMPILED = (
     "penstock.hot.columns",
     "penstock.hot.crc",
     "penstock.hot.message",
+    "penstock.hot.row_objects",
     "penstock.hot.scan",
 )
 """Every module that is compiled."""
 
-WRITTEN_TWICE = ("penstock.hot.cython", "penstock.hot.load")
+WRITTEN_TWICE = ("penstock.hot.cython", "penstock.hot.load", "penstock.hot.objects")
 """What stays plain: it stands in for what compiled modules take from Cython, or from the `.pxd` of the same name."""
 
 ROOT = Path(__file__).resolve().parent

@@ -93,9 +93,18 @@ def _values() -> Iterator[str]:
             continue
         fields = getattr(value, "_fields", None) or getattr(value, "__struct_fields__", None)
         if fields is None:
-            fields = [one for one in (*getattr(value, "__slots__", ()), *vars(value)) if not one.startswith("_")]
+            fields = list(_attributes(value))
         listed = ", ".join(f"`{field}`" for field in dict.fromkeys(fields))
         yield f"### {name}\n\n{_text(value)}\n\n{listed}"
+
+
+def _attributes(kind: type) -> Iterator[str]:
+    """What its values hold and can tell; what they inherit from the hot path may be compiled, in any order."""
+    for one in reversed(kind.__mro__):
+        if one is not kind and not one.__module__.startswith("penstock."):
+            continue
+        own = [name for name in (*getattr(one, "__slots__", ()), *vars(one)) if not name.startswith("_")]
+        yield from own if one is kind else sorted(own)
 
 
 def _errors() -> Iterator[str]:

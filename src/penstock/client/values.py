@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from penstock.base import limits
+from penstock.hot.row_objects import Row
 from penstock.messages import StreamInfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -90,10 +91,10 @@ class Headers(Mapping[str, str]):
         return f"Headers({self._parsed()!r})"
 
 
-class Message:
+class Message(Row):
     """One stored message. `value` is None for a tombstone that came over the socket, and b"" for an empty payload."""
 
-    __slots__ = ("headers", "key", "offset", "subject", "timestamp_us", "value")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -109,7 +110,16 @@ class Message:
         self.subject = subject
         self.key = key
         self.value = value
-        self.headers = Headers(headers)
+        self.header_block = headers
+        self._parsed = None
+
+    @property
+    def headers(self) -> Headers:
+        """Its headers, which are parsed when they are first used."""
+        parsed: Headers | None = self._parsed
+        if parsed is None:
+            parsed = self._parsed = Headers(self.header_block)
+        return parsed
 
     @property
     def timestamp(self) -> datetime:
@@ -128,7 +138,7 @@ class Message:
         return hash(self._all())
 
     def _all(self) -> tuple[object, ...]:
-        return self.offset, self.timestamp_us, self.subject, self.key, self.value, self.headers.raw
+        return self.offset, self.timestamp_us, self.subject, self.key, self.value, self.header_block
 
     def __repr__(self) -> str:
         value = self.value
