@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, pairwise
 
+from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogConfig, LogView, Removal
@@ -58,6 +59,13 @@ def flush(log: Log) -> None:
     if task is not None:
         task.run()
         log.flushed(task)
+
+
+def save(log: Log) -> None:
+    """Flush all, and bring index and checkpoint up to date, as a driver has done a second later."""
+    flush(log)
+    log.tick(limits.CHECKPOINT_SYNC_INTERVAL_MS * 1_000)
+    flush(log)
 
 
 def retain(log: Log, now_us: int) -> Removal | None:

@@ -25,6 +25,8 @@ SEGMENT_BYTES_MAX = 16 * GIB
 # Log
 SCAN_READ_BYTES = 1 * MIB  # one read while a segment is scanned
 RESYNC_BYTES_MAX = 1 * GIB  # verified in vain in search of the next batch behind damage; false marks end there
+UNSAVED_FLUSHES_MAX = 64  # of a log, behind what its index and its checkpoint say: one in so many pays for them
+UNSAVED_BYTES_MAX = 8 * MIB  # the same, in bytes: a start after a crash scans so much
 CHECKPOINT_SYNC_INTERVAL_MS = 1_000  # an older checkpoint costs a longer scan at the next start, nothing else
 RETENTION_INTERVAL_MS = 1_000
 LINEAGE_ENTRIES_MAX = 10_000  # leaderships that began below log_start are forgotten beyond it

@@ -1,7 +1,8 @@
 """Checkpoint: how far the log is known to be on the disk, and where it starts.
 
-Rules: two slots are written in turn, so that one of them is whole whatever happens to the other. It is written after
-every flush, without a sync of its own: a lost checkpoint costs a longer scan at the next start, and nothing else.
+Rules: two slots are written in turn, so that one of them is whole whatever happens to the other. It is written once
+a second and after UNSAVED_FLUSHES_MAX flushes or UNSAVED_BYTES_MAX, mostly without a sync of its own: one that is old,
+or lost, costs a longer scan at the next start, and nothing else.
 Only a move of log_start is synced before anything is removed because of it. An empty, short or corrupt file is no
 checkpoint, and no reason not to start.
 

@@ -9,6 +9,7 @@ Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the cal
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from penstock.base import limits
@@ -69,6 +70,9 @@ class Log:
         self._checkpoint_dirty = False
         self._checkpoint_synced_us = self._retained_us = now_us
         self._checkpoint_due = False
+        self._saved_at = self._flushed_at  # as the checkpoint file says
+        self._unsaved_flushes = 0
+        self._saves = False  # the flush under way brings index and checkpoint up to date
         self._lineage = Lineage(vfs, directory, ())
         self._roll_at_us = _NEVER
         self._rebuilt_indexes = RebuiltIndexes()
@@ -258,15 +262,18 @@ class Log:
         if self._flush is not None or self._state is LogState.FENCED or active is None:
             return None
         has_bytes = self._log_end != self._flushed_end or bool(self._unflushed)
-        if not (has_bytes or self._names is not None or self._checkpoint_due):
+        saves = self._checkpoint_due or self._is_behind(active)
+        has_entries = saves and bool(active.places)
+        if not (has_bytes or has_entries or self._names is not None or self._checkpoint_due):
             return None
         dirty = [
             DirtyFile(one.file, *one.take_places(), sealed, has_news=sealed.end_offset > self._flushed_end)
             for one, sealed in self._unflushed
         ]
-        if has_bytes or self._names is not None:
+        if has_bytes or has_entries or self._names is not None:
             has_news = self._log_end > max(self._flushed_end, active.base_offset)
-            dirty.append(DirtyFile(active.file, *active.take_places(), None, has_news=has_news))
+            entries = active.take_places() if saves else (active.count, [])
+            dirty.append(DirtyFile(active.file, *entries, None, has_news=has_news))
         self._flush = Flush(
             self._vfs,
             tuple(dirty),
@@ -282,7 +289,17 @@ class Log:
         self._unflushed = []
         self._names = self._lineage_file = None
         self._checkpoint_due = False
+        self._saves = saves
         return self._flush
+
+    def _is_behind(self, active: ActiveSegment) -> bool:
+        """Whether a start after a crash would have more to scan than it should."""
+        segment_base, position = self._saved_at
+        return (
+            self._unsaved_flushes >= limits.UNSAVED_FLUSHES_MAX
+            or segment_base != active.base_offset
+            or active.size_bytes - position >= limits.UNSAVED_BYTES_MAX
+        )
 
     def flushed(self, flush: Flush) -> None:
         """`flush.run()` returned."""
@@ -297,11 +314,12 @@ class Log:
             if dirty.file.path in flush.indexed:
                 dirty.sealed.entries = None
         if moved:
-            try:
+            self._checkpoint_dirty = True
+            self._unsaved_flushes += 1
+        if moved and self._saves:
+            # If it fails, it lags behind: the next start scans a little more. A later flush writes it again.
+            with contextlib.suppress(OSError):
                 self._save_checkpoint()
-            except OSError:
-                # It lags behind: the next start scans a little more. The next flush writes it again.
-                return
 
     def flush_failed(self, flush: Flush, error: OSError) -> None:
         """`flush.run()` raised: what it was to flush may be lost, now or later. The log is fenced until a restart."""
@@ -352,9 +370,11 @@ class Log:
         self._checkpoint_synced_us = min(self._checkpoint_synced_us, now_us)
         self._retained_us = min(self._retained_us, now_us)
         if self._checkpoint_dirty and now_us - self._checkpoint_synced_us >= _CHECKPOINT_SYNC_INTERVAL_US:
-            self._checkpoint_due = True
-            self._checkpoint_dirty = False
             self._checkpoint_synced_us = now_us
+            with contextlib.suppress(OSError):  # the next time, then
+                self._save_checkpoint()
+                self._checkpoint_due = True
+                self._checkpoint_dirty = False
         active = self._active
         assert active is not None
         if active.count and now_us >= self._roll_at_us:
@@ -443,6 +463,7 @@ class Log:
         """
         assert self._flush is None, "a flush is under way"
         self._retention = None
+        self._unsaved_flushes = limits.UNSAVED_FLUSHES_MAX  # the index is to have all entries
         try:
             if (flush := self.flush()) is not None:
                 try:
@@ -475,6 +496,8 @@ class Log:
                 last_timestamp_us=self._last_timestamp_us,
             )
         )
+        self._saved_at = self._flushed_at
+        self._unsaved_flushes = 0
 
     def _open_lineage(self) -> None:
         found = lineages.read(self._vfs, self._directory)

@@ -99,6 +99,8 @@ class Flush:
                 raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", dirty.file.path)
 
     def _write_index(self, dirty: DirtyFile) -> bool:
+        if not dirty.places and dirty.sealed is None:
+            return False  # a later flush brings what it lacks
         try:
             if not dirty.file.has_its_name():
                 return False  # retention has taken the segment

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogState
@@ -13,7 +14,7 @@ from penstock.commitlog.files import segment_path
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write
-from tests.logs import DIRECTORY, Message, append, flush, open_log, read_batches, read_slices
+from tests.logs import DIRECTORY, Message, append, flush, open_log, read_batches, read_slices, save
 
 
 class Reads:
@@ -46,7 +47,7 @@ def test_a_start_after_a_crash_reads_what_was_not_flushed() -> None:
     disk = MemoryVfs()
     log = open_log(disk, WIDE)
     wanted = [message for number in range(50) for message in append(log, 2, number)]
-    flush(log)
+    save(log)
     flushed = log.size_bytes
     wanted += [message for number in range(50, 60) for message in append(log, 2, number)]
     reads = Reads(disk)
@@ -55,6 +56,39 @@ def test_a_start_after_a_crash_reads_what_was_not_flushed() -> None:
     # Once to verify, once to write it again.
     assert 2 * (log.size_bytes - flushed) <= reads.bytes < 2 * (log.size_bytes - flushed) + SCHEMA_BYTES + 2 * batch
     assert read_batches(again.view(), 0, 120) == wanted
+
+
+def test_one_flush_in_many_pays_for_the_next_start() -> None:
+    disk = MemoryVfs()
+    written: list[str] = []
+    vfs = FaultyVfs(disk, watcher=lambda one: written.append(one.path) if one.kind is Kind.WRITE else None)
+    log = open_log(vfs, WIDE)
+    written.clear()
+    wanted = append(log, 1)
+    flush(log)
+    assert set(written) == {segment_path(DIRECTORY, 0)}, "a lone message waits for neither index nor checkpoint"
+    for number in range(3 * limits.UNSAVED_FLUSHES_MAX):
+        wanted += append(log, 1)
+        flush(log)
+        if number % 10 == 0:
+            reads = Reads(disk.crash_clone(Keep.ALL))
+            again = open_log(reads.vfs, WIDE)
+            # Each batch that is not known to be flushed: once to verify, once to write it again.
+            batch_bytes = (log.size_bytes - SCHEMA_BYTES) // len(wanted) + 8
+            assert reads.bytes < 2 * batch_bytes * (limits.UNSAVED_FLUSHES_MAX + 2) + SCHEMA_BYTES
+            assert read_batches(again.view(), 0, len(wanted)) == wanted
+    others = [path for path in written if not path.endswith(".arrows")]
+    assert len(others) < 2 * len(wanted) // limits.UNSAVED_FLUSHES_MAX + 4, "the index and the checkpoint; one roll"
+
+
+def test_many_bytes_at_once_pay_for_the_next_start_as_well() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    append(log, 1, size_bytes=limits.UNSAVED_BYTES_MAX)
+    flush(log)
+    reads = Reads(disk.crash_clone(Keep.ALL))
+    assert open_log(reads.vfs, WIDE).log_end == 1
+    assert reads.bytes < limits.UNSAVED_BYTES_MAX * 3 // 2, "once, to see that the index belongs to it"
 
 
 @pytest.mark.parametrize("harm", ["middle flipped", "short", "last batch flipped", "of another segment"])
@@ -108,7 +142,7 @@ def damaged_log_with_a_tail() -> tuple[MemoryVfs, list[Message]]:
     disk = MemoryVfs()
     log = open_log(disk, WIDE)
     wanted = [message for _ in range(6) for message in append(log, 2)]
-    flush(log)
+    save(log)
     path = segment_path(DIRECTORY, 0)
     flip(disk, path, SCHEMA_BYTES + 1200)
     disk.open(path).sync()
