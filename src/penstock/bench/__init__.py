@@ -19,5 +19,11 @@ what can be said. CPU seconds of every process are taken beside the clock: they 
 | `responders`  | who acks at once and stores nothing: what the generator and NATS can do    |
 | `systems`     | the products, each in its variants: started, written, read back, stopped   |
 | `rounds`      | who is measured when; medians and ratios with their spread                 |
+| `histogram`   | latencies, and which percentiles of them may be said                       |
+| `schedule`    | what is published when, at a fixed rate                                    |
+| `timed_socket` | a connection to NATS that waits for the clock too                         |
+| `latency_…`   | the sender and the receivers of a latency run, and what its rounds say     |
+| `limits`      | what the machine itself can do                                             |
 | `report`      | results, facts of the machine: the JSON form                               |
+| `html`        | the same as a page, with `plots`, `svg` and `style`                        |
 """

@@ -123,7 +123,7 @@ def audit(buffer: bytes | bytearray, end: int) -> Audit:
     errors = [line for line in found.lines if line.startswith(b"-ERR")]
     acks = 0
     for delivery in found.deliveries:
-        if not delivery.headers and _is_ack(delivery.payload):
+        if is_ack(delivery):
             acks += 1
         else:
             errors.append(delivery.headers + delivery.payload)
@@ -133,9 +133,12 @@ def audit(buffer: bytes | bytearray, end: int) -> Audit:
     return Audit(acks, len(errors), first)
 
 
-def _is_ack(payload: bytes) -> bool:
+def is_ack(delivery: Delivery) -> bool:
+    """Whether this answer says that the message is stored; a status of NATS, or an error, does not."""
+    if delivery.headers:
+        return False
     try:
-        ack = _decoder.decode(payload)
+        ack = _decoder.decode(delivery.payload)
     except msgspec.DecodeError:
         return False
     return ack.error is None and ack.seq > 0

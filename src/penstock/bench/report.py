@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.bench.generator import Load
+from penstock.bench.latency_summary import LatencyComparison
 from penstock.bench.machine import Machine
 from penstock.bench.rounds import Measurement, Ratio, counted, ratio
 
@@ -88,6 +89,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     notes: tuple[str, ...] = (SHARED,)
     comparisons: list[Comparison] = []
+    latencies: list[LatencyComparison] = []
     limits: list[Limit] = []
     reach: list[Reach] = []
     format: int = FORMAT

@@ -1,0 +1,145 @@
+"""The receivers of `penstock bench latency`: processes of their own that note when each message is there to be used.
+
+Rules: the moment is taken as soon as the value is in the hands of the program, before it is looked at. Then every byte
+of it is touched (CRC-32C), as a consumer would. A receiver answers `ready` when it will miss nothing, and then what it
+received, when it has all messages or when its time is up.
+
+| product   | what is on the way from the log to the program                                              |
+|-----------|---------------------------------------------------------------------------------------------|
+| Penstock  | its asyncio client, following: long poll, `sendfile`, all checks, decoding into Arrow       |
+| JetStream | an ordered consumer (no acks, flow control, heartbeats), read from a raw socket             |
+
+So JetStream's figure holds no client library at all, and Penstock's the whole of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from array import array
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.bench.content import Content, Tally
+from penstock.bench.nats_socket import NatsSocket, inbox
+from penstock.bench.schedule import Plan, index_of
+from penstock.bench.timed_socket import TimedSocket
+from penstock.broker.settings import Address
+from penstock.client.aio import Client
+from penstock.client.connecting import connect
+
+READY = "ready"
+_HEARTBEAT_NS = 5_000_000_000  # as nats-py's ordered consumer
+
+
+class ReceiveTask(msgspec.Struct, frozen=True):
+    """Which messages are awaited, and where: `server` is Penstock's broker, or the nats-server with JetStream."""
+
+    server: Address
+    stream: str
+    plan: Plan
+    seconds_max: float  # for all of it
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What came of it. Times are of the monotonic clock; the list goes by message, 0 is never."""
+
+    arrived_ns: list[int]
+    content: Content
+    cpu_s: float
+
+
+class _Arrivals:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._arrived = array("q", bytes(8 * plan.count))
+        self._tally = Tally()
+
+    @property
+    def is_complete(self) -> bool:
+        return self._tally.messages >= self._plan.count
+
+    def take(self, value: bytes | memoryview, arrived_ns: int) -> None:
+        """Note one message. One that is none of the plan's, or comes twice, makes the content another."""
+        self._tally.add((value,))
+        index = index_of(value)
+        if index < self._plan.count and not self._arrived[index]:
+            self._arrived[index] = arrived_ns
+
+    def result(self) -> Received:
+        return Received(self._arrived.tolist(), self._tally.content(), time.process_time())
+
+
+def follow_penstock(task: ReceiveTask) -> Iterator[str | Received]:
+    """A worker: a follower through the client."""
+    import pyarrow  # noqa: F401 (decoding imports it: not while the first message waits)
+
+    arrivals = _Arrivals(task.plan)
+    with asyncio.Runner() as runner:
+        client = runner.run(_connected(task.server))
+        _calm()
+        yield READY
+        runner.run(_follow(client, task, arrivals))
+    yield arrivals.result()
+
+
+async def _connected(server: Address) -> Client:
+    return await connect(str(server), name="penstock-bench")
+
+
+async def _follow(client: Client, task: ReceiveTask, arrivals: _Arrivals) -> None:
+    async with client:
+        batches = client.read(task.stream, 0, follow=True, columns=("value",))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(task.seconds_max), contextlib.aclosing(batches):
+                async for batch in batches:
+                    values = batch.column("value")
+                    now_ns = time.monotonic_ns()
+                    for value in values:
+                        arrivals.take(memoryview(value.as_buffer()), now_ns)
+                    if arrivals.is_complete:
+                        return
+
+
+def follow_jetstream(task: ReceiveTask) -> Iterator[str | Received]:
+    """A worker: an ordered consumer, without a client library."""
+    deliver = inbox()
+    config = {
+        "deliver_subject": deliver,
+        "deliver_policy": "all",
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "flow_control": True,
+        "idle_heartbeat": _HEARTBEAT_NS,
+        "mem_storage": True,
+        "num_replicas": 1,
+    }
+    arrivals = _Arrivals(task.plan)
+    with TimedSocket(task.server, deliver) as link:
+        with NatsSocket(task.server) as asking:
+            request = {"stream_name": task.stream, "config": config}
+            asking.request(f"$JS.API.CONSUMER.CREATE.{task.stream}", request)
+        _calm()
+        yield READY
+        deadline_s = time.monotonic() + task.seconds_max
+        while not arrivals.is_complete and (left_s := deadline_s - time.monotonic()) > 0:
+            if link.wait(left_s):
+                _take(link, arrivals)
+    yield arrivals.result()
+
+
+def _take(link: TimedSocket, arrivals: _Arrivals) -> None:
+    now_ns, deliveries = link.receive()
+    for delivery in deliveries:
+        if not delivery.headers:
+            arrivals.take(delivery.payload, now_ns)
+        elif delivery.reply is not None:  # flow control; a heartbeat wants no answer
+            link.send(b"PUB %b 0\r\n\r\n" % delivery.reply)
+
+
+def _calm() -> None:
+    gc.collect()
+    gc.freeze()

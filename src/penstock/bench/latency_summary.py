@@ -1,0 +1,144 @@
+"""What the rounds of a latency run say together: percentiles, and how many times as long one system takes as another.
+
+Rules: percentiles are of all samples of the rounds that count, put together; each needs enough samples beyond it. A
+ratio is told twice where it can be: of all samples together, and as the median, least and greatest of the single
+rounds, which say fewer percentiles. Void rounds are counted, and nothing else of them is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from penstock.bench.histogram import PERCENTILES, Latencies
+from penstock.bench.latency import PATHS, LatencyLoad, LatencyMeasurement
+from penstock.bench.rounds import Measurement, Ratio, ratio
+
+
+class PathSummary(msgspec.Struct, frozen=True):
+    """One path of one system, in microseconds. `histogram` holds all samples, as `Latencies.encode` gives them."""
+
+    samples: int
+    percentiles_us: dict[str, float]
+    mean_us: float
+    max_us: float
+    histogram: str
+
+    @property
+    def latencies(self) -> Latencies:
+        """The samples again."""
+        return Latencies.decode(self.histogram)
+
+
+class LatencySummary(msgspec.Struct, frozen=True):
+    """One system in one comparison."""
+
+    title: str
+    rounds: int  # that count
+    void: int
+    void_reason: str
+    held: int  # messages that waited in the sender for the connection
+    paths: dict[str, PathSummary]
+
+
+class LatencyRatio(msgspec.Struct, frozen=True):
+    """Between two systems at one percentile."""
+
+    pooled: float
+    rounds: Ratio | None  # None: a single round has too few samples for this percentile
+
+
+class LatencyComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One size at one rate, interleaved. `ratios` go by `system / other`, then by path, then by percentile."""
+
+    title: str
+    load: LatencyLoad
+    systems: dict[str, LatencySummary]
+    ratios: dict[str, dict[str, dict[str, LatencyRatio]]]
+    measurements: list[LatencyMeasurement]
+
+
+def compared(
+    title: str,
+    load: LatencyLoad,
+    titles: Mapping[str, str],
+    measurements: Iterable[Measurement],
+    pairs: Iterable[tuple[str, str]],
+) -> LatencyComparison:
+    """The comparison that these measurements make."""
+    kept = [_as_latency(one) for one in measurements]
+    systems = {name: _summary(kept, name, text) for name, text in titles.items()}
+    return LatencyComparison(
+        title=title,
+        load=load,
+        systems=systems,
+        ratios={f"{one} / {other}": _ratios(kept, systems, one, other) for one, other in pairs},
+        measurements=kept,
+    )
+
+
+def pooled(measurements: Sequence[LatencyMeasurement], system: str, path: str) -> Latencies:
+    """All samples of one system's rounds that count."""
+    together = Latencies()
+    for one in measurements:
+        if one.system == system and one.void is None and path in one.histograms:
+            together.add(Latencies.decode(one.histograms[path]))
+    return together
+
+
+def _as_latency(one: Measurement) -> LatencyMeasurement:
+    """A round that failed altogether comes as a plain measurement."""
+    if isinstance(one, LatencyMeasurement):
+        return one
+    assert one.void is not None
+    return LatencyMeasurement(system=one.system, round_number=one.round_number, void=one.void)
+
+
+def _summary(measurements: Sequence[LatencyMeasurement], system: str, title: str) -> LatencySummary:
+    own = [one for one in measurements if one.system == system]
+    void = [one.void for one in own if one.void is not None]
+    together = {path: pooled(own, system, path) for path in PATHS}
+    return LatencySummary(
+        title=title,
+        rounds=len(own) - len(void),
+        void=len(void),
+        void_reason=void[0] if void else "",
+        held=sum(one.held for one in own if one.void is None),
+        paths={path: _path(found) for path, found in together.items() if found.count},
+    )
+
+
+def _path(found: Latencies) -> PathSummary:
+    return PathSummary(found.count, found.percentiles_us(), found.mean_us, found.max_us, found.encode())
+
+
+def _ratios(
+    measurements: Sequence[LatencyMeasurement], systems: Mapping[str, LatencySummary], one: str, other: str
+) -> dict[str, dict[str, LatencyRatio]]:
+    found: dict[str, dict[str, LatencyRatio]] = {}
+    for path in PATHS:
+        if path not in systems[one].paths or path not in systems[other].paths:
+            continue
+        ours, theirs = (systems[name].paths[path].percentiles_us for name in (one, other))
+        found[path] = {
+            percentile: LatencyRatio(
+                ours[percentile] / theirs[percentile], _round_ratio(measurements, one, other, path, percentile)
+            )
+            for percentile in PERCENTILES
+            if percentile in ours and percentile in theirs
+        }
+    return found
+
+
+def _round_ratio(
+    measurements: Sequence[LatencyMeasurement], one: str, other: str, path: str, percentile: str
+) -> Ratio | None:
+    """Round by round; None where a single round says too little."""
+    values = []
+    for single in measurements:
+        encoded = single.histograms.get(path)
+        value = None if encoded is None else Latencies.decode(encoded).percentile_us(percentile)
+        if value is not None:
+            values.append(Measurement(system=single.system, round_number=single.round_number, value=value))
+    return ratio(values, one, other)

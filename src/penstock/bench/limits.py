@@ -1,0 +1,260 @@
+"""What the machine itself can do, measured in the same run: no product can be better, and what is near it is good.
+
+Rules: every limit is measured several times; median, least and greatest are told. Each is bounded in messages, bytes or
+tries, and in time; files lie where the logs lie, and are gone afterwards. Nothing here is Penstock's.
+
+| limit            | what is done                                                                                |
+|------------------|---------------------------------------------------------------------------------------------|
+| `nats-ping`      | PING to nats-server, PONG back: two system calls on each side                               |
+| `nats-echo`      | a message to a responder on asyncio, and its answer: two ways through nats-server           |
+| `nats-subscribe` | a subscriber on a raw socket takes 256-byte messages of core NATS, and only counts bytes    |
+| `sendfile`       | `sendfile(2)` of a file in the page cache, over loopback, to a reader that looks at nothing |
+| `write`          | `write(2)` of whole MiB to a new file: the page cache takes them                            |
+| `fdatasync`      | 1 KiB behind a file, and `fdatasync(2)`, again and again                                    |
+| `fdatasync-rest` | the same 50 times a second: a disk that rests in between may take longer to answer          |
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.base.errors import OperationalError
+from penstock.base.limits import BENCH_STALL_S, MIB
+from penstock.bench import worker
+from penstock.bench.frames import Pool
+from penstock.bench.nats_socket import NatsSocket, inbox
+from penstock.bench.report import Limit
+from penstock.bench.responders import RespondTask, respond_asyncio
+from penstock.bench.systems import nats_server
+from penstock.broker.settings import Address
+
+ROUNDS = 5
+_MIB = float(MIB)
+_TRIES = 400  # round trips, of which the median counts
+_TRIES_WARM_UP = 50
+_SYNCS = 50
+_SYNC_BYTES = 1024
+_PAUSE_S = 0.02  # between two syncs at 50/s
+_FLOOD_MESSAGES = 200_000  # with their heads below what nats-server keeps for a slow subscriber (64 MiB)
+_FLOOD_BYTES = 256
+_FILE_BYTES = 64 * MIB
+_SENT_BYTES = 1024 * MIB
+_WRITTEN_BYTES = 256 * MIB
+_READ_BYTES = 1 * MIB
+
+
+class Place(NamedTuple):
+    """Where limits are measured: a folder for files, and a nats-server."""
+
+    folder: Path
+    nats: Address
+
+
+class LimitKind(NamedTuple):
+    """A row of the table. `measure` takes one measurement, in `unit`."""
+
+    name: str
+    title: str
+    unit: str
+    measure: Callable[[Place], float]
+
+
+def measured(folder: Path, *, rounds: int = ROUNDS, advance: Callable[[int], None] = lambda done: None) -> list[Limit]:
+    """Every limit; `advance` is told how many measurements are done."""
+    values: dict[str, list[float]] = {kind.name: [] for kind in LIMITS}
+    with tempfile.TemporaryDirectory(prefix="limits-", dir=folder) as inside, nats_server(Path(inside)) as (nats, _):
+        place = Place(Path(inside), nats)
+        for number in range(rounds):
+            for done, kind in enumerate(LIMITS, 1):
+                values[kind.name].append(kind.measure(place))
+                advance(number * len(LIMITS) + done)
+    return [limit_of(kind, values[kind.name]) for kind in LIMITS]
+
+
+def limit_of(kind: LimitKind, values: list[float]) -> Limit:
+    """Median, least and greatest."""
+    return Limit(kind.name, kind.title, kind.unit, statistics.median(values), min(values), max(values), len(values))
+
+
+# Round trips
+
+
+def _ping(place: Place) -> float:
+    with NatsSocket(place.nats) as nats:
+        return _median_us(nats.barrier)
+
+
+def _echo(place: Place) -> float:
+    subject, reply = inbox(), inbox()
+    with worker.working(respond_asyncio, RespondTask(place.nats, subject)), NatsSocket(place.nats) as nats:
+        nats.send(f"SUB {reply} 1\r\n".encode())
+        nats.barrier()
+        frame = f"PUB {subject} {reply} 5\r\nhello\r\n".encode()
+
+        def once() -> None:
+            nats.send(frame)
+            nats.deliveries()
+
+        return _median_us(once)
+
+
+def _median_us(once: Callable[[], None]) -> float:
+    took: list[int] = []
+    deadline_s = time.monotonic() + BENCH_STALL_S
+    while len(took) < _TRIES + _TRIES_WARM_UP and time.monotonic() < deadline_s:
+        started_ns = time.perf_counter_ns()
+        once()
+        took.append(time.perf_counter_ns() - started_ns)
+    return statistics.median(took[min(_TRIES_WARM_UP, len(took) - 1) :]) / 1000
+
+
+# Streams of bytes over sockets
+
+
+class FloodTask(msgspec.Struct, frozen=True):
+    """Where a publisher sends its messages, without waiting for anything."""
+
+    nats: Address
+    subject: str
+
+
+def flood(task: FloodTask) -> Iterator[str]:
+    """A worker: says `ready`, and then publishes as fast as nats-server takes it."""
+    pool = Pool(task.subject, inbox(), _FLOOD_BYTES, _FLOOD_MESSAGES, 1, bytes_max=2 * _FLOOD_MESSAGES * _FLOOD_BYTES)
+    with NatsSocket(task.nats, timeout_s=BENCH_STALL_S) as nats:
+        yield "ready"
+        nats.send(pool.frames)
+        nats.barrier()
+
+
+def _subscribe(place: Place) -> float:
+    """Messages per second, from the first bytes to the last."""
+    subject = inbox()
+    with NatsSocket(place.nats) as nats:
+        nats.send(f"SUB {subject} 1\r\n".encode())
+        nats.barrier()
+        nats.socket.settimeout(BENCH_STALL_S)
+        with worker.working(flood, FloodTask(place.nats, subject)):
+            # `MSG subject 1 reply 256␍␊`, the payload, `␍␊`: as long as what `flood` sends, and two characters more.
+            frame_bytes = len(f"MSG {subject} 1 {inbox()} {_FLOOD_BYTES}\r\n") + _FLOOD_BYTES + 2
+            seconds = _seconds_to_read(nats.socket, _FLOOD_MESSAGES * frame_bytes)
+    return _FLOOD_MESSAGES / seconds
+
+
+class SendFileTask(msgspec.Struct, frozen=True):
+    """A file to be sent again and again, up to `total` bytes."""
+
+    file: str
+    total: int
+
+
+def send_file(task: SendFileTask) -> Iterator[Address]:
+    """A worker: listens, and sends the file to the one who connects."""
+    number = os.open(task.file, os.O_RDONLY)
+    size = os.fstat(number).st_size
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(BENCH_STALL_S)
+        yield Address(*server.getsockname())
+        connection, _ = server.accept()
+        with connection:
+            connection.setblocking(True)
+            sent = 0
+            while sent < task.total:
+                position = sent % size
+                sent += os.sendfile(connection.fileno(), number, position, min(size - position, task.total - sent))
+    os.close(number)
+
+
+def _sendfile(place: Place) -> float:
+    """MiB per second."""
+    with _file(place) as (file, number):
+        _write(number, _FILE_BYTES)
+        task = SendFileTask(str(file), _SENT_BYTES)
+        serving = worker.working(send_file, task)
+        with serving as (address, _), socket.create_connection(address, BENCH_STALL_S) as reader:
+            return _SENT_BYTES / _MIB / _seconds_to_read(reader, _SENT_BYTES)
+
+
+def _seconds_to_read(connection: socket.socket, wanted: int) -> float:
+    """From the first bytes until all have come."""
+    buffer = bytearray(_READ_BYTES)
+    received = connection.recv_into(buffer)
+    started_s = time.perf_counter()
+    deadline_s = started_s + BENCH_STALL_S
+    while received < wanted:
+        came = connection.recv_into(buffer)
+        received += came
+        if not came or time.perf_counter() > deadline_s:
+            raise OperationalError(f"{received:,} of {wanted:,} bytes came")
+    return max(time.perf_counter() - started_s, 1e-9)
+
+
+# The disk
+
+
+def _page_cache(place: Place) -> float:
+    """MiB per second."""
+    with _file(place) as (_, number):
+        started_s = time.perf_counter()
+        _write(number, _WRITTEN_BYTES)
+        return _WRITTEN_BYTES / _MIB / (time.perf_counter() - started_s)
+
+
+def _sync(place: Place, *, pause_s: float = 0.0) -> float:
+    """Microseconds, the median of some."""
+    data = os.urandom(_SYNC_BYTES)
+    took: list[int] = []
+    deadline_s = time.monotonic() + BENCH_STALL_S
+    with _file(place) as (_, number):
+        while len(took) < _SYNCS and time.monotonic() < deadline_s:
+            os.write(number, data)
+            started_ns = time.perf_counter_ns()
+            os.fdatasync(number)
+            took.append(time.perf_counter_ns() - started_ns)
+            if pause_s:
+                time.sleep(pause_s)
+    return statistics.median(took) / 1000
+
+
+def _sync_rested(place: Place) -> float:
+    """The same, with pauses."""
+    return _sync(place, pause_s=_PAUSE_S)
+
+
+@contextmanager
+def _file(place: Place) -> Iterator[tuple[Path, int]]:
+    number, name = tempfile.mkstemp(dir=place.folder)
+    try:
+        yield Path(name), number
+    finally:
+        os.close(number)
+        Path(name).unlink()
+
+
+def _write(number: int, size: int) -> None:
+    block = os.urandom(MIB)
+    for _ in range(size // MIB):
+        written = 0
+        while written < MIB:
+            written += os.write(number, block[written:])
+
+
+LIMITS = (
+    LimitKind("nats-ping", "PING and PONG of nats-server", "µs", _ping),
+    LimitKind("nats-echo", "NATS echo round trip (asyncio)", "µs", _echo),
+    LimitKind("nats-subscribe", "raw NATS subscriber, 256 B", "messages/s", _subscribe),
+    LimitKind("sendfile", "sendfile over loopback", "MiB/s", _sendfile),
+    LimitKind("write", "write to the page cache", "MiB/s", _page_cache),
+    LimitKind("fdatasync", "append 1 KiB and fdatasync", "µs", _sync),
+    LimitKind("fdatasync-rest", "the same, 50 times a second", "µs", _sync_rested),
+)

@@ -1,0 +1,122 @@
+"""A connection to NATS for what is timed: it waits for the clock and the socket at once, and never blocks on either.
+
+Rules: nothing here waits longer than it was told to. What waits to be sent is sent in order, as the socket takes it;
+payloads are not copied on their way out. The moment of an arrival is taken right behind the read that completed it,
+before anything is parsed. PING is answered; what nats-server refuses is an OperationalError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import select
+import sys
+import time
+from collections import deque
+from itertools import islice
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.bench.frames import Delivery, scan
+from penstock.bench.nats_socket import NatsSocket
+from penstock.broker.settings import Address
+
+_PARTS_PER_SEND = 64
+_PR_SET_TIMERSLACK = 29
+
+
+class TimedSocket:
+    """A greeted connection, not blocking; `close` it, or use it in `with`. `subscriptions` are subjects, ids from 1."""
+
+    def __init__(self, address: Address, *subscriptions: str) -> None:
+        self._nats = NatsSocket(address)
+        try:
+            for number, subject in enumerate(subscriptions, 1):
+                self._nats.send(f"SUB {subject} {number}\r\n".encode())
+            self._nats.barrier()
+        except BaseException:
+            self._nats.close()
+            raise
+        self._socket = self._nats.socket
+        self._socket.setblocking(False)
+        self._out: deque[memoryview] = deque()
+        self._buffer = bytearray(limits.READ_BUFFER_BYTES)
+        self._start = self._end = 0
+
+    def __enter__(self) -> TimedSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._nats.close()
+
+    def fileno(self) -> int:
+        """For `select`."""
+        return self._socket.fileno()
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something still waits for the socket to take it."""
+        return bool(self._out)
+
+    def send(self, *parts: bytes | memoryview) -> None:
+        """Put parts behind what waits to be sent, and give the socket what it takes now."""
+        out = self._out
+        out.extend(map(memoryview, parts))
+        while out:
+            try:
+                taken = self._socket.sendmsg(list(islice(out, _PARTS_PER_SEND)))
+            except BlockingIOError:
+                return
+            while taken:
+                if taken < len(out[0]):
+                    out[0] = out[0][taken:]
+                    break
+                taken -= len(out.popleft())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return when something came (True), when the socket took more, or after `timeout_s`."""
+        readable, writable, _ = select.select([self], [self] if self._out else [], [], max(timeout_s, 0.0))
+        if writable:
+            self.send()
+        return bool(readable)
+
+    def receive(self) -> tuple[int, list[Delivery]]:
+        """Read once: when that was, in nanoseconds of the monotonic clock, and the messages that are whole now."""
+        self._make_room()
+        with contextlib.suppress(BlockingIOError):
+            received = self._socket.recv_into(memoryview(self._buffer)[self._end :])
+            if not received:
+                raise OperationalError("nats-server closed the connection of the benchmark")
+            self._end += received
+        now_ns = time.monotonic_ns()
+        found = scan(self._buffer, self._start, self._end)
+        self._start = found.end
+        for line in found.lines:
+            if line == b"PING":
+                self.send(b"PONG\r\n")
+            elif line.startswith(b"-ERR"):
+                raise OperationalError(f"nats-server refused: {line.decode('utf-8', 'replace')}")
+        return now_ns, found.deliveries
+
+    def _make_room(self) -> None:
+        """Room behind what is held: moved to the front; doubled for a frame that fills half of it."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif 4 * (len(self._buffer) - self._end) < len(self._buffer):
+            held = bytes(memoryview(self._buffer)[self._start : self._end])
+            if len(held) > limits.NATS_FRAME_BYTES_MAX:
+                raise OperationalError("a NATS frame is larger than any message may be")
+            if 2 * len(held) > len(self._buffer):
+                self._buffer = bytearray(2 * len(self._buffer))
+            self._buffer[: len(held)] = held
+            self._start, self._end = 0, len(held)
+
+
+def sharpen_timers() -> None:
+    """Let this process sleep as exactly as the kernel can (Linux): its timers are 50 µs late by default."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

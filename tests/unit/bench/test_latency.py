@@ -1,0 +1,132 @@
+"""A latency run: what makes it void, what its rounds say together."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base.errors import OperationalError
+from penstock.bench import latency_summary
+from penstock.bench.content import Content
+from penstock.bench.histogram import Latencies
+from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, histograms_of, untrue
+from penstock.bench.latency_receiver import Received
+from penstock.bench.latency_sender import Sent
+from penstock.bench.rounds import Measurement, interleave
+from penstock.bench.schedule import Plan
+from penstock.bench.systems import Log
+
+CONTENT = Content(3, 768, 42, 43)
+OTHER = Content(3, 768, 41, 43)
+
+
+class Stored(Log):
+    """A log that holds what it is told to hold."""
+
+    def __init__(self, content: Content | None) -> None:
+        self.content = content
+
+    def publish(self, load: object) -> None:  # type: ignore[override]
+        raise NotImplementedError
+
+    def read_back(self, *, ordered: bool) -> Content | None:
+        return self.content
+
+
+def sent_of(acked: list[int], *, errors: int = 0) -> Sent:
+    due = [1_000 * (number + 1) for number in range(len(acked))]
+    return Sent(due, acked, [7] * len(acked), 0, errors, "503 no responders" if errors else "", CONTENT, 0.1)
+
+
+def received_of(arrived: list[int], content: Content = CONTENT) -> Received:
+    return Received(arrived, content, 0.1)
+
+
+ALL_ACKED = [1_500, 2_400, 9_000]
+
+
+def test_a_run_is_true_if_all_was_acked_delivered_and_stored() -> None:
+    assert untrue(Stored(CONTENT), sent_of(ALL_ACKED), received_of(ALL_ACKED)) is None
+    assert untrue(Stored(None), sent_of(ALL_ACKED), None) is None  # an echo stores nothing
+
+
+@pytest.mark.parametrize(
+    ("stored", "sent", "received", "why"),
+    [
+        (CONTENT, sent_of([1_500, -1, 9_000], errors=1), received_of(ALL_ACKED), "no responders"),
+        (CONTENT, sent_of([1_500, 0, 9_000]), received_of(ALL_ACKED), "1 of 3 messages had no ack"),
+        (
+            CONTENT,
+            sent_of(ALL_ACKED),
+            received_of(ALL_ACKED, OTHER),
+            "the consumer: what came back has another checksum",
+        ),
+        (CONTENT, sent_of(ALL_ACKED), received_of([1, 2, 0], Content(2, 512, 42, 43)), "the consumer: 3 messages"),
+        (OTHER, sent_of(ALL_ACKED), received_of(ALL_ACKED), "another checksum"),
+    ],
+)
+def test_what_is_not_true_is_void(stored: Content, sent: Sent, received: Received, why: str) -> None:
+    assert why in (untrue(Stored(stored), sent, received) or "")
+
+
+def test_the_first_messages_are_not_measured_and_all_count_from_when_they_were_due() -> None:
+    plan = Plan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
+    found = histograms_of(plan, sent_of(ALL_ACKED), received_of([1_500, 3_000, 10_000]))
+    samples = {path: Latencies.decode(encoded) for path, encoded in found.items()}
+    assert {path: one.count for path, one in samples.items()} == {ACK: 2, CONSUMER: 2, LATE: 2}
+    assert samples[ACK].max_us == pytest.approx(6.0, rel=1e-3)
+    assert samples[CONSUMER].max_us == pytest.approx(7.0, rel=1e-3)
+    assert CONSUMER not in histograms_of(plan, sent_of(ALL_ACKED), None)
+
+
+def test_a_load_has_a_second_of_warm_up() -> None:
+    plan = LatencyLoad(size=1_000, rate_per_s=50, seconds=30).plan(seed=3)
+    assert (plan.warm_up, plan.measured, plan.size, plan.seed) == (50, 1_500, 1_000, 3)
+
+
+def round_of(system: str, number: int, us: int, *, samples: int = 1_000, void: str | None = None) -> Measurement:
+    histograms = {} if void else {ACK: Latencies([us * 1_000] * samples).encode()}
+    return LatencyMeasurement(system=system, round_number=number, histograms=histograms, void=void, held=number)
+
+
+def compared(measurements: list[Measurement]) -> latency_summary.LatencyComparison:
+    titles = {"a": "A", "b": "B"}
+    return latency_summary.compared("256 bytes", LatencyLoad(), titles, measurements, [("a", "b")])
+
+
+def test_rounds_say_more_together_than_alone() -> None:
+    rounds = [round_of(name, number, us) for number in range(10) for name, us in (("a", 300), ("b", 200))]
+    found = compared(rounds)
+    ratios = found.ratios["a / b"][ACK]
+    assert ratios["99"].pooled == pytest.approx(1.5, rel=1e-2)
+    assert ratios["99"].rounds is not None
+    assert ratios["99"].rounds.rounds == 10
+    assert ratios["99.9"].pooled == pytest.approx(1.5, rel=1e-2)
+    assert ratios["99.9"].rounds is None
+    assert "99.99" not in ratios
+    assert found.systems["a"].paths[ACK].samples == 10_000
+    assert found.systems["a"].held == 45
+
+
+def test_void_rounds_are_told_and_not_used() -> None:
+    failed = Measurement(system="a", round_number=1, void="nats-server is gone")
+    found = compared([round_of("a", 0, 300), round_of("b", 0, 200), failed, round_of("b", 1, 200), round_of("b", 2, 1)])
+    summary = found.systems["a"]
+    assert (summary.rounds, summary.void, summary.void_reason) == (1, 1, "nats-server is gone")
+    ratio = found.ratios["a / b"][ACK]["50"]
+    assert ratio.rounds is not None
+    assert ratio.rounds.rounds == 1
+    assert len(found.measurements) == 5
+
+
+def test_a_system_without_a_true_round_has_no_figures() -> None:
+    found = compared([round_of("a", 0, 1, void="it did not keep up"), round_of("b", 0, 200)])
+    assert found.systems["a"].paths == {}
+    assert found.ratios["a / b"] == {}
+
+
+def test_a_run_that_fails_is_a_void_round() -> None:
+    def fails(round_number: int) -> Measurement:
+        raise OperationalError("no")
+
+    (measured,) = interleave({"a": fails}, rounds=1, warm_up=False, before=lambda: None)
+    assert compared([measured]).systems["a"].void_reason == "no"

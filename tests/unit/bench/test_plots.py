@@ -1,0 +1,238 @@
+"""Drawings and the page: well-formed, escaped, without anything from outside, and with words for who does not see."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bench import latency_summary
+from penstock.bench.generator import Load
+from penstock.bench.histogram import Latencies
+from penstock.bench.html import page
+from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement
+from penstock.bench.machine import Machine
+from penstock.bench.plots import Curve, Spread, log_ticks, milliseconds, percentile_plot, spread_plot
+from penstock.bench.report import Limit, Reach, Report, compared
+from penstock.bench.rounds import Measurement, Ratio
+from penstock.bench.svg import Drawing, text_of
+
+HOSTILE = "<script>alert('1')</script> \"&amp; \x00\ud800 ]]>"
+SVG = "{http://www.w3.org/2000/svg}"
+VOID_ELEMENTS = {"meta", "br", "link", "img", "input"}
+PLACE = st.floats(0.31, 6.0)
+VALUE = st.floats(1e-4, 1e6)
+POINTS = st.lists(st.tuples(PLACE, VALUE), min_size=1, max_size=30).map(
+    lambda points: list(zip(sorted(x for x, _ in points), sorted(y for _, y in points), strict=True))
+)
+
+
+def numbers_of(drawing: ElementTree.Element) -> list[tuple[float, float]]:
+    found = []
+    for line in drawing.iter(f"{SVG}polyline"):
+        found += [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split(" ")]
+    return found
+
+
+@given(st.text())
+def test_any_text_is_text(text: str) -> None:
+    parsed = ElementTree.fromstring(f'<t a="{text_of(text)}">{text_of(text)}</t>')
+    kept = re.sub("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]", "\ufffd", text)
+    assert (parsed.text or "") == kept.replace("\r\n", "\n").replace("\r", "\n")
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), POINTS), max_size=9))
+def test_a_percentile_plot_is_well_formed_and_within_its_bounds(curves: list[tuple[str, list]]) -> None:
+    drawn = percentile_plot(HOSTILE, [Curve(name, number, points) for number, (name, points) in enumerate(curves)])
+    parsed = ElementTree.fromstring(drawn)
+    _, _, width, height = map(float, parsed.attrib["viewBox"].split(" "))
+    for x, y in numbers_of(parsed):
+        assert -0.1 <= x <= width + 0.1
+        assert -0.1 <= y <= height + 0.1
+    assert len(list(parsed.iter(f"{SVG}polyline"))) == 2 * len(curves)  # a curve and its place in the legend
+
+
+@given(st.lists(st.tuples(VALUE, st.lists(VALUE, max_size=8)), max_size=9))
+def test_a_spread_plot_is_well_formed_and_within_its_bounds(rows: list[tuple[float, list[float]]]) -> None:
+    spreads = [Spread(f"system {number}", number, *row) for number, row in enumerate(rows)]
+    parsed = ElementTree.fromstring(spread_plot("rates", spreads, lambda value: f"{value:g}"))
+    width = float(parsed.attrib["viewBox"].split(" ")[2])
+    for bar in parsed.iter(f"{SVG}rect"):
+        assert float(bar.attrib["x"]) + float(bar.attrib["width"]) <= width
+
+
+def test_a_higher_percentile_is_to_the_right_and_a_longer_latency_above() -> None:
+    parsed = ElementTree.fromstring(percentile_plot("t", [Curve("a", 0, [(0.4, 1.0), (2.0, 10.0)])]))
+    (left, low), (right, high) = numbers_of(parsed)[:2]
+    assert left < right
+    assert high < low  # SVG counts downwards
+
+
+def test_the_axis_ends_behind_what_may_be_said() -> None:
+    def names(last: float) -> set[str | None]:
+        parsed = ElementTree.fromstring(percentile_plot("t", [Curve("a", 0, [(0.4, 1.0), (last, 10.0)])]))
+        return {text.text for text in parsed.iter(f"{SVG}text")}
+
+    assert {"50", "90", "99", "99.9"} <= names(2.1)
+    assert "99.99" not in names(2.1)
+    assert "99.9999" in names(5.5)
+
+
+def test_a_plot_tells_what_it_shows() -> None:
+    parsed = ElementTree.fromstring(percentile_plot("acks", [Curve("Penstock", 0, [(0.30103, 0.5), (2.0, 1.25)])]))
+    described = {element.tag: element for element in parsed}
+    assert parsed.attrib["role"] == "img"
+    assert parsed.attrib["aria-labelledby"].split(" ") == [
+        described[f"{SVG}title"].attrib["id"],
+        described[f"{SVG}desc"].attrib["id"],
+    ]
+    assert described[f"{SVG}title"].text == "acks"
+    assert (
+        described[f"{SVG}desc"].text == "Penstock: percentile 50 0.50 ms, percentile 90 0.50 ms, percentile 99 1.25 ms."
+    )
+
+
+def test_curves_are_told_apart_without_colour() -> None:
+    curves = [Curve(f"system {number}", number, [(0.4, 1.0), (1.0, 2.0)]) for number in range(4)]
+    parsed = ElementTree.fromstring(percentile_plot("t", curves))
+    dashes = [line.attrib.get("stroke-dasharray", "") for line in parsed.iter(f"{SVG}polyline")]
+    assert len(set(dashes)) == 4
+    marks = {re.sub(r"[\d.,-]+", "", mark.attrib["d"]) for mark in parsed.iter(f"{SVG}path")}
+    assert len(marks) >= 3
+
+
+@pytest.mark.parametrize("curves", [[], [Curve("a", 0, [])]])
+def test_nothing_to_plot_is_said(curves: list[Curve]) -> None:
+    assert "not enough samples" in percentile_plot("t", curves)
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1.0001, 1e9))
+def test_ticks_are_round_and_within(low: float, factor: float) -> None:
+    ticks = log_ticks(low, low * factor)
+    assert ticks == sorted(ticks)
+    assert all(low <= tick <= low * factor for tick in ticks)
+    assert 1 <= len(ticks) <= 25
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1596.1, "1,596 ms"), (12.34, "12.3 ms"), (0.4304, "0.43 ms"), (0.0042, "0.0042 ms")]
+)
+def test_milliseconds(value: float, text: str) -> None:
+    assert milliseconds(value) == text
+
+
+def test_every_drawing_of_a_page_has_names_of_its_own() -> None:
+    drawn = [Drawing(1, 1).render("t", "d") for _ in range(3)]
+    assert len({re.findall(r'id="(t\d+)"', one)[0] for one in drawn}) == 3
+
+
+# The page
+
+
+def measurement(system: str, number: int, us: int) -> LatencyMeasurement:
+    encoded = Latencies([us * 1_000 + step for step in range(1_000)]).encode()
+    histograms = {ACK: encoded, CONSUMER: encoded, LATE: encoded}
+    return LatencyMeasurement(system=system, round_number=number, histograms=histograms)
+
+
+def report_of(text: str = "a") -> Report:
+    rounds = [measurement(name, number, us) for number in range(3) for name, us in (("a", 300), ("b", 200))]
+    void = LatencyMeasurement(system="a", round_number=3, void=f"3 messages {text}")
+    pairs = [("a", "b")]
+    titles = {"a": f"A {text}", "b": "B"}
+    rates = [Measurement(system=name, round_number=0, value=1e5, cpu_seconds={text: 0.1}) for name in titles]
+    return Report(
+        kind=text,
+        command=f"penstock bench latency {text}",
+        started=datetime(2026, 11, 21, 12, 0, tzinfo=UTC),
+        seconds=90.0,
+        machine=Machine(text, 2, 8 << 30, text, text, text, text, text, text, {text: text}, 0.1),
+        notes=[text],
+        latencies=[latency_summary.compared(text, LatencyLoad(), titles, [*rounds, void], pairs)],
+        comparisons=[
+            compared(name=text, title=text, titles=titles, measurements=rates, pairs=pairs, unit=text, load=Load())
+        ],
+        limits=[Limit("sendfile", text, text, 1.0, 0.5, 2.0, 3)],
+        reach=[Reach(text, 1.3, 1.0, Ratio(1.2, 1.1, 1.4, 5), at_most=True), Reach(text, 2.0, None, None)],
+    )
+
+
+class Checker(HTMLParser):
+    """Every element that is opened is closed; what is in it is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID_ELEMENTS:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def checked(report: Report) -> Checker:
+    checker = Checker()
+    checker.feed(page(report))
+    checker.close()
+    assert checker.open == []
+    return checker
+
+
+def test_a_page_is_well_formed_and_loads_nothing() -> None:
+    found = checked(report_of())
+    assert not {tag for tag, _ in found.tags} & {"script", "link", "img", "iframe", "object", "use", "image"}
+    for _, attributes in found.tags:
+        assert not attributes.keys() & {"src", "href", "xlink:href", "style", "onload", "onclick"}
+    policy = [attributes["content"] for tag, attributes in found.tags if "http-equiv" in attributes]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+    assert "url(" not in page(report_of())
+
+
+def test_what_a_report_says_is_text_on_the_page() -> None:
+    hostile = checked(report_of(HOSTILE))
+    assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in checked(report_of()).tags]
+    assert any("<script>alert('1')</script>" in word for word in hostile.words)
+
+
+def test_a_page_has_a_language_headings_captions_and_a_description_for_every_plot() -> None:
+    found = checked(report_of())
+    tags = [tag for tag, _ in found.tags]
+    assert dict(found.tags)["html"] == {"lang": "en"}
+    assert tags.count("h1") == 1
+    assert tags.count("table") == tags.count("caption")
+    assert tags.count("svg") == tags.count("desc") == 3
+    assert tags.count("figure") == tags.count("figcaption") == 3
+    assert any("width=device-width" in (attributes.get("content") or "") for _, attributes in found.tags)
+    identifiers = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_a_page_tells_figures_ratios_goals_and_void_rounds() -> None:
+    text = " ".join(checked(report_of()).words)
+    assert "1 of 4 rounds do not count" in text
+    assert "1.50 × (1.50 – 1.50)" in text
+    assert "reached" in text
+    assert "not measured" in text
+    assert "99.9" not in re.findall(r"p([\d.]+)", text)  # 3,000 samples do not say it
+
+
+def test_a_page_without_figures_is_a_page() -> None:
+    empty = msgspec.structs.replace(report_of(), latencies=[], comparisons=[], limits=[], reach=[])
+    assert "section" in {tag for tag, _ in checked(empty).tags}
