@@ -10,7 +10,8 @@ began. Who has read beyond that is told so; nobody skips or reads twice without 
     reader wants 100, has read epoch 3 last       agrees
     reader wants 100, has read epoch 4 last       the log is an older one, put back: certain is what came before 3
 
-Epochs that ended below log_start may be forgotten. The first known epoch began no later than that, so that rule holds
+The present epoch is in the lineage once it has written something; until then it begins where the log ends. Epochs that
+ended below log_start may be forgotten. The first known epoch began no later than that, so that rule holds
 for a reader of a forgotten one too.
 """
 
@@ -20,6 +21,7 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.commitlog import LineageEntry
 from penstock.messages import FetchRequest
 from penstock.node.partition import Partition
 
@@ -49,6 +51,8 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
 def _agreed_end(partition: Partition, leader_epoch: int, offset: int) -> int:
     """Up to which offset a reader at `offset` whose last rows are of that epoch has what the log has."""
     lineage = partition.log.lineage
+    if not lineage or lineage[-1].leader_epoch < partition.stream.leader_epoch:
+        lineage = (*lineage, LineageEntry(partition.stream.leader_epoch, partition.log.log_end))
     if leader_epoch > partition.stream.leader_epoch:
         began = bisect_left(lineage, offset, key=_start_offset)
         return lineage[began - 1].start_offset if began else 0

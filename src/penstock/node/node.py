@@ -171,6 +171,8 @@ class Node:
             partition = self._streams.partitions.get(stream_id)
             if partition is None or self._is_stopped:
                 continue  # the last messages of a stream that was just deleted, or of a drain that took too long
+            if not partition.leads:
+                self._upkeep.lead(partition)
             committed_end = partition.committed_end
             partition.ingest(group, now.wall_us, self._outbox.step)
             self._upkeep.moved(partition, committed_end)
@@ -320,6 +322,8 @@ class Node:
 
     def _store(self, stream_id: int, caller: Hashable, raw: bytes | memoryview) -> None:
         partition = self._streams.partitions[stream_id]
+        if not partition.leads:
+            self._upkeep.lead(partition)
         committed_end = partition.committed_end
         partition.append(caller, raw, self._now.wall_us, self._outbox.step)
         self._upkeep.moved(partition, committed_end)

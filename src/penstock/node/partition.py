@@ -71,7 +71,8 @@ class Partition:
 
     def __init__(self, stream: StreamState, log: Log, vfs: Vfs, budget: Budget) -> None:
         self.log = log
-        self.leads = False  # the log has the beginning of this leadership
+        self.leads = False  # the log has the beginning of this leadership: from the first message on
+        self.cannot_lead = ""  # why it could not begin
         self.flushing = False  # a flush of the log is under way
         self.when_idle: Callable[[], None] | None = None  # the stream is gone; to be called when no flush is under way
         self.trouble = ""  # what the operator was last told
@@ -125,7 +126,7 @@ class Partition:
             reason = FENCED if self.log.state is LogState.FENCED else READ_ONLY
             return acks.store_failed(f"the stream is {reason}; see its status"), reason
         if not self.leads:
-            return acks.store_failed("the disk did not take the beginning of this leadership yet"), STORE_FAILED
+            return acks.store_failed(self.cannot_lead), STORE_FAILED
         if self.in_flight_bytes > self._budget.partition_bytes_max:
             return acks.unavailable("too much waits for the disk"), OVER_BUDGET
         return None

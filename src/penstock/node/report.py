@@ -89,8 +89,8 @@ class Report:
         state = partition.log.state
         if state is not LogState.WRITABLE:
             return _STATES[state], _STATE_REASONS[state]
-        if not partition.leads:
-            return PartitionState.STARTING, "the disk did not take the beginning of this leadership yet"
+        if partition.cannot_lead:
+            return PartitionState.STARTING, partition.cannot_lead
         if not partition.subscribed:
             return PartitionState.STARTING, partition.refusal or "not subscribed: NATS is not connected"
         return PartitionState.ONLINE, ""

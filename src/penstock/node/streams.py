@@ -126,7 +126,8 @@ class Streams:
     def start(self, deleted: Iterable[StreamState], now_us: int) -> None:
         """Open what the journal says is there; blocking."""
         self._made.read()
-        self._upkeep.may_lead = self.catalog.may_lead
+        if self.catalog.may_lead:
+            self._upkeep.may_lead(())
         known = {stream_path(state) for state in self.catalog.image.streams.values()}
         # By its whole name: a folder that only shares the number of a deleted stream is somebody else's.
         removed = {stream_path(state) for state in deleted if state.config.storage is Storage.FILE}
@@ -140,10 +141,10 @@ class Streams:
             self._add(state, lambda state=state: self._open(state, now_us))  # type: ignore[misc]
 
     def led(self) -> None:
-        """This start is journaled after all: every stream begins its leadership, with the next tick."""
+        """This start is journaled after all: every stream may begin its leadership."""
         for partition in self.partitions.values():
             partition.reconfigure(self.catalog.image.streams[partition.stream.stream_id])
-        self._upkeep.may_lead = True
+        self._upkeep.may_lead(self.partitions.values())
 
     def _remove_now(self, path: str) -> None:
         try:

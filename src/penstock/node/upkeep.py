@@ -7,19 +7,21 @@ when no sync of it is under way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.commitlog import LogState, Removal, Retention
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
+_NOT_JOURNALED = "the disk did not take the beginning of this leadership yet"
+
 
 class Upkeep:
     """The disk work of all partitions. `committed` is called when a partition's `committed_end` has moved."""
 
     def __init__(self, outbox: Outbox, *, committed: Callable[[Partition], None]) -> None:
-        self.may_lead = False  # this start of the broker has leader epochs of its own
+        self._may_lead = False
         self._outbox = outbox
         self._committed = committed
 
@@ -80,7 +82,8 @@ class Upkeep:
             self._retain(partition, retention)
         if len(partition.log.damage) != partition.damage_told:
             self._tell_damage(partition)
-        self._lead(partition)
+        if partition.cannot_lead:
+            self.lead(partition)
         self.flush(partition)
 
     def _retain(self, partition: Partition, retention: Retention) -> None:
@@ -124,19 +127,31 @@ class Upkeep:
             kept = "" if cut.kept_as is None else f", kept in {cut.kept_as}"
             self._outbox.notice(f"stream {name!r}: cut {cut.length_bytes} torn bytes{kept}: {cut.reason}")
         self._tell_damage(partition)
-        self._lead(partition)
+        if not self._may_lead:
+            partition.cannot_lead = _NOT_JOURNALED
         self.flush(partition)
 
-    def _lead(self, partition: Partition) -> None:
-        """Begin the leadership; on a full disk it is read from meanwhile, and tries again with every tick."""
-        if partition.leads or not self.may_lead or partition.log.state is not LogState.WRITABLE:
+    def may_lead(self, partitions: Iterable[Partition]) -> None:
+        """This start of the broker is journaled: it has leader epochs of its own, also for these partitions."""
+        self._may_lead = True
+        for partition in partitions:
+            partition.cannot_lead = ""
+
+    def lead(self, partition: Partition) -> None:
+        """Begin the leadership, if it has not begun: before the first message of this start, and not without need.
+
+        On a full disk it is read from meanwhile, and tries again with every tick.
+        """
+        if partition.leads or not self._may_lead or partition.log.state is not LogState.WRITABLE:
             return
         try:
             partition.log.start_epoch(partition.stream.leader_epoch)
         except OperationalError as error:
+            partition.cannot_lead = f"the disk did not take the beginning of this leadership yet: {error}"
             self._tell(partition, f"stores nothing yet: {error}")
         else:
             partition.leads = True
+            partition.cannot_lead = ""
 
     def discard(self, partition: Partition, remove: Callable[[], None]) -> None:
         """The stream is gone: `remove` once no sync of it is under way."""
