@@ -31,6 +31,9 @@ CHECKPOINT_SYNC_INTERVAL_MS = 1_000  # an older checkpoint costs a longer scan a
 RETENTION_INTERVAL_MS = 1_000
 LINEAGE_ENTRIES_MAX = 10_000  # leaderships that began below log_start are forgotten beyond it
 REBUILT_INDEX_BYTES_MAX = 32 * MIB  # per log: indexes that were lost and perhaps cannot be written; kept in memory
+LOG_FILES_MAX = 1_024  # logs with an open file, unless the broker knows how many it may open
+LOG_FILES_LOOKS_MAX = 64  # logs that are asked to close theirs, before a message is refused
+LOG_REST_MS = 30_000  # a log that took no message for so long gives back its file and what it holds in memory
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 
 # Socket API
@@ -59,6 +62,7 @@ SMALL_BUFFER_BYTES_MAX = 1 * MIB  # larger ones leave a quarter of the broker's 
 UNRESERVED_READ_BYTES = 16 * KIB  # read from a connection before its frame has its place in the broker's buffers
 TRANSFER_BYTES_PER_S_MIN = 64 * KIB  # slower, after WRITE_STALL_MS_MAX, nobody may fill or empty the broker's buffers
 CONNECTION_FILES_SHARE = 2  # connections get one file descriptor in so many; the others are for logs and answers
+LOG_FILES_SHARE = 4  # files that logs write to: one in so many (as long as a message waits for a sync it is open)
 ANSWER_FILES_SHARE = 4  # files that are open because a client has not taken its answer yet: one in so many
 
 # Ingest

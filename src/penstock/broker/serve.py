@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock import __version__
+from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
@@ -135,7 +136,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
         servers = parse_nats_urls(running.embedded.url)
     listeners, client_address = bind(config.listen)
-    node = Node(RealVfs(config.data_dir), _settings(config, running, servers, config.advertise or client_address))
+    settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
+    node = Node(RealVfs(config.data_dir), settings)
     driver = Driver(
         node,
         loop,
@@ -168,7 +170,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     return Addresses(client_address, ",".join(str(server) for server in servers), config.data_dir)
 
 
-def _settings(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address) -> Settings:
+def _settings(
+    config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address, open_files_max: int
+) -> Settings:
     return Settings(
         broker_version=__version__,
         cluster_id=running.data_dir.id,
@@ -177,6 +181,7 @@ def _settings(config: BrokerConfig, running: _Running, servers: tuple[NatsServer
         nats_urls=tuple(str(server) for server in servers),
         partition_in_flight_bytes_max=config.partition_in_flight_bytes,
         broker_in_flight_bytes_max=config.broker_in_flight_bytes,
+        log_files_max=max(1, open_files_max // limits.LOG_FILES_SHARE),
     )
 
 

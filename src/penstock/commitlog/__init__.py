@@ -7,6 +7,8 @@
 | `view`       | `LogView`: lookups and slices, for any thread             |
 | `segment`    | the active segment and the sealed ones                    |
 | `index`      | one entry per batch                                       |
+| `resumed`    | entries of a segment that goes on after a start or a rest |
+| `open_files` | how many logs hold a file open                            |
 | `checkpoint` | flushed_end and log_start on the disk                     |
 | `lineage`    | which leader epoch began where                            |
 | `recovery`   | what to make of the files at start                        |
@@ -22,6 +24,7 @@
 from penstock.commitlog.errors import LogMissingError, NotWritableError, StorageFailedError, StorageFullError
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
+from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Cut
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import Damage
@@ -40,6 +43,7 @@ __all__ = [
     "LogState",
     "LogView",
     "NotWritableError",
+    "OpenFiles",
     "Removal",
     "Retention",
     "Slice",

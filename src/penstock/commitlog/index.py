@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from penstock.batch.header import BatchHeader
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.hot.crc import crc32c
 from penstock.vfs import Buffer, File
@@ -203,16 +204,16 @@ class PackedEntries:
 
 
 class FileEntries:
-    """Entries read from an index file one by one, each checked; for sealed segments, which cost no memory.
+    """Entries read from an index file one by one, each checked; for batches that shall cost no memory.
 
-    IndexDamagedError if the file does not end where its segment does, at `end_position` with `end_offset`.
+    `count` of them, or all that the file holds. IndexDamagedError if they do not end at `end_position`, `end_offset`.
     """
 
     __slots__ = ("_file", "count")
 
-    def __init__(self, file: File, *, end_position: int, end_offset: int) -> None:
+    def __init__(self, file: File, *, end_position: int, end_offset: int, count: int | None = None) -> None:
         self._file = file
-        size = file.size()
+        size = file.size() if count is None else count * ENTRY_BYTES
         if size % ENTRY_BYTES or not size:
             raise IndexDamagedError(file.path, size, f"one or more entries of {ENTRY_BYTES} bytes", f"{size} bytes")
         self.count = size // ENTRY_BYTES
@@ -233,22 +234,27 @@ class FileEntries:
         return bisect_right(range(self.count), offset, key=lambda number: self.extent(number).base_offset) - 1
 
 
-def sound_prefix(data: Buffer, *, position: int, base_offset: int, end_position: int) -> PackedEntries:
-    """The first entries in an index's bytes `data` that pass their check and name batches that lie end to end.
+def last_sound_entry(file: File, *, base_offset: int, end_position: int) -> tuple[int, IndexEntry, IndexEntry] | None:
+    """The number of entries in an index file whose batches end at or before `end_position`, the first one and the last.
 
-    The first one begins at `position` with `base_offset`, none ends behind `end_position`.
+    None if there is none, if one of those that were looked at fails its check, or if the first one is not at the
+    beginning of a segment that begins with `base_offset`. Those in between are checked by whoever asks for them.
     """
-    count = 0
-    for start in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
-        try:
-            extent = unpack_entry(data[start : start + ENTRY_BYTES]).extent()
-        except IndexDamagedError:
-            break
-        if extent[0] != position or extent[2] != base_offset or extent.end_position > end_position:
-            break
-        position, base_offset = extent.end_position, extent.end_offset
-        count += 1
-    return PackedEntries(data[: count * ENTRY_BYTES])
+
+    def entry(number: int) -> IndexEntry:
+        return unpack_entry(file.read_at(number * ENTRY_BYTES, ENTRY_BYTES))
+
+    count = file.size() // ENTRY_BYTES
+    try:
+        if count and (last := entry(count - 1)).extent().end_position > end_position:
+            count = bisect_right(range(count), end_position, key=lambda number: entry(number).extent().end_position)
+            last = entry(count - 1) if count else last
+        if not count:
+            return None
+        first = last if count == 1 else entry(0)
+    except IndexDamagedError:
+        return None
+    return (count, first, last) if (first.position, first.base_offset) == (SCHEMA_BYTES, base_offset) else None
 
 
 def first_not_before(entries: Entries, timestamp_us: int) -> int:
@@ -256,11 +262,13 @@ def first_not_before(entries: Entries, timestamp_us: int) -> int:
     return bisect_left(range(entries.count), timestamp_us, key=lambda number: entries.extent(number).max_timestamp_us)
 
 
-def last_ending_at_or_below_position(entries: Entries, position: int) -> int:
-    """Number of the last batch that ends at or before `position`, or -1."""
-    return bisect_right(range(entries.count), position, key=lambda number: entries.extent(number).end_position) - 1
+def last_ending_at_or_below_position(entries: Entries, position: int, first: int = 0) -> int:
+    """Number of the last batch, from number `first` on, that ends at or before `position`, or `first` - 1."""
+    numbers = range(first, entries.count)
+    return first + bisect_right(numbers, position, key=lambda number: entries.extent(number).end_position) - 1
 
 
-def last_ending_at_or_below(entries: Entries, offset: int) -> int:
-    """Number of the last batch with end_offset <= offset, or -1."""
-    return bisect_right(range(entries.count), offset, key=lambda number: entries.extent(number).end_offset) - 1
+def last_ending_at_or_below(entries: Entries, offset: int, first: int = 0) -> int:
+    """Number of the last batch, from number `first` on, with end_offset <= offset, or `first` - 1."""
+    numbers = range(first, entries.count)
+    return first + bisect_right(numbers, offset, key=lambda number: entries.extent(number).end_offset) - 1

@@ -10,6 +10,7 @@ Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the cal
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 
 from penstock.base import limits
@@ -20,12 +21,13 @@ from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.known_damage import KnownDamage
 from penstock.commitlog.lineage import Lineage, LineageEntry
+from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment
 from penstock.commitlog.state import LogState
-from penstock.commitlog.tasks import DirtyFile, Flush, Removal
+from penstock.commitlog.tasks import DirtyFile, Flush, Removal, write_entries
 from penstock.commitlog.view import LogView
 from penstock.vfs import Buffer, File, Folder, Vfs
 
@@ -37,11 +39,29 @@ _RETENTION_INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
 class Log:
     """One partition's log. Make it with `Log.open`."""
 
+    __slots__ = (
+        "_active", "_checkpoint", "_checkpoint_dirty", "_checkpoint_due", "_checkpoint_synced_us", "_config",
+        "_damage", "_directory", "_flush", "_flushed_at", "_flushed_end", "_ids", "_last_timestamp_us",
+        "_leader_epoch", "_lineage", "_lineage_file", "_log_end", "_log_start", "_names", "_oldest_us",
+        "_open_files", "_rebuilt_indexes", "_retained_us", "_retention", "_roll_at_us", "_saved_at", "_saves",
+        "_sealed", "_sealed_bytes", "_start_moved", "_state", "_unflushed", "_unremoved", "_unsaved_flushes",
+        "_vfs", "cuts", "fence_reason", "notices"
+    )  # fmt: skip
+
     def __init__(
-        self, vfs: Vfs, directory: str, ids: tuple[int, int], config: LogConfig, found: Recovered, now_us: int
+        self,
+        vfs: Vfs,
+        directory: str,
+        ids: tuple[int, int],
+        config: LogConfig,
+        found: Recovered,
+        now_us: int,
+        open_files: OpenFiles,
     ) -> None:
         """For `open` only."""
         self._vfs = vfs
+        self._open_files = open_files
+        self.fence_reason = ""  # why the log takes no more messages
         self._directory = directory
         self._ids = ids
         self._config = config
@@ -92,22 +112,27 @@ class Log:
         *,
         now_us: int,
         must_exist: bool = False,
+        open_files: OpenFiles | None = None,
     ) -> Log:
         """The log in `directory`, recovered; or a new one, whose files are durable. StorageFailedError.
 
         `must_exist`: it was made before, so that a new one is none; LogMissingError if nothing of it is there.
+        `open_files`: where its open file is counted. It has none until its first message.
         """
         try:
             found = Recovery(vfs, directory, stream_id, partition, must_exist=must_exist).run()
-            log = cls(vfs, directory, (stream_id, partition), config, found, now_us)
+            open_files = OpenFiles() if open_files is None else open_files
+            log = cls(vfs, directory, (stream_id, partition), config, found, now_us, open_files)
             log._open_lineage()
-            if log._state is LogState.WRITABLE:
-                # Even if nothing was found to change: the folder's own name must be durable.
+            if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
+                # A log that was not known to be made: the folder's own name must be durable.
                 log._save_checkpoint()
                 log._checkpoint.sync()
                 if found.checkpoint is None:
                     vfs.sync_dir(directory)
                 log._checkpoint_dirty = False
+            if log._active is not None:
+                log._active.rest(log._log_end, log._last_timestamp_us)
         except OSError as error:
             raise storage_error(f"{directory} cannot be opened", error) from error
         return log
@@ -192,10 +217,11 @@ class Log:
             active.size_bytes + size > self._config.segment_bytes or header.min_timestamp_us >= self._roll_at_us
         ):
             active = self._roll(active)
+        file = self._woken(active) if active.file is None else active.file
         try:
-            active.file.write_at(active.size_bytes, data)
+            file.write_at(active.size_bytes, data)
         except OSError as error:
-            self._undo(lambda: active.file.truncate(active.size_bytes))
+            self._undo(lambda: file.truncate(active.size_bytes))
             raise storage_error(f"{active.path} cannot be written", error) from error
         active.add(header)
         if self._log_start == self._log_end:
@@ -204,6 +230,17 @@ class Log:
             self._set_roll_time()
         self._log_end = header.end_offset
         self._last_timestamp_us = header.max_timestamp_us
+
+    def _woken(self, active: ActiveSegment) -> File:
+        """The file of the active segment, open again; StorageFailedError."""
+        try:
+            self._open_files.take(self)
+            return active.opened(self._vfs)
+        except OSError as error:
+            self._open_files.give_back(self)
+            if error.errno in (errno.ENOENT, errno.ESTALE):
+                self._fence(f"{active.path} was removed or changed: {error.strerror}")
+            raise storage_error(f"{active.path} cannot be written", error) from error
 
     def start_epoch(self, leader_epoch: int) -> None:
         """A leadership begins at log_end; durable with the next flush. StorageFailedError, NotWritableError."""
@@ -216,6 +253,7 @@ class Log:
         except OSError as error:
             raise storage_error(f"the lineage of {self._directory} cannot be written", error) from error
         self._leader_epoch = leader_epoch
+        self._checkpoint_dirty = True
         _close(self._lineage_file)
         self._lineage_file = file
 
@@ -224,6 +262,7 @@ class Log:
             self._names = self._vfs.open_folder(self._directory)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
+        self._woken(active)
         try:
             self._open_names()
             segment.clear_the_way(self._vfs, self._directory, self._log_end, *self._ids)
@@ -247,7 +286,11 @@ class Log:
         try:
             undo()
         except OSError:
-            self._state = LogState.FENCED
+            self._fence("a write could not be undone")
+
+    def _fence(self, reason: str) -> None:
+        self._state = LogState.FENCED
+        self.fence_reason = reason
 
     def _set_roll_time(self) -> None:
         first = None if self._active is None else self._active.first_timestamp_us()
@@ -267,10 +310,11 @@ class Log:
         if not (has_bytes or has_entries or self._names is not None or self._checkpoint_due):
             return None
         dirty = [
-            DirtyFile(one.file, *one.take_places(), sealed, has_news=sealed.end_offset > self._flushed_end)
+            DirtyFile(file, *one.take_places(), sealed, has_news=sealed.end_offset > self._flushed_end)
             for one, sealed in self._unflushed
+            if (file := one.file) is not None
         ]
-        if has_bytes or has_entries or self._names is not None:
+        if active.file is not None and (has_bytes or has_entries or self._names is not None):
             has_news = self._log_end > max(self._flushed_end, active.base_offset)
             entries = active.take_places() if saves else (active.count, [])
             dirty.append(DirtyFile(active.file, *entries, None, has_news=has_news))
@@ -308,11 +352,15 @@ class Log:
         moved = flush.end != self._flushed_end or flush.segment_base != self._flushed_at[0]
         self._flushed_end = flush.end
         self._flushed_at = (flush.segment_base, flush.end_position)
-        for dirty in flush.sealed:
-            assert dirty.sealed is not None
-            dirty.file.close()
-            if dirty.file.path in flush.indexed:
-                dirty.sealed.entries = None
+        active = self._active
+        for dirty in flush.dirty:
+            is_indexed = dirty.file.path in flush.indexed
+            if dirty.sealed is not None:
+                dirty.file.close()
+                if is_indexed:
+                    dirty.sealed.entries = None
+            elif is_indexed and active is not None and active.path == dirty.file.path:
+                active.indexed(dirty.first_entry, len(dirty.places))
         if moved:
             self._checkpoint_dirty = True
             self._unsaved_flushes += 1
@@ -325,10 +373,35 @@ class Log:
         """`flush.run()` raised: what it was to flush may be lost, now or later. The log is fenced until a restart."""
         assert flush is self._flush
         self._flush = None
-        self._state = LogState.FENCED
+        self._fence(str(error))
         self.notices = (*self.notices, f"{self._directory} is fenced: a sync failed: {error}")
-        for dirty in flush.sealed:
-            dirty.file.close()
+        for dirty in flush.dirty:
+            if dirty.sealed is not None:
+                dirty.file.close()
+
+    def rest(self) -> bool:
+        """Give back the file and what is in memory of the batches, if all is on the disk; whether no file is open.
+
+        An error of the disk is told to who has the file open: what is not known to be synced stays open.
+        """
+        active = self._active
+        if active is None or active.file is None:
+            return True
+        waits = self._log_end != self._flushed_end or self._unflushed or self._names is not None
+        if waits or self._flush is not None or self._state is not LogState.WRITABLE:
+            return False
+        if active.places:
+            first_entry, places = active.take_places()
+            with contextlib.suppress(OSError):  # then they stay in memory
+                if write_entries(self._vfs, active.file, first_entry, places):
+                    active.indexed(first_entry, len(places))
+        active.rest(self._log_end, self._last_timestamp_us)
+        self._open_files.give_back(self)
+        return True
+
+    def leave(self) -> None:
+        """Another thread is about to close the log: nobody else is to touch its file any more."""
+        self._open_files.give_back(self)
 
     # Reading.
 
@@ -472,32 +545,34 @@ class Log:
                     self.flush_failed(flush, error)
                     raise
                 self.flushed(flush)
-            if self._state is LogState.WRITABLE:
+            if self._state is LogState.WRITABLE and self._checkpoint_dirty:
                 self.checkpoint()
         except OSError as error:
             raise storage_error(f"{self._directory} cannot be closed cleanly", error) from error
         finally:
+            self._open_files.give_back(self)
             active_file = None if self._active is None else self._active.file
             for opened in (*(one.file for one, _ in self._unflushed), active_file, self._names, self._lineage_file):
                 _close(opened)
 
     def _save_checkpoint(self) -> None:
         self._checkpoint_dirty = True
-        self._checkpoint.write(
-            Checkpoint(
-                sequence=0,
-                stream_id=self._ids[0],
-                partition=self._ids[1],
-                leader_epoch=self._leader_epoch,
-                flushed_end=self._flushed_end,
-                segment_base=self._flushed_at[0],
-                segment_position=self._flushed_at[1],
-                log_start=self._log_start,
-                last_timestamp_us=self._last_timestamp_us,
-            )
-        )
+        self._checkpoint.write(self._checkpoint_values())
         self._saved_at = self._flushed_at
         self._unsaved_flushes = 0
+
+    def _checkpoint_values(self) -> Checkpoint:
+        return Checkpoint(
+            sequence=0,
+            stream_id=self._ids[0],
+            partition=self._ids[1],
+            leader_epoch=self._leader_epoch,
+            flushed_end=self._flushed_end,
+            segment_base=self._flushed_at[0],
+            segment_position=self._flushed_at[1],
+            log_start=self._log_start,
+            last_timestamp_us=self._last_timestamp_us,
+        )
 
     def _open_lineage(self) -> None:
         found = lineages.read(self._vfs, self._directory)

@@ -19,9 +19,10 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import files, index
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
+from penstock.commitlog.resumed import Head
 from penstock.commitlog.scan import Beyond, Found, Walk, find_behind
 from penstock.commitlog.segment import Damage, Segment
-from penstock.vfs import File, Vfs
+from penstock.vfs import Buffer, File, Vfs
 
 
 @dataclass(slots=True)
@@ -35,8 +36,9 @@ class Torn:
 
 @dataclass(slots=True)
 class Scan:
-    """What the batches of one segment are."""
+    """What the batches of one segment are. `entries` are those behind the `head`, if the index vouches for one."""
 
+    head: Head | None = None
     entries: bytearray = field(default_factory=bytearray)
     end_position: int = SCHEMA_BYTES
     end_offset: int = 0
@@ -46,34 +48,33 @@ class Scan:
     torn: Torn | None = None
 
 
-def vouched_entries(vfs: Vfs, file: File, *, base_offset: int, flushed_position: int) -> PackedEntries:
-    """What the index says of the batches of a segment below `flushed_position`, from the first on, as far as it goes.
+def vouched_head(vfs: Vfs, file: File, *, base_offset: int, flushed_position: int) -> tuple[Head, int] | None:
+    """What the index says of the batches of a segment below `flushed_position`, and their highest leader epoch.
 
-    Nothing if the last batch that it names is not there as it says: then it may be another segment's.
+    None if the last batch that it names is not there as it says: then it may be another segment's.
     """
-    nothing = PackedEntries(b"")
     try:
         index_file = vfs.open(files.index_path(file.path), read_only=True)
     except OSError:
-        return nothing
+        return None
     try:
-        data = index_file.read_at(0, index_file.size())
+        found = index.last_sound_entry(index_file, base_offset=base_offset, end_position=flushed_position)
     except OSError:
-        return nothing
+        return None
     finally:
         index_file.close()
-    entries = index.sound_prefix(
-        data, position=SCHEMA_BYTES, base_offset=base_offset, end_position=min(flushed_position, file.size())
-    )
-    if not entries.count:
-        return nothing
-    last = entries.entry(entries.count - 1)
+    if found is None:
+        return None
+    count, first, last = found
     try:
         header = codec.verify(file.read_at(last.position, last.size_bytes), file=file.path, position=last.position)
     except CorruptionError:
-        return nothing
-    same = (header.base_offset, header.end_offset, header.crc) == (last.base_offset, last.end_offset, last.batch_crc)
-    return entries if same else nothing
+        return None
+    if (header.base_offset, header.end_offset, header.crc) != (last.base_offset, last.end_offset, last.batch_crc):
+        return None
+    end_position = last.extent().end_position
+    head = Head(count, last.end_offset, end_position, first.min_timestamp_us, last.max_timestamp_us)
+    return head, last.leader_epoch
 
 
 def scan_segment(
@@ -84,7 +85,7 @@ def scan_segment(
     size_bytes: int,
     flushed_position: int | None,
     end_offset: int | None,
-    vouched: PackedEntries | None = None,
+    vouched: tuple[Head, int] | None = None,
 ) -> Scan:
     """Verify every batch of a segment behind those that are `vouched` for.
 
@@ -93,11 +94,10 @@ def scan_segment(
     """
     scan = Scan(end_offset=base_offset)
     position = SCHEMA_BYTES
-    if vouched is not None and vouched.count:
-        last = vouched.entry(vouched.count - 1)
-        scan.entries += vouched.data
-        scan.last_timestamp_us, scan.leader_epoch = last.max_timestamp_us, last.leader_epoch
-        position, scan.end_offset = last.extent().end_position, last.end_offset
+    if vouched is not None:
+        scan.head, scan.leader_epoch = vouched
+        scan.last_timestamp_us = scan.head.last_timestamp_us
+        position, scan.end_offset = scan.head.end_position, scan.head.end_offset
     while True:
         walk = Walk(file, position=position, end_position=size_bytes, offset=scan.end_offset)
         for place, header in walk:
@@ -140,18 +140,41 @@ def _hints(vfs: Vfs, path: str, position: int) -> Iterator[int]:
 
 def rebuild_index(vfs: Vfs, file: File, segment: Segment) -> tuple[PackedEntries, tuple[Damage, ...]]:
     """The entries of a sealed segment, from the segment itself; also written to its index file if all is sound."""
+    entries, damage = rebuild_entries(
+        vfs, file, base_offset=segment.base_offset, end_position=segment.size_bytes, end_offset=segment.end_offset
+    )
+    if not damage:
+        with contextlib.suppress(OSError):
+            write_index(vfs, file.path, entries.data)
+    return entries, damage
+
+
+def rebuild_head(vfs: Vfs, file: File, base_offset: int, head: Head) -> tuple[Damage, ...]:
+    """Give a head the entries that the segment itself says; also write them to the index file if all is sound."""
+    entries, damage = rebuild_entries(
+        vfs, file, base_offset=base_offset, end_position=head.end_position, end_offset=head.end_offset
+    )
+    if not damage:
+        with contextlib.suppress(OSError):
+            # A flush may write those behind them meanwhile.
+            write_index(vfs, file.path, entries.data, are_last=False)
+    head.entries = entries
+    return damage
+
+
+def rebuild_entries(
+    vfs: Vfs, file: File, *, base_offset: int, end_position: int, end_offset: int
+) -> tuple[PackedEntries, tuple[Damage, ...]]:
+    """The entries of a segment up to a place where a flushed batch ends, from the segment itself."""
     scan = scan_segment(
         vfs,
         file,
-        base_offset=segment.base_offset,
-        size_bytes=segment.size_bytes,
-        flushed_position=segment.size_bytes,
-        end_offset=segment.end_offset,
+        base_offset=base_offset,
+        size_bytes=end_position,
+        flushed_position=end_position,
+        end_offset=end_offset,
     )
-    complete_damage(scan, file.path, segment.end_offset)
-    if not scan.damage:
-        with contextlib.suppress(OSError):
-            write_index(vfs, file.path, scan.entries)
+    complete_damage(scan, file.path, end_offset)
     return PackedEntries(bytes(scan.entries)), tuple(scan.damage)
 
 
@@ -196,12 +219,20 @@ def complete_damage(scan: Scan, path: str, end_offset: int) -> None:
         scan.damage.append(Damage(path, scan.end_position, scan.end_offset, end_offset, reason))
 
 
-def write_index(vfs: Vfs, segment_path: str, entries: bytes | bytearray) -> None:
-    """Make the index file hold exactly `entries`, touching it only if it does not; or OSError. Not synced."""
+def write_index(
+    vfs: Vfs, segment_path: str, entries: Buffer, first_entry: int = 0, *, are_last: bool = True
+) -> None:
+    """Make the index file hold `entries` from number `first_entry` on, and none behind if they `are_last`; or OSError.
+
+    It is touched only where it does not. Not synced.
+    """
     file = vfs.open(files.index_path(segment_path), create=True, make_folders=False)
     try:
-        if file.size() != len(entries) or file.read_at(0, len(entries)) != entries:
-            file.write_at(0, entries)
-            file.truncate(len(entries))
+        position = first_entry * ENTRY_BYTES
+        end_position = position + len(entries)
+        if file.read_at(position, len(entries)) != entries:
+            file.write_at(position, entries)
+        if are_last and file.size() != end_position:
+            file.truncate(end_position)
     finally:
         file.close()

@@ -40,6 +40,7 @@ from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.index import FileEntries, PackedEntries
 from penstock.commitlog.rebuild import Scan, Torn
+from penstock.commitlog.resumed import ResumedEntries
 from penstock.commitlog.scan import Beyond, find_behind
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment, create
 from penstock.vfs import File, Vfs
@@ -74,6 +75,12 @@ class Recovered:
     cuts: list[Cut] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
+    is_slot_lost: bool = False  # of the checkpoint; it may have been the newest
+
+    def left_as(self, checkpoint: Checkpoint) -> bool:
+        """Whether the file of the checkpoint says just this, with both of its slots."""
+        found = self.checkpoint
+        return found is not None and not self.is_slot_lost and found._replace(sequence=0) == checkpoint
 
 
 @dataclass(slots=True)
@@ -88,11 +95,14 @@ class _Found:
     foreign: str | None = None
     scan: Scan | None = None  # None: its index agrees with it
     last_timestamp_us: int = 0
+    refusal: OSError | None = None  # why it cannot be written
 
     def has_batches(self) -> bool:
         """Whether anything in it verifies."""
         scan = self.scan
-        return scan is None or bool(scan.entries) or (scan.torn is not None and scan.torn.whole is not None)
+        if scan is None or scan.head is not None or scan.entries:
+            return True
+        return scan.torn is not None and scan.torn.whole is not None
 
 
 class Recovery:
@@ -104,7 +114,6 @@ class Recovery:
         self._ids = (stream_id, partition)
         self._must_exist = must_exist
         self._out = Recovered()
-        self._slot_lost = False  # a slot of the checkpoint fails its check; it may have been the newest
 
     def run(self) -> Recovered:
         """Look, decide, mend. OSError if the disk does not let it; LogMissingError."""
@@ -145,7 +154,7 @@ class Recovery:
     def _read_checkpoint(self) -> Checkpoint | None:
         found = checkpoints.read(self._vfs, self._directory)
         self._out.notices += [str(mistake) for mistake in found.mistakes]
-        self._slot_lost = bool(found.mistakes)
+        self._out.is_slot_lost = bool(found.mistakes)
         point = found.newest
         if point is not None and (point.stream_id, point.partition) != self._ids:
             self._out.notices.append(f"{self._directory}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
@@ -159,7 +168,7 @@ class Recovery:
         if wanted < first_base:
             path = files.segment_path(self._directory, wanted)
             reason = f"the log begins at offset {first_base}, not at {wanted}"
-            if self._slot_lost:
+            if out.is_slot_lost:
                 out.notices.append(f"{path}: {reason}; the other slot of the checkpoint may have said so")
             else:
                 out.damage.append(Damage(path, 0, wanted, first_base, reason))
@@ -170,7 +179,7 @@ class Recovery:
             if self._must_exist:
                 raise LogMissingError(f"{self._directory}: the log that was made here is gone, no segment is there")
             out.active = create(self._vfs, self._directory, 0, *self._ids, make_folders=True)
-            out.active.file.sync()
+            out.active.opened(self._vfs).sync()
             self._vfs.sync_dir(self._directory)
             return
         path = files.segment_path(self._directory, point.segment_base)
@@ -219,7 +228,7 @@ class Recovery:
         return found
 
     def _look_into(self, found: _Found) -> None:
-        file = self._vfs.open(found.path, read_only=True)
+        file = self._open_to_look(found)
         try:
             found.size_bytes = file.size()
             mistake = self._schema_mistake(found, file)
@@ -228,6 +237,15 @@ class Recovery:
                 self._scan(found, file, mistake)
         finally:
             file.close()
+
+    def _open_to_look(self, found: _Found) -> File:
+        """The last segment is going to be written: whether it can be shows here, not at the first message."""
+        if found.next_base is None:
+            try:
+                return self._vfs.open(found.path)
+            except OSError as error:
+                found.refusal = error
+        return self._vfs.open(found.path, read_only=True)
 
     def _schema_mistake(self, found: _Found, file: File) -> CorruptionError | None:
         try:
@@ -262,7 +280,7 @@ class Recovery:
         vouched = None
         if schema_mistake is None and found.flushed_position:
             limit = min(found.flushed_position, found.size_bytes)
-            vouched = rebuild.vouched_entries(self._vfs, file, base_offset=found.base_offset, flushed_position=limit)
+            vouched = rebuild.vouched_head(self._vfs, file, base_offset=found.base_offset, flushed_position=limit)
         found.scan = scan = rebuild.scan_segment(
             self._vfs,
             file,
@@ -343,7 +361,7 @@ class Recovery:
 
     def _keep_as_it_is(self, kept: list[_Found], flushed_end: int) -> None:
         for one in kept:
-            entries = None if one.scan is None else PackedEntries(bytes(one.scan.entries))
+            entries = None if one.scan is None else _entries_of(one.scan)
             damage = () if one.scan is None else tuple(one.scan.damage)
             end = _end_of(one, flushed_end)
             self._out.sealed.append(
@@ -448,9 +466,11 @@ class Recovery:
             out.sealed.append(Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, None))
         last = kept[-1]
         assert last.scan is not None
-        out.active = ActiveSegment(self._vfs.open(last.path), last.base_offset, last.size_bytes)
-        self._settle(last, last.scan)
-        out.active.load(PackedEntries(bytes(last.scan.entries)))
+        if last.refusal is not None:
+            raise last.refusal
+        out.active = ActiveSegment(last.path, last.base_offset, last.size_bytes)
+        is_indexed = self._settle(last, last.scan)
+        out.active.resume(last.scan.head, PackedEntries(bytes(last.scan.entries)), is_indexed=is_indexed)
         if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
             self._vfs.sync_dir(self._directory)
 
@@ -468,15 +488,24 @@ class Recovery:
             finally:
                 file.close()
 
-    def _settle(self, one: _Found, scan: Scan) -> None:
-        """Make durable what was not known to be, and the index fit."""
+    def _settle(self, one: _Found, scan: Scan) -> bool:
+        """Make durable what was not known to be, and the index fit, if the disk takes it."""
         self._write_again(one)
+        if scan.head is None and not scan.entries:
+            return True  # an empty segment
         try:
-            rebuild.write_index(self._vfs, one.path, scan.entries)
+            rebuild.write_index(self._vfs, one.path, scan.entries, 0 if scan.head is None else scan.head.count)
         except OSError:
             # An index that does not fit must not stay; without one it is rebuilt when somebody asks.
             with contextlib.suppress(OSError):
                 self._vfs.remove(files.index_path(one.path))
+            return False
+        return True
+
+
+def _entries_of(scan: Scan) -> PackedEntries | ResumedEntries:
+    entries = PackedEntries(bytes(scan.entries))
+    return entries if scan.head is None else ResumedEntries(scan.head, entries)
 
 
 def _end_of(one: _Found, flushed_end: int) -> int:

@@ -6,6 +6,8 @@ costs no open file once it is flushed, and no memory per batch: readers open it,
 | kind           | entries of its batches                                    | open file |
 |----------------|-----------------------------------------------------------|-----------|
 | active         | arrays in memory                                          | yes       |
+| active, resumed| its index file; arrays of what was written since          | yes       |
+| active, at rest| its index file                                            | no        |
 | sealed         | the active one's arrays, until its index file is written  | until then|
 | sealed, flushed| its index file                                            | no        |
 | damaged        | in memory, from a scan; gaps where the damage is          | no        |
@@ -13,6 +15,7 @@ costs no open file once it is flushed, and no memory per batch: readers open it,
 
 from __future__ import annotations
 
+import errno
 from array import array
 from dataclasses import dataclass
 
@@ -20,6 +23,7 @@ from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import files, remains
 from penstock.commitlog.index import ActiveEntries, Entries, PackedEntries
+from penstock.commitlog.resumed import Head, ResumedEntries
 from penstock.vfs import File, Vfs
 
 
@@ -57,7 +61,7 @@ class Segment:
         end_offset: int,
         size_bytes: int,
         last_timestamp_us: int,
-        entries: Entries | None,
+        entries: Entries | ResumedEntries | None,
         damage: tuple[Damage, ...] = (),
     ) -> None:
         self.path = path
@@ -73,56 +77,66 @@ Places = list[tuple[int, BatchHeader]]
 """Positions and headers of batches, in order."""
 
 
+_Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
+_NO_COLUMNS: _Columns = (array("q"), array("q"), array("q"), array("q"))
+
+
 class ActiveSegment:
     """The segment that is written, with the entries of its batches.
 
-    `places` are the entries that are not in the index file yet, `places_from` is the number of the first of them.
+    `file` is None while the log rests. `head` are the batches whose entries are left to the index file, the others are
+    in memory. `places` are the entries that are not in the index file yet, `places_from` is the number of the first.
     """
 
-    __slots__ = (
-        "_bases",
-        "_max",
-        "_min",
-        "_positions",
-        "base_offset",
-        "count",
-        "file",
-        "path",
-        "places",
-        "places_from",
-        "size_bytes",
-    )
+    __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "head", "path", "places", "places_from",
+                 "size_bytes")  # fmt: skip
 
-    def __init__(self, file: File, base_offset: int, size_bytes: int) -> None:
-        self.file = file
-        self.path = file.path
+    def __init__(self, path: str, base_offset: int, size_bytes: int) -> None:
+        self.file: File | None = None
+        self.path = path
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.count = 0
+        self.head: Head | None = None
         self.places: Places = []
         self.places_from = 0
-        self._bases = array("q")
-        self._positions = array("q")
-        self._min = array("q")
-        self._max = array("q")
+        self._index_count = 0  # entries in the index file, from the first on without a gap
+        self._columns: _Columns = _NO_COLUMNS  # base offsets, positions, min and max timestamps of those in memory
+
+    def opened(self, vfs: Vfs) -> File:
+        """Its file, opened to be written if it is not; OSError, also if somebody has changed it meanwhile."""
+        if self.file is None:
+            file = vfs.open(self.path)
+            if (size := file.size()) != self.size_bytes:
+                file.close()
+                raise OSError(errno.ESTALE, f"it has {size} bytes, it was left with {self.size_bytes}", self.path)
+            self.file = file
+        return self.file
 
     def add(self, header: BatchHeader) -> None:
         """Note the batch that was written at the end of the file."""
+        if self._columns is _NO_COLUMNS:
+            self._columns = (array("q"), array("q"), array("q"), array("q"))
+        bases, positions, mins, maxs = self._columns
         self.places.append((self.size_bytes, header))
-        self._bases.append(header.base_offset)
-        self._positions.append(self.size_bytes)
-        self._min.append(header.min_timestamp_us)
-        self._max.append(header.max_timestamp_us)
+        bases.append(header.base_offset)
+        positions.append(self.size_bytes)
+        mins.append(header.min_timestamp_us)
+        maxs.append(header.max_timestamp_us)
         self.size_bytes += header.size_bytes
         # Last: a reader in another thread trusts the arrays up to `count`.
         self.count += 1
 
-    def load(self, entries: PackedEntries) -> None:
-        """Note batches that recovery found in the file (and in the index file)."""
-        columns = entries.columns()
-        self._bases, self._positions = columns.base_offsets, columns.positions
-        self._min, self._max = columns.min_timestamps_us, columns.max_timestamps_us
-        self.count = self.places_from = entries.count
+    def resume(self, head: Head | None, tail: PackedEntries, *, is_indexed: bool) -> None:
+        """Note batches that recovery found in the file; whether the index file names all of them, the tail too."""
+        self.head = head
+        if tail.count:
+            columns = tail.columns()
+            self._columns = (
+                columns.base_offsets, columns.positions, columns.min_timestamps_us, columns.max_timestamps_us
+            )  # fmt: skip
+        self.count = self.places_from = (0 if head is None else head.count) + tail.count
+        self._index_count = self.count if is_indexed else 0
 
     def take_places(self) -> tuple[int, Places]:
         """Number of the first entry that the index file lacks, and all of these; they are then the caller's."""
@@ -131,14 +145,32 @@ class ActiveSegment:
         self.places = []
         return taken
 
+    def indexed(self, first_entry: int, count: int) -> None:
+        """The index file has taken so many entries."""
+        if first_entry == self._index_count:
+            self._index_count += count
+
+    def rest(self, end_offset: int, last_timestamp_us: int) -> None:
+        """Give back the file, all of which is on the disk, and the memory, if the index file has all entries."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+        first_timestamp_us = self.first_timestamp_us()
+        if first_timestamp_us is not None and self._index_count == self.count:
+            self.head = Head(self.count, end_offset, self.size_bytes, first_timestamp_us, last_timestamp_us)
+            self._columns = _NO_COLUMNS
+
     def first_timestamp_us(self) -> int | None:
         """Timestamp of the first message, None while it is empty."""
-        return self._min[0] if self.count else None
+        if self.head is not None:
+            return self.head.first_timestamp_us
+        return self._columns[2][0] if self.count else None
 
     def seen(self, end_offset: int, last_timestamp_us: int, damage: tuple[Damage, ...] = ()) -> Segment:
         """The segment as it is now, for readers."""
-        columns = (self._bases, self._positions, self._min, self._max)
-        entries = ActiveEntries(columns, self.count, end_offset, self.size_bytes)
+        count = self.count if self.head is None else self.count - self.head.count
+        tail = ActiveEntries(self._columns, count, end_offset, self.size_bytes)
+        entries = tail if self.head is None else ResumedEntries(self.head, tail)
         return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries, damage)
 
 
@@ -171,4 +203,6 @@ def create(
     except OSError:
         file.close()
         raise
-    return ActiveSegment(file, base_offset, SCHEMA_BYTES)
+    active = ActiveSegment(file.path, base_offset, SCHEMA_BYTES)
+    active.file = file
+    return active

@@ -40,7 +40,7 @@ class Flush:
     Run it in a disk thread, once; then hand it to `Log.flushed` or, with the OSError, to `Log.flush_failed`.
     """
 
-    __slots__ = ("_dirty", "_indexes", "_lineage", "_names", "_sync_last", "_vfs", "end", "end_position", "indexed",
+    __slots__ = ("_indexes", "_lineage", "_names", "_sync_last", "_vfs", "dirty", "end", "end_position", "indexed",
                  "segment_base")  # fmt: skip
 
     def __init__(
@@ -58,7 +58,7 @@ class Flush:
     ) -> None:
         """`lineage` and `names` are open, and closed by `run`."""
         self._vfs = vfs
-        self._dirty = dirty
+        self.dirty = dirty
         self._lineage = lineage
         self._names = names
         self._sync_last = sync_last
@@ -67,11 +67,6 @@ class Flush:
         self.end_position = end_position
         self.segment_base = segment_base
         self.indexed: frozenset[str] = frozenset()  # paths of segments whose index file has all their entries now
-
-    @property
-    def sealed(self) -> tuple[DirtyFile, ...]:
-        """The segments in it that will not be written again."""
-        return tuple(dirty for dirty in self._dirty if dirty.sealed is not None)
 
     def run(self) -> None:
         """Sync; OSError if the disk refuses, and then nothing is known of what was to be flushed."""
@@ -82,7 +77,7 @@ class Flush:
                 if opened is not None:
                     opened.close()
         if self._indexes:
-            self.indexed = frozenset(dirty.file.path for dirty in self._dirty if self._write_index(dirty))
+            self.indexed = frozenset(dirty.file.path for dirty in self.dirty if self._write_index(dirty))
         if self._sync_last is not None:
             with contextlib.suppress(OSError):
                 self._sync_last()
@@ -90,11 +85,11 @@ class Flush:
     def _sync(self) -> None:
         if self._lineage is not None:
             self._lineage.sync()
-        for dirty in self._dirty:
+        for dirty in self.dirty:
             dirty.file.sync()
         if self._names is not None:
             self._names.sync()
-        for dirty in self._dirty:
+        for dirty in self.dirty:
             if dirty.has_news and not dirty.file.has_its_name():
                 raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", dirty.file.path)
 
@@ -102,18 +97,25 @@ class Flush:
         if not dirty.places and dirty.sealed is None:
             return False  # a later flush brings what it lacks
         try:
-            if not dirty.file.has_its_name():
-                return False  # retention has taken the segment
-            file = self._vfs.open(files.index_path(dirty.file.path), create=True, make_folders=False)
-            try:
-                file.write_at(dirty.first_entry * ENTRY_BYTES, pack_entries(dirty.places))
-                if dirty.sealed is not None:
-                    file.sync()
-            finally:
-                file.close()
+            return write_entries(
+                self._vfs, dirty.file, dirty.first_entry, dirty.places, with_sync=dirty.sealed is not None
+            )
         except OSError:
             return False
-        return True
+
+
+def write_entries(vfs: Vfs, segment: File, first_entry: int, places: Places, *, with_sync: bool = False) -> bool:
+    """Write entries, from number `first_entry` on, to a segment's index file; False if that was removed. OSError."""
+    if not segment.has_its_name():
+        return False
+    file = vfs.open(files.index_path(segment.path), create=True, make_folders=False)
+    try:
+        file.write_at(first_entry * ENTRY_BYTES, pack_entries(places))
+        if with_sync:
+            file.sync()
+    finally:
+        file.close()
+    return True
 
 
 class Removal:

@@ -22,7 +22,8 @@ from penstock.batch.header import BatchHeader
 from penstock.commitlog import files, index
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
-from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_index
+from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_head, rebuild_index
+from penstock.commitlog.resumed import Head, ResumedEntries
 from penstock.commitlog.segment import Damage, Segment
 from penstock.vfs import File, Vfs
 
@@ -87,7 +88,8 @@ class LogView:
         """
         if not self.log_start <= offset < self.log_end:
             return True
-        return self._segment_of(offset).entries is not None
+        entries = self._segment_of(offset).entries
+        return entries.in_memory(offset) if isinstance(entries, ResumedEntries) else entries is not None
 
     def offset_at(self, timestamp_us: int, *, end: int) -> int:
         """Offset of the first message at or after `timestamp_us`, or `end` if there is none before it."""
@@ -193,10 +195,10 @@ class LogView:
         last_number = entries.count - 1
         last = entries.extent(last_number)
         if last.end_position > limit:
-            last_number = index.last_ending_at_or_below_position(entries, limit)
+            last_number = index.last_ending_at_or_below_position(entries, limit, number)
             last = entries.extent(last_number)
         if last.end_offset > end:
-            last = entries.extent(min(last_number, index.last_ending_at_or_below(entries, end)))
+            last = entries.extent(min(last_number, index.last_ending_at_or_below(entries, end, number)))
         return Slice(
             segment.path, first.position, last.end_position - first.position, first.base_offset, last.end_offset
         )
@@ -243,11 +245,18 @@ class LogView:
         try:
             return self._with_sound_entries(segment, use)
         except (FileNotFoundError, IndexDamagedError):
-            return use(self._rebuilt(segment))
+            if not isinstance(resumed := segment.entries, ResumedEntries):
+                return use(self._rebuilt(segment))
+            self._rebuild_head(segment, resumed.head)
+            with resumed.opened(self._vfs, segment.path) as entries:
+                return use(entries)
 
     def _with_sound_entries(self, segment: Segment, use: Callable[[Entries], _T]) -> _T:
         # Loaded once: the log's task forgets them as soon as the index file has them.
-        if (entries := segment.entries) is not None:
+        if isinstance(entries := segment.entries, ResumedEntries):
+            with entries.opened(self._vfs, segment.path) as joined:
+                return use(joined)
+        if entries is not None:
             return use(entries)
         file = self._vfs.open(files.index_path(segment.path), read_only=True)
         try:
@@ -271,6 +280,16 @@ class LogView:
             for one in damage:
                 self._on_damage(one)
         return entries
+
+    def _rebuild_head(self, segment: Segment, head: Head) -> None:
+        file = self._open(segment)
+        try:
+            damage = rebuild_head(self._vfs, file, segment.base_offset, head)
+        finally:
+            file.close()
+        segment.damage = (*segment.damage, *damage)
+        for one in damage:
+            self._on_damage(one)
 
     def _open(self, segment: Segment) -> File:
         try:

@@ -25,6 +25,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import subject_mistake
+from penstock.commitlog import OpenFiles
 from penstock.ingest.admission import MessageGroup
 from penstock.messages import (
     AlterStreamRequest,
@@ -123,6 +124,7 @@ class Node:
             self._outbox,
             self._budget,
             self._upkeep,
+            OpenFiles(self._settings.log_files_max),
             listening=self._listening,
             info=lambda state: self._report.stream(state),
             closed=self._stream_closed,

@@ -50,6 +50,7 @@ class Settings:
     format_version: int = FORMAT_VERSION
     partition_in_flight_bytes_max: int = limits.PARTITION_IN_FLIGHT_BYTES_MAX
     broker_in_flight_bytes_max: int = limits.BROKER_IN_FLIGHT_BYTES_MAX
+    log_files_max: int = limits.LOG_FILES_MAX
 
 
 class Report:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from penstock.base.clock import Now
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
-from penstock.commitlog import Log, LogConfig, LogMissingError
+from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -101,6 +101,7 @@ class Streams:
         outbox: Outbox,
         budget: Budget,
         upkeep: Upkeep,
+        open_files: OpenFiles,
         *,
         listening: Listening,
         info: Callable[[StreamState], StreamInfo],
@@ -114,6 +115,7 @@ class Streams:
         self._memory: Vfs = MemoryVfs()
         self._made = MadeLogs(vfs)
         self._budget = budget
+        self._open_files = open_files
         self._upkeep = upkeep
         self._opening: set[int] = set()  # streams whose log is being opened in a disk thread
         self._listening = listening
@@ -174,7 +176,16 @@ class Streams:
         was_made = _folder(state) in self._made
         config = LogConfig.of(state.config)
         try:
-            log = Log.open(vfs, path, state.stream_id, PARTITION, config, now_us=now_us, must_exist=was_made)
+            log = Log.open(
+                vfs,
+                path,
+                state.stream_id,
+                PARTITION,
+                config,
+                now_us=now_us,
+                must_exist=was_made,
+                open_files=self._open_files,
+            )
         except LogMissingError as error:
             raise OperationalError(f"{error}; bring it back (is its disk mounted?) or delete the stream") from error
         if state.config.storage is Storage.FILE and not was_made:

@@ -40,7 +40,7 @@ class Upkeep:
         flush = partition.log.flush()
         if flush is None:
             if partition.log.state is LogState.FENCED and not partition.flushing:
-                self._fenced(partition, "a write could not be undone")
+                self._fenced(partition, partition.log.fence_reason)
             return
         partition.flushing = True
 
@@ -156,6 +156,7 @@ class Upkeep:
     def discard(self, partition: Partition, remove: Callable[[], None]) -> None:
         """The stream is gone: `remove` once no sync of it is under way."""
         partition.when_idle = remove
+        partition.log.leave()
         if not partition.flushing:
             remove()
 
