@@ -34,10 +34,8 @@ POINTS = st.lists(st.tuples(PLACE, VALUE), min_size=1, max_size=30).map(
 
 
 def numbers_of(drawing: ElementTree.Element) -> list[tuple[float, float]]:
-    found = []
-    for line in drawing.iter(f"{SVG}polyline"):
-        found += [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split(" ")]
-    return found
+    pairs = [pair for line in drawing.iter(f"{SVG}polyline") for pair in line.attrib["points"].split(" ")]
+    return [(float(x), float(y)) for x, _, y in (pair.partition(",") for pair in pairs)]
 
 
 @given(st.text())
