@@ -55,7 +55,7 @@ JS_SOURCE = os.path.join(ROOT, "tests", "compat", "js", "package.json")
 SIZES_MB = {
     "core": (74, 265),
     "demo": (38, 170),
-    "test": (118, 375),
+    "test": (130, 411),
     "node": (61, 205),
     "js": (3, 13),
 }

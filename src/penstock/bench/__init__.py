@@ -18,6 +18,8 @@ what can be said. CPU seconds of every process are taken beside the clock: they 
 | `generator`   | the publisher: windows, connections, acks, the clock                       |
 | `responders`  | who acks at once and stores nothing: what the generator and NATS can do    |
 | `systems`     | the products, each in its variants: started, written, read back, stopped   |
+| `kafka`       | a Kafka that somebody runs, with librdkafka as its generator               |
+| `liftbridge`  | a Liftbridge that somebody runs; its bytes are in `liftbridge_format`      |
 | `rounds`      | who is measured when; medians and ratios with their spread                 |
 | `histogram`   | latencies, and which percentiles of them may be said                       |
 | `schedule`    | what is published when, at a fixed rate                                    |

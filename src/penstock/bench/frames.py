@@ -8,7 +8,7 @@ ours is an error, with its text.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -18,11 +18,55 @@ from penstock.base.errors import OperationalError
 from penstock.bench.content import Content, Tally
 
 
+class _PubAck(msgspec.Struct):
+    """The fields of an ack that say whether it is one."""
+
+    stream: str = ""
+    seq: int = 0
+    error: msgspec.Raw | None = None
+
+
+_decoder = msgspec.json.Decoder(_PubAck)
+
+
+def _is_pub_ack(payload: bytes) -> bool:
+    try:
+        ack = _decoder.decode(payload)
+    except msgspec.DecodeError:
+        return False
+    return ack.error is None and ack.seq > 0
+
+
+class Dialect(NamedTuple):
+    """What a product wants around a value on NATS, and what an ack of it looks like."""
+
+    before_value: Callable[[str, int], bytes] | None  # from ack inbox and size; None: the inbox is the reply subject
+    is_ack: Callable[[bytes], bool]
+
+
+JETSTREAM = Dialect(before_value=None, is_ack=_is_pub_ack)
+"""JetStream's, and ours."""
+
+
 class Pool:
     """Frames that publish random values of `size` bytes on `subject`, to be acked on `reply`."""
 
-    def __init__(self, subject: str, reply: str, size: int, count: int, seed: int, *, bytes_max: int) -> None:
-        head = f"PUB {subject} {reply} {size}\r\n".encode()
+    def __init__(
+        self,
+        subject: str,
+        reply: str,
+        size: int,
+        count: int,
+        seed: int,
+        *,
+        bytes_max: int,
+        dialect: Dialect = JETSTREAM,
+    ) -> None:
+        if dialect.before_value is None:
+            head = f"PUB {subject} {reply} {size}\r\n".encode()
+        else:
+            before = dialect.before_value(reply, size)
+            head = f"PUB {subject} {len(before) + size}\r\n".encode() + before
         self._head_bytes = len(head)
         self._size = size
         self.stride = len(head) + size + 2
@@ -98,14 +142,6 @@ def scan(buffer: bytes | bytearray, start: int, end: int) -> Scanned:
     return Scanned(deliveries, lines, start)
 
 
-class _PubAck(msgspec.Struct):
-    """The fields of an ack that say whether it is one."""
-
-    stream: str = ""
-    seq: int = 0
-    error: msgspec.Raw | None = None
-
-
 class Audit(NamedTuple):
     """What the answers to a publisher were: acks, other answers, and the text of the first of these."""
 
@@ -114,16 +150,13 @@ class Audit(NamedTuple):
     first_error: str
 
 
-_decoder = msgspec.json.Decoder(_PubAck)
-
-
-def audit(buffer: bytes | bytearray, end: int) -> Audit:
+def audit(buffer: bytes | bytearray, end: int, dialect: Dialect = JETSTREAM) -> Audit:
     """Count the acks in all that a publisher's connection received; whatever else came is an error."""
     found = scan(buffer, 0, end)
     errors = [line for line in found.lines if line.startswith(b"-ERR")]
     acks = 0
     for delivery in found.deliveries:
-        if is_ack(delivery):
+        if is_ack(delivery, dialect):
             acks += 1
         else:
             errors.append(delivery.headers + delivery.payload)
@@ -133,12 +166,6 @@ def audit(buffer: bytes | bytearray, end: int) -> Audit:
     return Audit(acks, len(errors), first)
 
 
-def is_ack(delivery: Delivery) -> bool:
+def is_ack(delivery: Delivery, dialect: Dialect = JETSTREAM) -> bool:
     """Whether this answer says that the message is stored; a status of NATS, or an error, does not."""
-    if delivery.headers:
-        return False
-    try:
-        ack = _decoder.decode(delivery.payload)
-    except msgspec.DecodeError:
-        return False
-    return ack.error is None and ack.seq > 0
+    return not delivery.headers and dialect.is_ack(delivery.payload)

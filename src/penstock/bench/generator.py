@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.bench import frames
+from penstock.bench import frames, liftbridge_format
 from penstock.bench.content import Content
 from penstock.bench.nats_socket import NatsSocket, inbox
 from penstock.bench.processes import cpu_seconds_of
@@ -31,6 +31,7 @@ _READ_BYTES = 256 * 1024
 _SEND_BYTES = 1 << 20
 _EXCERPT_BYTES = 200
 GENERATOR = "generator"
+_DIALECTS = {"jetstream": frames.JETSTREAM, "liftbridge": liftbridge_format.DIALECT}
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -56,6 +57,7 @@ class PublishTask(msgspec.Struct, frozen=True):
     subject: str
     load: Load
     watched: dict[str, int] = {}
+    dialect: str = "jetstream"
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ def publish(task: PublishTask) -> Iterator[Published]:
     finally:
         for one in publishers:
             one.close()
-    audits = [one.audit() for one in publishers]
+    audits = [one.audit(_DIALECTS[task.dialect]) for one in publishers]
     yield Published(
         seconds=seconds,
         sent=frames.sent_content([(one.pool, one.quota) for one in publishers]),
@@ -100,6 +102,7 @@ def publish(task: PublishTask) -> Iterator[Published]:
 
 def _connect(task: PublishTask) -> list[_Publisher]:
     load = task.load
+    dialect = _DIALECTS[task.dialect]
     count = min(load.publishers, load.messages)
     quotas = [load.messages // count + (number < load.messages % count) for number in range(count)]
     window = load.window_in_effect // count
@@ -109,7 +112,7 @@ def _connect(task: PublishTask) -> list[_Publisher]:
         for number, quota in enumerate(quotas):
             reply = inbox()
             seed = load.seed * limits.BENCH_PUBLISHERS_MAX + number
-            pool = frames.Pool(task.subject, reply, load.size, quota, seed, bytes_max=pool_bytes_max)
+            pool = frames.Pool(task.subject, reply, load.size, quota, seed, bytes_max=pool_bytes_max, dialect=dialect)
             connected.append(_Publisher(NatsSocket(task.nats), pool, reply, quota, window))
     except BaseException:
         for one in connected:
@@ -193,9 +196,9 @@ class _Publisher:
         end = self._received_end
         return bytes(self._received[max(0, end - _EXCERPT_BYTES) : end]).decode("utf-8", "replace")
 
-    def audit(self) -> frames.Audit:
+    def audit(self, dialect: frames.Dialect) -> frames.Audit:
         """What the answers were."""
-        return frames.audit(self._received, self._received_end)
+        return frames.audit(self._received, self._received_end, dialect)
 
     def close(self) -> None:
         """Give the connection back."""

@@ -20,10 +20,12 @@ from typing import IO
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.broker.settings import Address
 from penstock.broker.tied import tied
 
 _CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) composes it
 _TAIL_LINES = 20
+_LISTEN = "0A"  # the state of a socket in /proc/net/tcp
 
 
 def cpu_seconds(process_id: int) -> float:
@@ -56,6 +58,35 @@ def program_of(process_id: int) -> str:
         return Path(f"/proc/{process_id}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+def listening_on(address: Address) -> int | None:
+    """The process id of whoever listens there; None if nobody here does (Linux), or it may not be seen."""
+    sockets = _listening_sockets(address.port) if address.is_loopback else set()
+    if not sockets:
+        return None
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = path.readlink().name
+        except OSError:
+            continue  # somebody else's process, or one that has just ended
+        if target in sockets:
+            return int(path.parts[2])
+    return None
+
+
+def _listening_sockets(port: int) -> set[str]:
+    """`socket:[NUMBER]` of every socket that listens on this port."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for words in map(str.split, lines):
+            if words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
+                found.add(f"socket:[{words[9]}]")
+    return found
 
 
 class Child:

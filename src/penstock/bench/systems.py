@@ -80,6 +80,8 @@ class Variant(NamedTuple):
 class NatsLog(Log):
     """A log that is written through NATS: the raw generator publishes on `subject` to the server at `nats`."""
 
+    dialect = "jetstream"
+
     def __init__(self, nats: Address, subject: str, processes: Mapping[str, int]) -> None:
         self.nats = nats
         self.subject = subject
@@ -87,11 +89,11 @@ class NatsLog(Log):
 
     def publish(self, load: Load) -> Published:
         """See `Log`."""
-        task = PublishTask(self.nats, self.subject, load, dict(self.processes))
-        return worker.run(publish, task, timeout_s=_time_for(load))
+        task = PublishTask(self.nats, self.subject, load, dict(self.processes), self.dialect)
+        return worker.run(publish, task, timeout_s=time_for(load))
 
 
-def _time_for(load: Load) -> float:
+def time_for(load: Load) -> float:
     """The most that a generator can take: to encode, to send, to wait in vain, to look at its acks."""
     return _TIMEOUT_S + load.seconds_max + BENCH_STALL_S + load.messages / 10_000
 

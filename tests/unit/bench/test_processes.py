@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ import pytest
 from penstock.base.errors import OperationalError
 from penstock.bench import worker
 from penstock.bench.generator import Load
-from penstock.bench.processes import child, children_of, cpu_seconds, program_of
+from penstock.bench.processes import child, children_of, cpu_seconds, listening_on, program_of
+from penstock.broker.settings import Address
 
 PYTHON = [sys.executable, "-S", "-c"]
 
@@ -91,3 +93,17 @@ def test_a_worker_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     with pytest.raises(OperationalError, match="OperationalError: 5 is too much"):
         worker.run(refuse, Load(size=5), timeout_s=20)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_who_listens_on_an_address_of_this_machine_is_found(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        address = Address(host, server.getsockname()[1])
+        assert listening_on(address) == os.getpid()
+    assert listening_on(address) is None
+
+
+def test_who_listens_elsewhere_is_not_looked_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert listening_on(Address("192.0.2.1", server.getsockname()[1])) is None

@@ -1,0 +1,281 @@
+"""A Kafka that somebody runs, written to by librdkafka through the `confluent-kafka` package.
+
+Rules: nothing is contacted but the address that was given, and the brokers that it names. Every round gets a topic of
+one partition and one replica, which is deleted behind it. A variant says what differs from the defaults of the client
+and the broker, and that is all that differs, but for two things: a message is as large as the broker takes it, and its
+own process, as everybody's generator. A round is over when librdkafka has reported every message as delivered.
+
+Theory: a Kafka client batches, compresses and checksums what its broker stores as it came, so a part of the product's
+work is done in the generator, and is counted there. How much a message costs it stands in the report, beside the rate
+that the same generator reaches against librdkafka's own mock broker, which stores nothing and lives in its process.
+A window is a bound on what is not reported yet; how that becomes requests is librdkafka's matter (`linger.ms`).
+
+| variant                | what it is                                                                           |
+|------------------------|--------------------------------------------------------------------------------------|
+| `kafka`                | all defaults: acks=all, linger.ms=5, acked from the page cache                        |
+| `kafka-linger-0`       | the same with linger.ms=0: a lone message is sent at once                             |
+| `kafka-acks-1`         | the same with linger.ms=0 and acks=1: with one replica the same promise               |
+| `kafka-fsync`          | the topic with flush.messages=1: synced before the ack                                |
+| `kafka-fsync-linger-0` | the same with linger.ms=0                                                             |
+| `kafka-null`           | librdkafka's mock broker: the generator's ceiling                                     |
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.bench import worker
+from penstock.bench.content import Content, Tally
+from penstock.bench.extras import imported
+from penstock.bench.frames import Pool, sent_content
+from penstock.bench.generator import GENERATOR, Load, Published
+from penstock.bench.processes import cpu_seconds_of, listening_on
+from penstock.bench.systems import Log, System, Variant, time_for
+from penstock.broker.settings import Address
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
+_EXTRA = "bench-kafka"
+_FETCHED_AT_ONCE = 10_000
+_PARTITION = 0
+_NO_LINGER = {"linger.ms": "0"}
+_SYNCED = {"flush.messages": "1"}
+
+# What is in no variant. The broker takes 1 MiB and a little by default; librdkafka would refuse before it is asked.
+_PRODUCER = {"message.max.bytes": "1048588"}
+_QUIET = {"log_level": "0"}  # what matters comes as an error; the log repeats it twenty times a second
+
+
+class KafkaTask(msgspec.Struct, frozen=True):
+    """A load, where it goes, librdkafka's settings, and whose CPU time is taken beside the generator's own."""
+
+    settings: dict[str, str]
+    topic: str
+    load: Load
+    watched: dict[str, int] = {}
+
+
+def variants(address: Address) -> tuple[Variant, ...]:
+    """Those of the Kafka that listens on `address`."""
+    table: tuple[tuple[str, str, dict[str, str], dict[str, str]], ...] = (
+        ("kafka", "Kafka (default: linger 5 ms)", {}, {}),
+        ("kafka-linger-0", "Kafka, linger 0", _NO_LINGER, {}),
+        ("kafka-acks-1", "Kafka, linger 0, acks 1", {**_NO_LINGER, "acks": "1"}, {}),
+        ("kafka-fsync", "Kafka, synced before ack", {}, _SYNCED),
+        ("kafka-fsync-linger-0", "Kafka, synced before ack, linger 0", _NO_LINGER, _SYNCED),
+    )
+    products = tuple(
+        Variant(name, title, "kafka", _running(address, producer, topic)) for name, title, producer, topic in table
+    )
+    return (*products, Variant("kafka-null", "mock Kafka broker, in the generator", "none", _mock))
+
+
+def _running(
+    address: Address, producer: Mapping[str, str], topic: Mapping[str, str]
+) -> Callable[[Path], AbstractContextManager[System]]:
+    @contextmanager
+    def start(folder: Path) -> Iterator[System]:
+        yield KafkaSystem(address, producer, topic)
+
+    return start
+
+
+@contextmanager
+def _mock(folder: Path) -> Iterator[System]:
+    yield MockSystem()
+
+
+class MockLog(Log):
+    """What librdkafka's mock broker acks and forgets."""
+
+    def publish(self, load: Load) -> Published:
+        """See `Log`."""
+        task = KafkaTask({**_PRODUCER, **_QUIET, "test.mock.num.brokers": "1"}, "bench", load)
+        return worker.run(publish, task, timeout_s=time_for(load))
+
+    def read_back(self, *, ordered: bool) -> None:
+        """See `Log`."""
+
+
+class MockSystem(System):
+    """No product: a broker inside the generator."""
+
+    @contextmanager
+    def log(self) -> Iterator[Log]:
+        """See `System`."""
+        yield MockLog()
+
+
+class KafkaLog(Log):
+    """A topic of one partition."""
+
+    def __init__(self, system: KafkaSystem, topic: str) -> None:
+        self.topic = topic
+        self._system = system
+
+    def publish(self, load: Load) -> Published:
+        """See `Log`."""
+        settings = {**_PRODUCER, **self._system.producer, **self._system.client}
+        task = KafkaTask(settings, self.topic, load, dict(self._system.processes))
+        return worker.run(publish, task, timeout_s=time_for(load))
+
+    def read_back(self, *, ordered: bool) -> Content:
+        """See `Log`: through librdkafka's consumer, which verifies the CRC of every batch."""
+        kafka = imported("confluent_kafka", extra=_EXTRA)
+        settings = {"group.id": self.topic, "enable.auto.commit": "false", "check.crcs": "true"}
+        consumer = kafka.Consumer({**self._system.client, **settings})
+        try:
+            return _consume(kafka, consumer, self.topic).content(ordered=ordered)
+        except kafka.KafkaException as error:
+            raise self._system.failed(error) from None
+        finally:
+            consumer.close()
+
+
+def _consume(kafka: Any, consumer: confluent_kafka.Consumer, topic: str) -> Tally:
+    """All messages from the first one to the one that is the last now."""
+    place = kafka.TopicPartition(topic, _PARTITION, 0)
+    _, end = consumer.get_watermark_offsets(place, timeout=limits.BENCH_START_S)
+    consumer.assign([place])
+    tally = Tally()
+    while tally.messages < end:
+        wanted = min(_FETCHED_AT_ONCE, end - tally.messages)
+        found = consumer.consume(num_messages=wanted, timeout=limits.BENCH_STALL_S)
+        if not found:
+            break  # fewer than there should be: the count says so
+        for message in found:
+            if message.error() is not None:
+                raise kafka.KafkaException(message.error())
+        tally.add(message.value() or b"" for message in found)
+    return tally
+
+
+class KafkaSystem(System):
+    """Kafka, where it runs. Its CPU time is known if it runs here, and for us."""
+
+    def __init__(self, address: Address, producer: Mapping[str, str], topic: Mapping[str, str]) -> None:
+        self.address = address
+        self.client = {"bootstrap.servers": str(address), **_QUIET}
+        self.producer = producer
+        self._topic = dict(topic)
+        kafka = imported("confluent_kafka", extra=_EXTRA)
+        self._admin = imported("confluent_kafka.admin", extra=_EXTRA).AdminClient(self.client)
+        try:
+            self._admin.list_topics(timeout=limits.BENCH_START_S)
+        except kafka.KafkaException as error:
+            raise self.failed(error) from None
+        process_id = listening_on(address)
+        self.processes = {} if process_id is None else {"kafka": process_id}
+
+    def failed(self, error: Exception) -> OperationalError:
+        """What librdkafka says, as an error of ours."""
+        return OperationalError(f"Kafka at {self.address}: {error}")
+
+    @contextmanager
+    def log(self) -> Iterator[Log]:
+        """See `System`."""
+        admin = imported("confluent_kafka.admin", extra=_EXTRA)
+        name = f"penstock-bench-{secrets.token_hex(8)}"
+        new = admin.NewTopic(name, num_partitions=1, replication_factor=1, config=self._topic)
+        self._done(self._admin.create_topics([new], request_timeout=limits.BENCH_START_S)[name])
+        try:
+            yield KafkaLog(self, name)
+        finally:
+            self._done(self._admin.delete_topics([name], request_timeout=limits.BENCH_START_S)[name])
+
+    def _done(self, future: Any) -> None:
+        kafka = imported("confluent_kafka", extra=_EXTRA)
+        try:
+            future.result(2 * limits.BENCH_START_S)  # librdkafka gives up before
+        except kafka.KafkaException as error:
+            raise self.failed(error) from None
+
+
+# The generator
+
+
+def publish(task: KafkaTask) -> Iterator[Published]:
+    """A worker: one load, to the end."""
+    load = task.load
+    count = min(load.publishers, load.messages)
+    publishers = [_Publisher(task, number, count) for number in range(count)]
+    watched = {**task.watched, GENERATOR: os.getpid()}
+    with ThreadPoolExecutor(count) as threads:
+        before = cpu_seconds_of(watched)
+        started_s = time.perf_counter()
+        for done in [threads.submit(one.run, started_s + load.seconds_max) for one in publishers]:
+            done.result()
+        seconds = time.perf_counter() - started_s
+        after = cpu_seconds_of(watched)
+    failures = [one.first_error for one in publishers if one.errors]
+    yield Published(
+        seconds=seconds,
+        sent=sent_content([(one.pool, one.sent) for one in publishers]),
+        acks=sum(one.acks for one in publishers),
+        errors=sum(one.errors for one in publishers),
+        first_error=failures[0] if failures else "",
+        cpu_seconds={name: after[name] - before[name] for name in watched},
+    )
+
+
+class _Publisher:
+    """One producer: what it has sent, and what was reported. Its callbacks run in the thread that polls: its own."""
+
+    def __init__(self, task: KafkaTask, number: int, count: int) -> None:
+        kafka = imported("confluent_kafka", extra=_EXTRA)
+        load = task.load
+        self.sent = 0
+        self.acks = 0
+        self.errors = 0
+        self.first_error = ""
+        self._quota = load.messages // count + (number < load.messages % count)
+        self._window = load.window_in_effect // count
+        seed = load.seed * limits.BENCH_PUBLISHERS_MAX + number
+        self.pool = Pool("", "", load.size, self._quota, seed, bytes_max=limits.BENCH_POOL_BYTES_MAX // count)
+        self._messages = [{"value": bytes(value)} for value in self.pool.values(self.pool.count)]
+        self._topic = task.topic
+        self._kafka = kafka
+        self._producer = kafka.Producer(task.settings)
+        # So that the first message does not wait for the addresses of the brokers, which a connection to NATS has too.
+        self._producer.list_topics(task.topic, timeout=limits.BENCH_START_S)
+
+    def run(self, stop_s: float) -> None:
+        """Send and poll until everything is reported; OperationalError when nothing moves any more."""
+        while (answered := self.acks + self.errors) < self._quota:
+            room = min(self._window - (self.sent - answered), self._quota - self.sent)
+            if room > 0:
+                self._send(room)
+            elif self._producer.poll(limits.BENCH_STALL_S) == 0 and self.acks + self.errors == answered:
+                raise OperationalError(
+                    f"Kafka reported nothing for {limits.BENCH_STALL_S:g} s, {answered:,} of {self._quota:,} are there"
+                )
+            self._producer.poll(0)
+            if time.perf_counter() >= stop_s:
+                self._quota = min(self._quota, self.sent)
+
+    def _send(self, room: int) -> None:
+        start = self.sent % len(self._messages)
+        wanted = self._messages[start : start + room]
+        taken = self._producer.produce_batch(self._topic, wanted, partition=_PARTITION, on_delivery=self._reported)
+        self.sent += taken
+        if taken < len(wanted):
+            raise OperationalError(f"librdkafka took {taken:,} of {len(wanted):,} messages")
+
+    def _reported(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acks += 1
+            return
+        self.errors += 1
+        self.first_error = self.first_error or str(error)

@@ -1,0 +1,127 @@
+"""A Liftbridge that somebody runs: written to through its NATS server, made, read and deleted through its gRPC service.
+
+Rules: nothing is contacted but the two addresses that were given. Every round gets a stream of one partition and one
+replica, at the server's defaults, which is deleted behind it. The same generator publishes as for every other product;
+only the bytes around a value differ. Liftbridge has no setting to sync before it acks, so there is one variant.
+
+| variant      | what it is                                                                                     |
+|--------------|------------------------------------------------------------------------------------------------|
+| `liftbridge` | its defaults: acked once the leader has handed the message to the page cache; it never syncs   |
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.base.errors import OperationalError
+from penstock.base.limits import BENCH_SECONDS_MAX, BENCH_START_S
+from penstock.bench import liftbridge_format
+from penstock.bench.content import Content, Tally
+from penstock.bench.extras import imported
+from penstock.bench.processes import listening_on
+from penstock.bench.systems import Log, NatsLog, System, Variant
+from penstock.broker.settings import Address
+
+if TYPE_CHECKING:
+    import grpc
+
+_SERVICE = "/proto.API/"
+# A proxy that the environment names is an address that nobody gave us.
+_OPTIONS = (("grpc.enable_http_proxy", 0),)
+
+
+def variants(service: Address, nats: Address) -> tuple[Variant, ...]:
+    """Those of the Liftbridge whose gRPC service listens on `service`, and which uses the NATS server on `nats`."""
+    return (Variant("liftbridge", "Liftbridge (default: never syncs)", "liftbridge", _running(service, nats)),)
+
+
+def _running(service: Address, nats: Address) -> Callable[[Path], AbstractContextManager[System]]:
+    @contextmanager
+    def start(folder: Path) -> Iterator[System]:
+        grpc = imported("grpc", extra="bench-liftbridge")
+        with grpc.insecure_channel(str(service), options=_OPTIONS) as channel:
+            yield LiftbridgeSystem(Service(channel, service), nats)
+
+    return start
+
+
+class Service:
+    """The calls of its gRPC service that we need; OperationalError when one fails."""
+
+    def __init__(self, channel: grpc.Channel, address: Address) -> None:
+        self.address = address
+        self._channel = channel
+
+    def call(self, method: str, request: bytes) -> None:
+        """One call, whose answer says nothing."""
+        self._checked(lambda: self._channel.unary_unary(_SERVICE + method)(request, timeout=BENCH_START_S))
+
+    def messages(self, stream: str) -> Iterator[bytes]:
+        """All messages that the stream holds now, as they come."""
+        subscribe = self._channel.unary_stream(_SERVICE + "Subscribe")
+        answers = subscribe(liftbridge_format.subscribe(stream), timeout=2 * BENCH_SECONDS_MAX)
+        try:
+            while True:
+                message = self._checked(lambda: next(answers, None))
+                if message is None:
+                    return
+                if message:  # the first one is empty: it says that the subscription is there
+                    yield message
+        finally:
+            answers.cancel()
+
+    def _checked(self, call: Callable[[], Any]) -> Any:
+        """What `call` returns; None where Liftbridge says that the place to stop at is reached."""
+        import grpc
+
+        try:
+            return call()
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return None
+            raise OperationalError(f"Liftbridge at {self.address}: {error.code().name}: {error.details()}") from None
+
+
+class LiftbridgeLog(NatsLog):
+    """A stream of it."""
+
+    dialect = "liftbridge"
+
+    def __init__(self, system: LiftbridgeSystem, stream: str, subject: str) -> None:
+        super().__init__(system.nats, subject, system.processes)
+        self.stream = stream
+        self._service = system.service
+
+    def read_back(self, *, ordered: bool) -> Content:
+        """See `Log`: a subscription from the first message to the one that is the last now."""
+        tally = Tally()
+        try:
+            for message in self._service.messages(self.stream):
+                tally.add((liftbridge_format.value_of(message),))
+        except ValueError as error:
+            raise OperationalError(f"Liftbridge sent no message: {error}") from None
+        return tally.content(ordered=ordered)
+
+
+class LiftbridgeSystem(System):
+    """Liftbridge and its NATS server, where they run. Their CPU time is known if they run here, and for us."""
+
+    def __init__(self, service: Service, nats: Address) -> None:
+        self.service = service
+        self.nats = nats
+        found = {"liftbridge": listening_on(service.address), "nats-server": listening_on(nats)}
+        self.processes = {name: process_id for name, process_id in found.items() if process_id is not None}
+
+    @contextmanager
+    def log(self) -> Iterator[Log]:
+        """See `System`."""
+        name = f"penstock-bench-{secrets.token_hex(8)}"
+        self.service.call("CreateStream", liftbridge_format.create_stream(name, name))
+        try:
+            yield LiftbridgeLog(self, name, name)
+        finally:
+            self.service.call("DeleteStream", liftbridge_format.delete_stream(name))
