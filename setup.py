@@ -29,6 +29,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = (
     "penstock.hot.columns",
     "penstock.hot.crc",
+    "penstock.hot.keyhash",
     "penstock.hot.message",
     "penstock.hot.row_objects",
     "penstock.hot.scan",

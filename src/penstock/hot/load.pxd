@@ -1,6 +1,12 @@
 # See load.py. Nothing here checks a bound.
-from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcmp
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+cdef extern from *:
+    """
+    #define penstock_ones(bits) __builtin_popcount((unsigned int)(bits))
+    """
+    int penstock_ones(unsigned int bits) noexcept nogil
 
 
 cdef inline bint same(
@@ -9,8 +15,69 @@ cdef inline bint same(
     return memcmp(one + begin, other + begin, end - begin) == 0
 
 
+cdef inline bint equal(const unsigned char* text, Py_ssize_t one, Py_ssize_t other, Py_ssize_t size) noexcept nogil:
+    return memcmp(text + one, text + other, size) == 0
+
+
 cdef inline const int64_t* int64s(const unsigned char* text, Py_ssize_t at, Py_ssize_t count) noexcept nogil:
     return <const int64_t*>(text + at)
+
+
+cdef inline uint32_t uint32(const unsigned char* text, Py_ssize_t at) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, text + at, 4)
+    return value
+
+
+cdef inline uint64_t uint64(const unsigned char* text, Py_ssize_t at) noexcept nogil:
+    cdef uint64_t value
+    memcpy(&value, text + at, 8)
+    return value
+
+
+cdef inline void put_int32(unsigned char* target, Py_ssize_t at, int32_t value) noexcept nogil:
+    memcpy(target + at, &value, 4)
+
+
+cdef inline const int32_t* int32s(const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t count) except NULL:
+    if at < 0 or count <= 0 or count > (view.shape[0] - at) // 4:
+        raise IndexError("numbers beyond the end")
+    return <const int32_t*>&view[at]
+
+
+cdef inline bint falls(const int32_t* numbers, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t place
+    cdef unsigned int found = 0
+    # Without a way out of the loop, so that the compiler can take several at a time.
+    for place in range(1, count):
+        found |= numbers[place] < numbers[place - 1]
+    return found
+
+
+cdef inline int64_t widest(const int32_t* ends, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t place
+    cdef int32_t found = 0
+    for place in range(1, count):
+        found = max(found, ends[place] - ends[place - 1])
+    return found
+
+
+cdef inline int64_t widest_pair(const int32_t* ends, const int32_t* other_ends, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t place
+    cdef int64_t found = 0, step
+    for place in range(1, count):
+        step = <int64_t>(ends[place] - ends[place - 1]) + (other_ends[place] - other_ends[place - 1])
+        found = max(found, step)
+    return found
+
+
+cdef inline Py_ssize_t ones(const unsigned char* bits, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t place, found = 0
+    for place in range(count >> 3):
+        found += penstock_ones(bits[place])
+    if count & 7:
+        found += penstock_ones(bits[count >> 3] & ((1 << (count & 7)) - 1))
+    return found
 
 
 cdef inline uint64_t hex_number(const unsigned char* text, Py_ssize_t at, Py_ssize_t digits) noexcept nogil:

@@ -1,4 +1,4 @@
-"""Reading numbers out of bytes: code that is written twice, here for plain Python.
+"""Numbers in bytes: code that is written twice, here for plain Python.
 
 Rules: `load.pxd` has the same functions for compiled code, on pointers, where nothing checks a bound. So whoever calls
 one has made sure that what it reads is there.
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from operator import add, sub
+
+_INT32 = struct.Struct("<i")
 
 
 def same(one: bytes, other: bytes, begin: int, end: int) -> bool:
@@ -15,9 +18,58 @@ def same(one: bytes, other: bytes, begin: int, end: int) -> bool:
     return one[begin:end] == other[begin:end]
 
 
+def equal(text: bytes, one: int, other: int, size: int) -> bool:
+    """Whether the same bytes lie at both places."""
+    return text[one : one + size] == text[other : other + size]
+
+
 def int64s(text: bytes, at: int, count: int) -> Sequence[int]:
     """So many numbers of 8 bytes, little-endian. Compiled, it points to them: `at` must be a multiple of 8."""
     return struct.unpack_from(f"<{count}q", text, at)
+
+
+def uint32(text: bytes, at: int) -> int:
+    """4 bytes, little-endian."""
+    return int.from_bytes(text[at : at + 4], "little")
+
+
+def uint64(text: bytes, at: int) -> int:
+    """8 bytes, little-endian."""
+    return int.from_bytes(text[at : at + 8], "little")
+
+
+def put_int32(target: bytearray, at: int, value: int) -> None:
+    """Write 4 bytes, little-endian."""
+    _INT32.pack_into(target, at, value)
+
+
+def int32s(view: memoryview, at: int, count: int) -> list[int]:
+    """So many numbers of 4 bytes, little-endian; IndexError if they are not all there. Compiled, it points to them."""
+    if at < 0 or count <= 0 or count > (len(view) - at) // 4:
+        raise IndexError("numbers beyond the end")
+    return view[at : at + 4 * count].cast("i").tolist()
+
+
+def falls(numbers: list[int], count: int) -> bool:
+    """Whether any of so many numbers is smaller than the one before it."""
+    return numbers != sorted(numbers)
+
+
+def widest(ends: list[int], count: int) -> int:
+    """The largest step from one to the next of so many value offsets, which never fall; one step at least."""
+    found: int = max(map(sub, ends[1:], ends))
+    return found
+
+
+def widest_pair(ends: list[int], other_ends: list[int], count: int) -> int:
+    """The same for the sum of the steps at one place in both."""
+    found: int = max(map(add, map(sub, ends[1:], ends), map(sub, other_ends[1:], other_ends)))
+    return found
+
+
+def ones(bits: bytes, count: int) -> int:
+    """How many of the first `count` bits are 1; a byte's lowest bit comes first. They are all there."""
+    return (int.from_bytes(bits, "little") & ((1 << count) - 1)).bit_count()
 
 
 def hex_number(text: bytes, at: int, digits: int) -> int:
