@@ -69,15 +69,20 @@ class LimitKind(NamedTuple):
     measure: Callable[[Place], float]
 
 
-def measured(folder: Path, *, rounds: int = ROUNDS, advance: Callable[[int], None] = lambda done: None) -> list[Limit]:
-    """Every limit; `advance` is told how many measurements are done."""
+def count(rounds: int) -> int:
+    """How many measurements so many rounds are."""
+    return rounds * len(LIMITS)
+
+
+def measured(folder: Path, *, rounds: int = ROUNDS, said: Callable[[str], None] = lambda name: None) -> list[Limit]:
+    """Every limit; `said` is told of every measurement."""
     values: dict[str, list[float]] = {kind.name: [] for kind in LIMITS}
     with tempfile.TemporaryDirectory(prefix="limits-", dir=folder) as inside, nats_server(Path(inside)) as (nats, _):
         place = Place(Path(inside), nats)
-        for number in range(rounds):
-            for done, kind in enumerate(LIMITS, 1):
+        for _ in range(rounds):
+            for kind in LIMITS:
                 values[kind.name].append(kind.measure(place))
-                advance(number * len(LIMITS) + done)
+                said(kind.name)
     return [limit_of(kind, values[kind.name]) for kind in LIMITS]
 
 

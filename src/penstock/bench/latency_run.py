@@ -1,0 +1,167 @@
+"""A whole latency run: which systems, which sizes, how often; and the goals that it answers.
+
+Rules: every size is a comparison of its own, in which all systems take turns. The systems run all the while, and only
+one of them has work. Goals are told at the percentiles that the run can say, of all rounds together; the spread beside
+them is that of single rounds, where these have samples enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.bench import latency_summary
+from penstock.bench.latency import ACK, LatencyLoad, latency_measure
+from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
+from penstock.bench.report import Reach
+from penstock.bench.rounds import ROUNDS_MIN, Measurement, Ratio, interleave
+from penstock.bench.systems import variant
+
+PENSTOCK = ("penstock", "penstock-os")
+PENSTOCK_ALL = (*PENSTOCK, "penstock-memory")
+AGAINST = {"jetstream": ("jetstream",)}
+AGAINST_ALL = {"jetstream": ("jetstream", "jetstream-always", "jetstream-memory")}
+FLOOR = ("echo",)
+SIZES = (256, 1_024, 5_120, 1_000_000)
+SHORT_SIZES = (256, 1_000_000)
+SECONDS = 30.0
+SHORT_SECONDS = 6.0  # 300 samples a round: the 95th percentile, and the 99th of all rounds together
+_ROW_BYTES = 1_500  # a message of its own batch, beside its value
+_PAIRS = (
+    ("penstock", "jetstream"),
+    ("penstock-os", "jetstream"),
+    ("penstock", "jetstream-always"),
+    ("penstock-memory", "jetstream-memory"),
+    ("penstock-os", "echo"),
+)
+
+
+class LatencyPlan(msgspec.Struct, frozen=True):
+    """What to measure: every load, with every variant, so many rounds."""
+
+    variants: tuple[str, ...]
+    loads: tuple[LatencyLoad, ...]
+    rounds: int = ROUNDS_MIN
+
+    @property
+    def measurements(self) -> int:
+        """How many there will be, for a progress bar."""
+        return self.rounds * len(self.loads) * len(self.variants)
+
+    @property
+    def seconds(self) -> float:
+        """About how long they take."""
+        return self.rounds * len(self.variants) * sum(load.plan(0).duration_s + 1.0 for load in self.loads)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of disk, at most: a log at a time, one that is being deleted, and room to spare."""
+        return limits.GIB + 2 * max(load.plan(0).count * (load.size + _ROW_BYTES) for load in self.loads)
+
+
+class LatencyWish(NamedTuple):
+    """What somebody asked for; empty and None: nothing said."""
+
+    against: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    rate_per_s: float = 50.0
+    seconds: float | None = None
+    rounds: int | None = None
+    consumer: bool = True
+    every: bool = False
+    short: bool = False
+
+
+def planned(wish: LatencyWish) -> LatencyPlan:
+    """The plan that a wish makes."""
+    others = AGAINST_ALL if wish.every else AGAINST
+    ours = PENSTOCK_ALL if wish.every else PENSTOCK
+    seconds = wish.seconds or (SHORT_SECONDS if wish.short else SECONDS)
+    sizes = wish.sizes or (SHORT_SIZES if wish.short else SIZES)
+    return LatencyPlan(
+        variants=(*ours, *(name for product in wish.against for name in others[product]), *FLOOR),
+        loads=tuple(LatencyLoad(size, wish.rate_per_s, seconds, wish.consumer) for size in dict.fromkeys(sizes)),
+        rounds=wish.rounds or ROUNDS_MIN,
+    )
+
+
+def run(
+    plan: LatencyPlan, folder: Path, said: Callable[[Measurement], None], done: Callable[[LatencyComparison], None]
+) -> list[LatencyComparison]:
+    """The whole plan; `said` is told of every measurement, `done` of every comparison."""
+    found = []
+    titles = {name: variant(name).title for name in plan.variants}
+    with ExitStack() as running:
+        systems = {name: running.enter_context(variant(name).start(folder / name)) for name in plan.variants}
+        for load in plan.loads:
+            measures = {name: latency_measure(name, system, load) for name, system in systems.items()}
+            measured = _told(interleave(measures, rounds=plan.rounds, warm_up=False), said)
+            pairs = [pair for pair in _PAIRS if titles.keys() >= set(pair)]
+            found.append(latency_summary.compared(size_text(load.size), load, titles, measured, pairs))
+            done(found[-1])
+    return found
+
+
+def _told(measurements: Iterator[Measurement], said: Callable[[Measurement], None]) -> list[Measurement]:
+    taken = []
+    for one in measurements:
+        said(one)
+        taken.append(one)
+    return taken
+
+
+def size_text(size: int) -> str:
+    """`256 B`, `5 KiB`, `1 MB`: as a person would say it."""
+    for unit, name in ((1_000_000, "MB"), (limits.MIB, "MiB"), (limits.KIB, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size:,} B"
+
+
+# Goals
+
+
+class LatencyGoal(NamedTuple):
+    """How many times as long as another one a system may take, at one percentile of its acks."""
+
+    size: int
+    percentile: str
+    pair: str
+    reach: float
+    stretch: float
+
+
+_SMALL = (256, 1_024, 5_120)
+_PROMISED = ("penstock / jetstream", "penstock-os / jetstream")
+GOALS = (
+    *(LatencyGoal(size, one, pair, 1.3, 1.0) for pair in _PROMISED for size in _SMALL for one in ("99", "99.9")),
+    *(LatencyGoal(1_000_000, "99", pair, 1.0, 0.5) for pair in _PROMISED),
+)
+
+
+def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
+    """The goals that these comparisons are about; without a ratio where a run was too short to say it."""
+    by_size = {one.load.size: one for one in comparisons if one.load.rate_per_s == LatencyLoad().rate_per_s}
+    lines = []
+    for goal in GOALS:
+        found = by_size.get(goal.size)
+        if found is None or goal.pair not in found.ratios:
+            continue
+        what = f"ack at 50/s, {size_text(goal.size)}, p{goal.percentile}: {goal.pair}"
+        ratio = found.ratios[goal.pair].get(ACK, {}).get(goal.percentile)
+        got = None if ratio is None else _told_as(ratio, found, goal.pair)
+        lines.append(Reach(what, goal.reach, goal.stretch, got, at_most=True))
+    return lines
+
+
+def _told_as(ratio: LatencyRatio, found: LatencyComparison, pair: str) -> Ratio:
+    """The ratio of all samples together, with the spread of single rounds if these say anything."""
+    if ratio.rounds is not None:
+        return Ratio(ratio.pooled, ratio.rounds.low, ratio.rounds.high, ratio.rounds.rounds)
+    rounds = min(found.systems[name].rounds for name in pair.split(" / "))
+    return Ratio(ratio.pooled, ratio.pooled, ratio.pooled, rounds)

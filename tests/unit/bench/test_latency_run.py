@@ -1,0 +1,89 @@
+"""A latency run: what a wish becomes, and which goals it answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.bench import latency_summary
+from penstock.bench.histogram import Latencies
+from penstock.bench.latency import ACK, LatencyLoad, LatencyMeasurement
+from penstock.bench.latency_run import LatencyWish, planned, reached, size_text
+
+
+def test_without_a_wish_it_is_the_run_of_the_article() -> None:
+    plan = planned(LatencyWish())
+    assert [load.size for load in plan.loads] == [256, 1_024, 5_120, 1_000_000]
+    assert {(load.rate_per_s, load.seconds, load.consumer) for load in plan.loads} == {(50.0, 30.0, True)}
+    assert plan.variants == ("penstock", "penstock-os", "echo")
+    assert plan.rounds == 5
+    assert plan.measurements == 4 * 3 * 5
+    assert plan.seconds == pytest.approx(4 * 3 * 5 * 32)
+
+
+def test_a_wish_is_fulfilled() -> None:
+    wish = LatencyWish(("jetstream",), (1_000, 256, 1_000), 10.0, 3.0, 2, consumer=False)
+    plan = planned(wish)
+    assert [load.size for load in plan.loads] == [1_000, 256]
+    assert plan.loads[0] == LatencyLoad(1_000, 10.0, 3.0, consumer=False)
+    assert plan.variants == ("penstock", "penstock-os", "jetstream", "echo")
+    every = planned(wish._replace(every=True))
+    assert {"penstock-memory", "jetstream-always", "jetstream-memory"} <= set(every.variants)
+
+
+def test_a_short_run_is_a_matter_of_minutes() -> None:
+    plan = planned(LatencyWish(("jetstream",), short=True))
+    assert plan.seconds < 6 * 60
+    assert planned(LatencyWish(short=True, seconds=1.0, sizes=(8,))).loads == (LatencyLoad(8, 50.0, 1.0),)
+
+
+def test_the_disk_has_room_for_what_is_sent() -> None:
+    plan = planned(LatencyWish())
+    assert plan.bytes_needed > 2 * 50 * 31 * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(8, "8 B"), (256, "256 B"), (1_024, "1 KiB"), (5_120, "5 KiB"), (1_000_000, "1 MB")]
+)
+def test_sizes_as_people_say_them(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+def compared(size: int, rounds: int, *, ours_us: int = 300, rate: float = 50.0) -> latency_summary.LatencyComparison:
+    measurements = [
+        LatencyMeasurement(system=name, round_number=number, histograms={ACK: Latencies([us * 1_000] * 1_500).encode()})
+        for number in range(rounds)
+        for name, us in (("penstock", ours_us + number), ("jetstream", 200))
+    ]
+    titles = {"penstock": "P", "jetstream": "J"}
+    load = LatencyLoad(size, rate)
+    return latency_summary.compared("x", load, titles, measurements, [("penstock", "jetstream")])
+
+
+def test_goals_are_told_with_the_spread_of_the_rounds_that_say_it() -> None:
+    lines = reached([compared(256, 7)])
+    assert [(line.what.split(": ")[0], line.at_most) for line in lines] == [
+        ("ack at 50/s, 256 B, p99", True),
+        ("ack at 50/s, 256 B, p99.9", True),
+    ]
+    first, last = lines
+    assert first.got is not None
+    assert last.got is not None
+    assert first.got.low < first.got.median <= first.got.high
+    assert (first.got.rounds, last.got.rounds) == (7, 7)
+    assert last.got.low == last.got.median == last.got.high
+    assert [line.is_reached for line in lines] == [False, False]
+    assert [line.is_reached for line in reached([compared(256, 7, ours_us=240)])] == [True, True]
+
+
+def test_a_goal_that_a_run_is_too_short_for_is_not_measured() -> None:
+    lines = reached([compared(256, 2)])
+    assert [line.is_reached for line in lines] == [False, None]
+
+
+def test_a_megabyte_has_a_goal_of_its_own() -> None:
+    (line,) = reached([compared(1_000_000, 1, ours_us=190)])
+    assert (line.reach, line.stretch, line.is_reached) == (1.0, 0.5, True)
+
+
+def test_other_rates_and_sizes_have_no_goals() -> None:
+    assert reached([compared(256, 7, rate=100.0), compared(2_000, 7)]) == []
