@@ -24,6 +24,8 @@ class RawClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        host, port = writer.get_extra_info("sockname")[:2]
+        self.address = f"{host}:{port}"
         self._decoder = FrameDecoder(limits.RESPONSE_BYTES_MAX)
 
     def send(self, data: bytes) -> None:

@@ -246,7 +246,7 @@ class Connection:
 
     def _refuse(self, frame: Frame, error: RemoteError) -> None:
         """Say what was wrong and close: after a frame that cannot be trusted, nothing else can."""
-        self._closing = True
+        self._begin_end()
         self._give_reserved()
         self._send_error(Caller(self, frame.api, frame.version, frame.correlation_id), error)
         self._set_reading(not self._ended)
@@ -356,9 +356,15 @@ class Connection:
 
     def finish(self) -> None:
         """Take no more requests; close once what is queued is written."""
-        self._closing = True
+        self._begin_end()
         if not self._output:
             self.close()
+
+    def _begin_end(self) -> None:
+        self._closing = True
+        # From now on the client has time to take its answers: that it was not read before may have been our doing.
+        self._last_read_us = self._elapsed_us()
+        self._frame_start_us = None
 
     def _shut_down(self) -> None:
         if self._ended:

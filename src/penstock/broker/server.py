@@ -154,16 +154,21 @@ class Server:
     def _turn(self) -> None:
         self._turn_scheduled = False
         end_us = self._elapsed_us() + limits.REQUEST_TURN_US_MAX
+        for _ in range(limits.REQUESTS_PER_TURN_MAX):
+            if not self._line:
+                return
+            self._take_frame(self._line.popleft())
+            if self._elapsed_us() >= end_us:
+                break
+        if self._line:
+            self._schedule_turn()
+
+    def _take_frame(self, connection: Connection) -> None:
         try:
-            for _ in range(limits.REQUESTS_PER_TURN_MAX):
-                if not self._line:
-                    return
-                self._line.popleft().take_frame()
-                if self._elapsed_us() >= end_us:
-                    break
-        finally:
-            if self._line:  # also behind a connection at which something failed
-                self._schedule_turn()
+            connection.take_frame()
+        except Exception:  # noqa: BLE001 (reported; whoever is in line behind it keeps its turn)
+            _log.exception("a mistake in the program, found by %s, which is closed", connection.peer)
+            connection.close()
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """Pass it on."""

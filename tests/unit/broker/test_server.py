@@ -7,12 +7,15 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset
 from penstock.broker.connection import Caller
 from penstock.broker.server import Server, bind
 from penstock.broker.settings import Address
-from penstock.messages import AppendRequest, ListOffsetsRequest, Request, StatusRequest
+from penstock.messages import AppendRequest, ListOffsetsRequest, ListOffsetsResponse, Request, StatusRequest
 from penstock.wire import encode_request
 from tests.broker_process import eventually
 from tests.integration.raw_client import HELLO, RawClient, raw_client
@@ -233,6 +236,29 @@ async def test_the_wait_for_our_own_answers_is_not_the_clients() -> None:
         assert not _passes(owner, server, 1)
 
 
+BIG = bytes(32 * limits.MIB)  # more than the sockets hold
+OFFSETS = ListOffsetsResponse(offset=Offset(0), log_start=Offset(0), committed_end=Offset(0), leader_epoch=LeaderEpoch(1))
+
+
+async def test_whoever_takes_an_answer_at_the_end_of_a_wait_of_ours_has_time_for_it() -> None:
+    owner = Owner(answers=False)
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await _floods([client], limits.IN_FLIGHT_REQUESTS_MAX)
+        client.send(HELLO[:-1])  # half a frame
+        await owner.until(limits.IN_FLIGHT_REQUESTS_MAX)
+        await eventually(_reads(server, False), "as many as may be are open")
+        assert _passes(owner, server, 2 * limits.WRITE_STALL_MS_MAX)
+        caller = owner.callers[0]
+        caller.connection.reply(caller, OFFSETS, BIG)
+        caller.connection.finish()
+        assert _passes(owner, server, limits.WRITE_STALL_MS_MAX - 1)
+        for wanted in (None, BIG):  # the hello's, then its own
+            frame = await client.frame()
+            assert frame is not None
+            assert wanted is None or frame.raw == wanted
+        assert await client.is_closed()
+
+
 async def test_a_wait_of_ours_makes_no_slow_hello_quicker_and_none_endless() -> None:
     owner = Owner()
     async with _serving(owner) as (server, address), raw_client(address) as client:
@@ -248,10 +274,8 @@ async def test_a_wait_of_ours_makes_no_slow_hello_quicker_and_none_endless() -> 
         assert not _passes(owner, server, 1)
 
 
-async def test_whoever_is_in_line_behind_a_failure_keeps_its_turn() -> None:
+async def test_whoever_is_in_line_behind_a_failure_keeps_its_turn(caplog: pytest.LogCaptureFixture) -> None:
     owner = Owner()
-    failures: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context.get("exception")))
     async with _serving(owner) as (_, address), raw_client(address) as one, raw_client(address) as other:
         await one.hello()
         await other.hello()
@@ -259,4 +283,8 @@ async def test_whoever_is_in_line_behind_a_failure_keeps_its_turn() -> None:
         for client in (one, other):  # both are read in the same turn of the loop
             client.send(encode_request(StatusRequest(), 2))
         await owner.until(1)
-        assert failures == [failure]
+        failed, answered = (one, other) if owner.callers[0].connection.peer == other.address else (other, one)
+        assert await failed.is_closed(), "nobody would answer it"
+        assert await answered.frame() is not None
+        assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [failure]
+        assert owner.gone == 1
