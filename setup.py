@@ -29,6 +29,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = (
     "penstock.hot.columns",
     "penstock.hot.crc",
+    "penstock.hot.join",
     "penstock.hot.keyhash",
     "penstock.hot.message",
     "penstock.hot.row_objects",
@@ -36,7 +37,7 @@ COMPILED = (
 )
 """Every module that is compiled."""
 
-WRITTEN_TWICE = ("penstock.hot.cython", "penstock.hot.load", "penstock.hot.objects")
+WRITTEN_TWICE = ("penstock.hot.cython", "penstock.hot.load", "penstock.hot.objects", "penstock.hot.splice")
 """What stays plain: it stands in for what compiled modules take from Cython, or from the `.pxd` of the same name."""
 
 ROOT = Path(__file__).resolve().parent

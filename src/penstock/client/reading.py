@@ -168,15 +168,11 @@ class Reader:
 
     def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         offset, response, raw = fetched
-        source = _source(self._link, self._what)
         # Not from the range's start: a batch may begin below what was asked for, and its first rows were yielded then.
         wanted = Range(offset, min(self._what.range.end, response.committed_end))
         covers = Range(response.base_offset, response.end_offset)
-        parts = (
-            (batches.rows(header, message, wanted, source=source), header.size_bytes)
-            for header, message in batches.split(raw, covers, source=source)
-        )
-        for batch in batches.coalesce(parts, self._batch_rows_max):
+        source = _source(self._link, self._what)
+        for batch in batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source):
             yield batch if self._columns is None else batch.select(self._columns)
 
 

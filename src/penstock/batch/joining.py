@@ -1,0 +1,67 @@
+"""Several small batch messages as one Arrow batch.
+
+Rules: what `gather` finds is verified, layout and CRC-32C; `join` copies it and has Arrow check every value offset and
+every subject of the whole, once. A broker's log of lone messages has a message of 720 bytes of metadata for each: to
+hand them out one by one would cost their reader more than all else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError
+from penstock.batch.codec import LAYOUT
+from penstock.batch.schema import arrow_schema
+from penstock.hot.join import Gathered, Joiner
+from penstock.hot.message import Checker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SMALL_MESSAGE_BYTES = 128 * limits.KIB
+"""Up to here a message is copied; from here on it costs less to hand it over as it is."""
+
+_JOINER = Joiner(LAYOUT, Checker(LAYOUT))
+
+
+def gather(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, int], rows_max: int) -> Gathered:
+    """The small sound messages from `position` on whose offsets follow `base_offset` and lie within `wanted`.
+
+    Perhaps none: the message that ends them may be large, damaged, in the wrong place or only wanted in part.
+    """
+    return _JOINER.gather(
+        raw, position, base_offset, wanted, rows_max, limits.COALESCED_BATCH_BYTES_MAX, SMALL_MESSAGE_BYTES
+    )
+
+
+def join(raw: memoryview, gathered: Gathered, *, file: str = "") -> pa.RecordBatch:
+    """The rows of gathered messages, copied; CorruptionError if their value offsets or subjects are wrong."""
+    import pyarrow as pa
+
+    joined = _JOINER.join(raw, gathered)
+    if isinstance(joined, int):
+        raise CorruptionError(file, joined, "value offsets from 0 to the end of the values", "others")
+    rows, schema = gathered.rows, arrow_schema()
+    columns = [
+        pa.Array.from_buffers(schema.types[number], rows, [None, pa.py_buffer(numbers)])
+        for number, numbers in enumerate((joined.offsets, joined.timestamps))
+    ]
+    for column_type, column in zip(schema.types[2:], joined.columns, strict=True):
+        buffers = [
+            pa.py_buffer(column.validity) if column.null_count else None,
+            pa.py_buffer(column.value_offsets),
+            pa.py_buffer(column.data),
+        ]
+        columns.append(pa.Array.from_buffers(column_type, rows, buffers, null_count=column.null_count))
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise CorruptionError(file, gathered.begins[0], "batches that Arrow can read", str(error)) from None
+    return batch
+
+
+def last_begin(raw: memoryview) -> int:
+    """Where the last message in `raw` begins, if all their sizes are right; else where one begins that is not whole."""
+    return _JOINER.last(raw)

@@ -1,0 +1,54 @@
+# Types of C for join.py.
+cimport cython
+from libc.stdint cimport int64_t
+
+from penstock.hot cimport splice
+from penstock.hot.message cimport Checker
+
+cdef Py_ssize_t _SIZE_DIGITS
+cdef Py_ssize_t _COUNT_DIGITS
+cdef Py_ssize_t _BASE_OFFSET
+cdef Py_ssize_t _END_OFFSET
+cdef Py_ssize_t _COLUMNS_OF_BYTES
+cdef Py_ssize_t _FIRST_OF_BYTES
+cdef Py_ssize_t _FIRST_BUFFER_OF_BYTES
+
+
+cdef class Joiner:
+    cdef Checker _checker
+    cdef Py_ssize_t _header_position
+    cdef Py_ssize_t _nodes_position
+    cdef Py_ssize_t _buffers_position
+    cdef Py_ssize_t _body_position
+
+    @cython.locals(
+        begins=list, rows=int64_t, taken=int64_t, first=int64_t, stop=int64_t, length=Py_ssize_t,
+        held="const unsigned char[::1]", text="const unsigned char*", size=int64_t, count=int64_t,
+    )
+    cpdef object gather(
+        self, object raw, Py_ssize_t position, int64_t base_offset, object wanted, int64_t rows_max,
+        int64_t bytes_max, int64_t message_bytes_max,
+    )
+
+    @cython.locals(
+        held="const unsigned char[::1]", text="const unsigned char*", rows=int64_t, offsets=bytearray, timestamps=bytearray, row=int64_t, count=int64_t,
+        begin=Py_ssize_t, number=int, columns=list,
+    )
+    cpdef object join(self, object raw, object gathered)
+
+    @cython.locals(
+        node=Py_ssize_t, buffer=int, rows=int64_t, data_bytes=int64_t, null_count=int64_t, begin=Py_ssize_t,
+        validity=bytearray, value_offsets=bytearray, data=bytearray, row=int64_t, count=int64_t, place=Py_ssize_t,
+        size=int64_t,
+    )
+    cdef object _column(self, const unsigned char* text, object gathered, int number)
+
+    cdef Py_ssize_t _place(self, const unsigned char* text, Py_ssize_t begin, int buffer) noexcept
+
+    cdef int64_t _size(self, const unsigned char* text, Py_ssize_t begin, int buffer) noexcept
+
+    @cython.locals(
+        length=Py_ssize_t, position=Py_ssize_t, last=Py_ssize_t, held="const unsigned char[::1]",
+        text="const unsigned char*", size=int64_t,
+    )
+    cpdef Py_ssize_t last(self, object raw)
