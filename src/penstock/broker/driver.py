@@ -67,6 +67,7 @@ class Driver:
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = _NEVER_US  # when it is due
+        self._seen_us = 0  # the time of the last event
         self._next_sweep_us = 0
         self._barriers: dict[int, int] = {}  # the link's token → the node's
         self._reading_paused = False
@@ -77,7 +78,9 @@ class Driver:
 
     def now(self) -> Now:
         """The time, from the clock that was given."""
-        return self._clock()
+        now = self._clock()
+        self._seen_us = now.elapsed_us
+        return now
 
     def elapsed_us(self) -> int:
         """For waits."""
@@ -89,13 +92,13 @@ class Driver:
         """Messages from NATS."""
         if self._stopping:
             return  # the drain took too long: they are not stored, nor acked
-        self._node.messages(groups, self._clock())
+        self._node.messages(groups, self.now())
         self.carry_out()
         self._watch_budget()
 
     def link_event(self, event: LinkEvent) -> None:
         """News of the connection to NATS."""
-        now = self._clock()
+        now = self.now()
         if isinstance(event, LinkUp):
             self._link_since_us = event.at_us
             self._node.nats_up()
@@ -126,7 +129,7 @@ class Driver:
             caller.connection.reply(caller, RemoteError(ErrorCode.STOPPING, "the broker is stopping"), None)
             return
         try:
-            self._node.request(caller, request, raw, self._clock())
+            self._node.request(caller, request, raw, self.now())
         except Exception:  # noqa: BLE001 (reported, and answered)
             # A mistake in the program that one request has found: it must not take the other clients with it.
             _log.exception("a mistake in the program, found by a %s request of %s", caller.api, caller.connection.peer)
@@ -219,7 +222,7 @@ class Driver:
         def done(error: Exception | None) -> None:
             if self._stopped:
                 return  # it came back too late
-            self._node.complete(work, error, self._clock())
+            self._node.complete(work, error, self.now())
             self.schedule()
             self._watch_budget()
 
@@ -256,18 +259,28 @@ class Driver:
             self.link.resume_reading()
 
     def _set_timer(self) -> None:
-        wake_us = min(self._node.next_wake_us, self._next_sweep_us)
-        # One that is set for earlier stays, and sets the next when it comes: a batch needs no timer of its own.
-        if wake_us >= self._timer_us or self._stopped:
+        if self._stopped:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._timer_us <= self._seen_us:
+            self._tick()  # the loop was too busy for it
+            return
+        # One that is set for earlier stays, and sets the next when it comes: a batch needs no timer of its own.
+        wake_us = min(self._node.next_wake_us, self._next_sweep_us)
+        if wake_us >= self._timer_us:
+            return
+        self._cancel_timer()
         self._timer_us = wake_us
         self._timer = self._loop.call_later(max(_TIMER_US_MIN, wake_us - self.elapsed_us()) / 1e6, self._tick)
 
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _tick(self) -> None:
+        self._cancel_timer()
         self._timer_us = _NEVER_US
-        now = self._clock()
+        now = self.now()
         self._node.tick(now)
         if now.elapsed_us >= self._next_sweep_us:
             self._next_sweep_us = now.elapsed_us + _SWEEP_US
@@ -296,8 +309,7 @@ class Driver:
                 "the disk does not answer: %d operations are open, no log was closed", self._threads.open_count
             )
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         left_s = max(0.0, deadline_s - self._loop.time())
         await self.server.finish(left_s / 2)
         left_s = max(0.0, deadline_s - self._loop.time())

@@ -2,7 +2,7 @@
 
 Rules: two slots are written in turn, so that one of them is whole whatever happens to the other. It is written once
 a second and after UNSAVED_FLUSHES_MAX flushes or UNSAVED_BYTES_MAX, mostly without a sync of its own: one that is old,
-or lost, costs a longer scan at the next start, and nothing else.
+or lost, costs a longer scan at the next start, and nothing else. The first write takes the room of both.
 Only a move of log_start is synced before anything is removed because of it. An empty, short or corrupt file is no
 checkpoint, and no reason not to start.
 
@@ -116,6 +116,8 @@ class CheckpointFile:
         sequence = self._sequence + 1
         file = self._vfs.open(self._path, create=True, make_folders=False)
         try:
+            if not self._sequence:
+                file.write_at(0, bytes(SLOT_BYTES))  # a full disk must not keep the second write from its place
             file.write_at(sequence % SLOTS * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
         finally:
             file.close()

@@ -237,7 +237,9 @@ async def test_the_wait_for_our_own_answers_is_not_the_clients() -> None:
 
 
 BIG = bytes(32 * limits.MIB)  # more than the sockets hold
-OFFSETS = ListOffsetsResponse(offset=Offset(0), log_start=Offset(0), committed_end=Offset(0), leader_epoch=LeaderEpoch(1))
+OFFSETS = ListOffsetsResponse(
+    offset=Offset(0), log_start=Offset(0), committed_end=Offset(0), leader_epoch=LeaderEpoch(1)
+)
 
 
 async def test_whoever_takes_an_answer_at_the_end_of_a_wait_of_ours_has_time_for_it() -> None:

@@ -28,6 +28,22 @@ def say(disk: MemoryVfs, **values: int) -> None:
     CheckpointFile(disk, DIRECTORY, point.sequence).write(point._replace(**values))
 
 
+def test_the_first_checkpoint_takes_the_room_of_both_slots() -> None:
+    """Else a start on a disk that has become full could not write the second one, and the log would not open."""
+    disk = MemoryVfs()
+    places: list[int] = []
+
+    def watch(operation: Operation) -> None:
+        if operation.kind is Kind.WRITE and operation.path.endswith("/checkpoint"):
+            places.append(operation.position)
+
+    open_log(FaultyVfs(disk, watcher=watch))
+    assert set(places) == {0, checkpoints.SLOT_STEP_BYTES}
+    found = checkpoints.read(disk, DIRECTORY)
+    assert found.newest is not None
+    assert found.mistakes == ()
+
+
 def everything(disk: MemoryVfs) -> dict[str, bytes]:
     return {path: disk.open(path).read_at(0, 10**7) for path in disk.files()}
 
