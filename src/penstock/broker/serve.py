@@ -31,6 +31,7 @@ from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.server import Server, bind
 from penstock.broker.settings import Address
+from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 from penstock.node.node import Node
 from penstock.node.report import Settings
@@ -105,8 +106,7 @@ async def _serve(config: BrokerConfig, open_files_max: int, ready: Callable[[Add
             stopping.set()
             _end_process_after(END_TIMEOUT_S)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop)
+    on_signals(loop, (signal.SIGTERM, signal.SIGINT), told_to_stop)
     notifier = Notifier(os.environ)
     running = _Running(take_data_dir(config.data_dir))
     try:
