@@ -34,6 +34,8 @@ REBUILT_INDEX_BYTES_MAX = 32 * MIB  # per log: indexes that were lost and perhap
 LOG_FILES_MAX = 1_024  # logs with an open file, unless the broker knows how many it may open
 LOG_FILES_LOOKS_MAX = 64  # logs that are asked to close theirs, before a message is refused
 LOG_REST_MS = 30_000  # a log that took no message for so long gives back its file and what it holds in memory
+UPKEEP_VISITS_MAX = 64  # logs that get their checkpoint, roll or retention in one turn of the event loop
+UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 
 # Socket API

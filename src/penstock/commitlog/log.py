@@ -33,6 +33,7 @@ from penstock.vfs import Buffer, File, Folder, Vfs
 
 _NEVER = 2**63 - 1
 _CHECKPOINT_SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
+_REST_US = limits.LOG_REST_MS * 1000
 _RETENTION_INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
 
 
@@ -42,7 +43,7 @@ class Log:
     __slots__ = (
         "_active", "_checkpoint", "_checkpoint_dirty", "_checkpoint_due", "_checkpoint_synced_us", "_config",
         "_damage", "_directory", "_flush", "_flushed_at", "_flushed_end", "_ids", "_last_timestamp_us",
-        "_leader_epoch", "_lineage", "_lineage_file", "_log_end", "_log_start", "_names", "_oldest_us",
+        "_leader_epoch", "_lineage", "_lineage_file", "_log_end", "_log_start", "_names", "_noticed", "_oldest_us",
         "_open_files", "_rebuilt_indexes", "_retained_us", "_retention", "_roll_at_us", "_saved_at", "_saves",
         "_sealed", "_sealed_bytes", "_start_moved", "_state", "_unflushed", "_unremoved", "_unsaved_flushes",
         "_vfs", "cuts", "fence_reason", "notices"
@@ -57,10 +58,12 @@ class Log:
         found: Recovered,
         now_us: int,
         open_files: OpenFiles,
+        noticed: Callable[[int], None] | None,
     ) -> None:
         """For `open` only."""
         self._vfs = vfs
         self._open_files = open_files
+        self._noticed = noticed
         self.fence_reason = ""  # why the log takes no more messages
         self._directory = directory
         self._ids = ids
@@ -113,16 +116,18 @@ class Log:
         now_us: int,
         must_exist: bool = False,
         open_files: OpenFiles | None = None,
+        noticed: Callable[[int], None] | None = None,
     ) -> Log:
         """The log in `directory`, recovered; or a new one, whose files are durable. StorageFailedError.
 
         `must_exist`: it was made before, so that a new one is none; LogMissingError if nothing of it is there.
-        `open_files`: where its open file is counted. It has none until its first message.
+        `open_files`: where its open file is counted. It has none until its first message. `noticed` is told, in any
+        thread, the id of the stream when a reader has found damage: the next tick takes it in.
         """
         try:
             found = Recovery(vfs, directory, stream_id, partition, must_exist=must_exist).run()
             open_files = OpenFiles() if open_files is None else open_files
-            log = cls(vfs, directory, (stream_id, partition), config, found, now_us, open_files)
+            log = cls(vfs, directory, (stream_id, partition), config, found, now_us, open_files, noticed)
             log._open_lineage()
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
                 # A log that was not known to be made: the folder's own name must be durable.
@@ -415,7 +420,7 @@ class Log:
         if (active := self._active) is not None:
             damage = self._damage.of(active.path) if self._damage.known else ()
             segments = (*segments, active.seen(self._log_end, self._last_timestamp_us, damage))
-        return LogView(self._vfs, segments, self._log_start, self._log_end, self._damage.note, self._rebuilt_indexes)
+        return LogView(self._vfs, segments, self._log_start, self._log_end, self._damage_noted, self._rebuilt_indexes)
 
     def damage_found(self, path: str, position: int, reason: str) -> None:
         """The file of a segment cannot be read from byte `position` on, although its index says so. Any thread.
@@ -423,6 +428,13 @@ class Log:
         The log is read-only from then on, and the next slice that needs these bytes is refused.
         """
         self._damage.report(path, position, reason)
+        if self._noticed is not None:
+            self._noticed(self._ids[0])
+
+    def _damage_noted(self, damage: Damage) -> None:
+        self._damage.note(damage)
+        if self._noticed is not None:
+            self._noticed(self._ids[0])
 
     def _take_damage(self) -> None:
         if self._damage.has_news:
@@ -435,7 +447,7 @@ class Log:
     def tick(self, now_us: int) -> Retention | None:
         """Do what time asks for: roll by age, the checkpoint. Gives a task if messages may have to go.
 
-        After a tick `flush` may have something to do, too. Call it about once a second.
+        After a tick `flush` may have something to do, too. Call it about once a second, or as `due_us` says.
         """
         if self.state is not LogState.WRITABLE:
             return None
@@ -452,10 +464,9 @@ class Log:
         assert active is not None
         if active.count and now_us >= self._roll_at_us:
             self._try_roll(active)
-        messages = self._log_end - self._log_start
-        is_due = now_us - self._retained_us >= _RETENTION_INTERVAL_US and self._config.is_exceeded(
-            messages=messages, size_bytes=self.size_bytes, oldest_us=self._oldest_us, now_us=now_us
-        )
+        if now_us - self._last_timestamp_us >= _REST_US:
+            self.rest()
+        is_due = now_us - self._retained_us >= _RETENTION_INTERVAL_US and self._is_exceeded(now_us)
         if self._retention is not None or not (is_due or self._start_moved):
             return None
         self._retained_us = now_us
@@ -463,6 +474,45 @@ class Log:
             self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end
         )
         return self._retention
+
+    def due_us(self, now_us: int) -> int | None:
+        """When `tick` has something to do, as far as it is known now; None: not by time alone.
+
+        An append, the end of a flush or of retention, another config and damage may bring it forward.
+        """
+        if self.state is not LogState.WRITABLE:
+            return None
+        dues = []
+        active = self._active
+        assert active is not None
+        if self._checkpoint_dirty:
+            dues.append(self._checkpoint_synced_us + _CHECKPOINT_SYNC_INTERVAL_US)
+        if active.count and self._roll_at_us != _NEVER:
+            dues.append(self._roll_at_us)
+        if active.file is not None:
+            dues.append(self._last_timestamp_us + _REST_US)
+        if self._retention is None:
+            dues += self._retention_dues(now_us)
+        return min(dues, default=None)
+
+    def _retention_dues(self, now_us: int) -> list[int]:
+        if self._start_moved:
+            return [now_us]
+        earliest_us = self._retained_us + _RETENTION_INTERVAL_US
+        if self._is_exceeded(now_us):
+            return [earliest_us]
+        max_age_us = self._config.max_age_us
+        if max_age_us is None or self._oldest_us is None:
+            return []
+        return [max(earliest_us, self._oldest_us + max_age_us + 1)]
+
+    def _is_exceeded(self, now_us: int) -> bool:
+        return self._config.is_exceeded(
+            messages=self._log_end - self._log_start,
+            size_bytes=self.size_bytes,
+            oldest_us=self._oldest_us,
+            now_us=now_us,
+        )
 
     def retained(self, retention: Retention) -> Removal | None:
         """`retention.run()` returned or raised. Moves log_start, and gives a task if segments are to go with it."""

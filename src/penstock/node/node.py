@@ -220,8 +220,8 @@ class Node:
         self._next_tick_us = now.elapsed_us + TICK_US
         self._listening.subscriptions.tick(now)
         self._catalog.tick(now.wall_us)
-        for partition in self._streams.partitions.values():
-            self._upkeep.tick(partition, now.wall_us)
+        if not self._upkeep.tick(self._streams.partitions, now.wall_us):
+            self._next_tick_us = now.elapsed_us + limits.UPKEEP_TURN_MS * 1_000
 
     @property
     def next_wake_us(self) -> int:

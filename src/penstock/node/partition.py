@@ -75,6 +75,7 @@ class Partition:
         self.cannot_lead = ""  # why it could not begin
         self.flushing = False  # a flush of the log is under way
         self.when_idle: Callable[[], None] | None = None  # the stream is gone; to be called when no flush is under way
+        self.visit_us: int | None = None  # when the next visit of its upkeep is planned, by the calendar
         self.trouble = ""  # what the operator was last told
         self.fenced_told = False
         self.damage_told = 0  # how many ranges

@@ -185,6 +185,7 @@ class Streams:
                 now_us=now_us,
                 must_exist=was_made,
                 open_files=self._open_files,
+                noticed=self._upkeep.damage_found,
             )
         except LogMissingError as error:
             raise OperationalError(f"{error}; bring it back (is its disk mounted?) or delete the stream") from error

@@ -1,19 +1,34 @@
 """What a partition needs of the disk beside its appends: syncs, rolling, retention, and its end.
 
 Rules: a sync is asked for as soon as somebody waits for one, and at most one is under way per partition: it serves all
-that came before it. What comes back for a stream that is gone changes nothing and alarms nobody. A log is closed only
-when no sync of it is under way.
+that came before it. A partition is visited when something has happened to it, about once a second, and when its time
+has come: one to which nothing happens costs nothing. Of many, some are visited in each turn of the event loop. What
+comes back for a stream that is gone changes nothing and alarms nobody. A log is closed only when no sync of it is under
+way.
+
+| visited after                         | for                                               |
+|---------------------------------------|---------------------------------------------------|
+| an append, a sync, another config     | what has become unsynced, too much or too large   |
+| retention, a removal                  | the next one, or another try                      |
+| damage that a reader has found        | telling the operator; read-only from then on      |
+| its `Log.due_us`                      | roll, age of messages, checkpoint, rest           |
+| a calendar that was set back          | all of them: their times are others now           |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from itertools import islice
 
+from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.commitlog import LogState, Removal, Retention
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
+_PLANS_MIN = 64
 _NOT_JOURNALED = "the disk did not take the beginning of this leadership yet"
 
 
@@ -24,12 +39,26 @@ class Upkeep:
         self._may_lead = False
         self._outbox = outbox
         self._committed = committed
+        self._touched: dict[Partition, None] = {}  # to be visited next, in this order
+        self._planned: list[tuple[int, int, Partition]] = []  # a heap: when, stream id; old plans stay in it
+        self._damaged: deque[int] = deque()  # streams, as threads that read find them
+        self._plans_kept = 0  # when the old ones were last thrown away
+        self._ticked_us = 0
+
+    def touch(self, partition: Partition) -> None:
+        """Something has happened: visit it with the next tick."""
+        self._touched[partition] = None
+
+    def damage_found(self, stream_id: int) -> None:
+        """A reader has found damage in the log of this stream; in any thread."""
+        self._damaged.append(stream_id)
 
     def moved(self, partition: Partition, committed_end: int) -> None:
         """After rows were appended, synced or promised less: wake readers, and see that what is unsynced gets synced.
 
         `committed_end` is what it was before.
         """
+        self._touched[partition] = None
         if partition.committed_end != committed_end:
             self._committed(partition)
         if partition.waits_for_sync or partition.log.state is LogState.FENCED:
@@ -71,7 +100,46 @@ class Upkeep:
             partition.fenced_told = True
             self._outbox.notice(text)
 
-    def tick(self, partition: Partition, now_us: int) -> None:
+    def tick(self, partitions: Mapping[int, Partition], now_us: int) -> bool:
+        """Visit whose turn it is, up to UPKEEP_VISITS_MAX of them; whether that was all."""
+        if now_us < self._ticked_us:
+            self._touched.update(dict.fromkeys(partitions.values()))
+        self._ticked_us = now_us
+        while self._damaged:
+            if (damaged := partitions.get(self._damaged.popleft())) is not None:
+                self.touch(damaged)
+        self._take_due(now_us)
+        for partition in list(islice(self._touched, limits.UPKEEP_VISITS_MAX)):
+            del self._touched[partition]
+            if partition.when_idle is None:
+                self._visit(partition, now_us)
+                self._plan(partition, now_us)
+        return not self._touched
+
+    def _take_due(self, now_us: int) -> None:
+        while self._planned and self._planned[0][0] <= now_us:
+            due_us, _, partition = heappop(self._planned)
+            if due_us == partition.visit_us:
+                partition.visit_us = None
+                self.touch(partition)
+
+    def _plan(self, partition: Partition, now_us: int) -> None:
+        """Plan the next visit, unless an earlier one is planned."""
+        due_us = now_us if partition.cannot_lead and self._may_lead else partition.log.due_us(now_us)
+        if due_us is None or (partition.visit_us is not None and partition.visit_us <= due_us):
+            return
+        partition.visit_us = due_us
+        heappush(self._planned, (due_us, partition.stream.stream_id, partition))
+        if len(self._planned) > 2 * self._plans_kept + _PLANS_MIN:
+            self._forget_old_plans()
+
+    def _forget_old_plans(self) -> None:
+        kept = {partition: plan for plan in self._planned if (partition := plan[2]).visit_us == plan[0]}
+        self._planned = [plan for partition, plan in kept.items() if partition.when_idle is None]
+        heapify(self._planned)
+        self._plans_kept = len(self._planned)
+
+    def _visit(self, partition: Partition, now_us: int) -> None:
         """Roll and retain."""
         try:
             retention = partition.log.tick(now_us)
@@ -93,9 +161,11 @@ class Upkeep:
             if error is None or partition.when_idle is not None:
                 return
             partition.log.removal_failed(removal)
+            self.touch(partition)
             self._tell(partition, f"cannot remove old segments: {error}")
 
         def looked_up(_error: Exception | None) -> None:
+            self.touch(partition)
             if partition.when_idle is None and (removal := partition.log.retained(retention)) is not None:
                 self._outbox.work(Lane.WRITE, removal.run, lambda error: removed(removal, error))
 
@@ -119,6 +189,7 @@ class Upkeep:
 
     def opened(self, partition: Partition) -> None:
         """Tell what recovery found, and sync what it left unsynced."""
+        self.touch(partition)
         log = partition.log
         name = partition.stream.name
         for note in log.notices:
@@ -136,6 +207,7 @@ class Upkeep:
         self._may_lead = True
         for partition in partitions:
             partition.cannot_lead = ""
+            self.touch(partition)
 
     def lead(self, partition: Partition) -> None:
         """Begin the leadership, if it has not begun: before the first message of this start, and not without need.
