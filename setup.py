@@ -27,17 +27,30 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 COMPILED = (
+    "penstock.hot.acks",
     "penstock.hot.columns",
     "penstock.hot.crc",
+    "penstock.hot.encode",
+    "penstock.hot.group",
+    "penstock.hot.headers",
     "penstock.hot.join",
     "penstock.hot.keyhash",
     "penstock.hot.message",
     "penstock.hot.row_objects",
     "penstock.hot.scan",
+    "penstock.hot.subjects",
+    "penstock.hot.verdicts",
 )
 """Every module that is compiled."""
 
-WRITTEN_TWICE = ("penstock.hot.cython", "penstock.hot.load", "penstock.hot.objects", "penstock.hot.splice")
+WRITTEN_TWICE = (
+    "penstock.hot.cython",
+    "penstock.hot.load",
+    "penstock.hot.memory",
+    "penstock.hot.objects",
+    "penstock.hot.places",
+    "penstock.hot.splice",
+)
 """What stays plain: it stands in for what compiled modules take from Cython, or from the `.pxd` of the same name."""
 
 ROOT = Path(__file__).resolve().parent

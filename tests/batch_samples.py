@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.batch import codec, layout, schema
 from penstock.batch.header import CRC_POSITION, HEADER_POSITION, PACKING
 from penstock.hot.crc import crc32c_with_gap
+from tests.groups import Columns, encoded
 
 
 class Row(NamedTuple):
@@ -29,17 +30,13 @@ MIXED = [
 ]
 
 
-def columns_of(rows: Sequence[Row]) -> codec.Columns:
-    """`rows` as the encoder takes them."""
-    subjects, keys, values, headers = zip(*rows, strict=True)
-    return codec.Columns(list(subjects), list(keys), list(values), list(headers))
-
-
 def message_of(
     rows: Sequence[Row], *, base_offset: int = 0, timestamp_us: int = 1_700_000_000_000_000, leader_epoch: int = 1
 ) -> bytearray:
     """One batch message that holds `rows`."""
-    return codec.encode(columns_of(rows), base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
+    subjects, keys, values, headers = zip(*rows, strict=True)
+    columns = Columns(subjects, keys, values, headers)
+    return encoded(columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
 
 
 def segment_of(*messages: bytes | bytearray, stream_id: int = 7, partition: int = 0) -> bytes:

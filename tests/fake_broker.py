@@ -47,6 +47,7 @@ from penstock.messages import (
     api_versions,
 )
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
+from tests.groups import Columns, encoded
 
 Answer = tuple[Response, bytes]
 
@@ -64,10 +65,10 @@ class FakeStream:
     end: int = 0
     clock_us: int = 1_000_000
 
-    def append(self, columns: codec.Columns) -> AppendResponse:
+    def append(self, columns: Columns) -> AppendResponse:
         base = self.end
         self.clock_us += 1_000_000
-        self.batches.append(bytes(codec.encode(columns, base_offset=base, timestamp_us=self.clock_us, leader_epoch=1)))
+        self.batches.append(bytes(encoded(columns, base_offset=base, timestamp_us=self.clock_us, leader_epoch=1)))
         self.end = base + len(columns.values)
         return AppendResponse(
             base_offset=base, end_offset=self.end, timestamp_us=self.clock_us, leader_epoch=1, fsynced=True
@@ -275,7 +276,7 @@ class FakeBroker:
         stream = self._with_id(request.stream_id)
         codec.verify(raw)
         batch = codec.check_rows(raw)
-        columns = codec.Columns(
+        columns = Columns(
             [subject.encode() for subject in batch.column("subject").to_pylist()],
             batch.column("key").to_pylist(),
             batch.column("value").to_pylist(),
@@ -283,7 +284,7 @@ class FakeBroker:
         )
         return await self.append(stream, columns), b""
 
-    async def append(self, stream: FakeStream, columns: codec.Columns) -> AppendResponse:
+    async def append(self, stream: FakeStream, columns: Columns) -> AppendResponse:
         response = stream.append(columns)
         async with self.appended:
             self.appended.notify_all()
@@ -330,6 +331,6 @@ class FakeBroker:
         )
 
 
-def columns(*values: bytes | None, subject: bytes = b"s", keys: list[bytes | None] | None = None) -> codec.Columns:
+def columns(*values: bytes | None, subject: bytes = b"s", keys: list[bytes | None] | None = None) -> Columns:
     """One batch's rows, all on one subject."""
-    return codec.Columns([subject] * len(values), keys, list(values), None)
+    return Columns([subject] * len(values), keys, list(values), None)

@@ -11,6 +11,7 @@ from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogConfig, LogView, Removal
 from penstock.vfs import Vfs
+from tests.groups import Columns, encoded
 
 DIRECTORY = "streams/00000007-orders/0"
 STREAM_ID = 7
@@ -38,10 +39,10 @@ def make_batch(
     base_offset: int, rows: int, timestamp_us: int, *, size_bytes: int = 40, leader_epoch: int = 1
 ) -> tuple[bytes, BatchHeader]:
     """A batch and its header."""
-    columns = codec.Columns(
+    columns = Columns(
         [b"orders.new"] * rows, None, [value_of(base_offset + row, size_bytes) for row in range(rows)], None
     )
-    data = bytes(codec.encode(columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch))
+    data = bytes(encoded(columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch))
     return data, codec.read_header(data)
 
 

@@ -15,7 +15,8 @@ from penstock.broker.nats_attempt import LinkTiming
 from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.broker.nats_link import LinkEvent, LinkUp, NatsLink
 from penstock.broker.nats_server import find_nats_server
-from penstock.hot.scan import Group
+from penstock.hot.group import Group
+from tests.groups import messages
 
 TIMEOUT_S = 20
 QUICK = LinkTiming(reconnect_ms_min=10, reconnect_ms_max=50, tls_first_ms=200)
@@ -137,8 +138,7 @@ class Listener:
 
     def _on_groups(self, groups: dict[int, Group]) -> None:
         for sid, group in groups.items():
-            columns = (group.subjects, group.replies, group.headers, group.values)
-            self.rows.setdefault(sid, []).extend(zip(*columns, strict=True))
+            self.rows.setdefault(sid, []).extend(messages(group))
         self._changed.set()
 
     def _on_event(self, event: LinkEvent) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.batch.codec import Columns, encode
 from penstock.batch.schema import schema_message
+from tests.groups import Columns, encoded
 
 STREAM_ID = 7
 PARTITION = 2
@@ -55,7 +55,7 @@ def batch_bytes(rows: list[Row]) -> bytes:
         values=[row[4] for row in rows],
         headers=[row[5] for row in rows],
     )
-    return bytes(encode(columns, base_offset=rows[0][0], timestamp_us=rows[0][1], leader_epoch=3))
+    return bytes(encoded(columns, base_offset=rows[0][0], timestamp_us=rows[0][1], leader_epoch=3))
 
 
 def write_segment(path: Path, *sizes: int) -> Segment:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from penstock.batch import codec, schema
+from tests.groups import Columns, encoded
 
 FOLDER = Path(__file__).with_name("golden")
 
@@ -22,7 +23,7 @@ FOLDER = Path(__file__).with_name("golden")
 class Batch(NamedTuple):
     """One batch of a golden segment. With a producer it goes the way of a client's append."""
 
-    columns: codec.Columns
+    columns: Columns
     base_offset: int
     timestamp_us: int
     leader_epoch: int
@@ -36,7 +37,7 @@ class Batch(NamedTuple):
             "leader_epoch": self.leader_epoch,
         }
         if self.producer is None:
-            return bytes(codec.encode(self.columns, **numbers))
+            return bytes(encoded(self.columns, **numbers))
         return bytes(codec.reencode(codec.encode_arrow(self._arrow(), producer=self.producer), **numbers))
 
     def _arrow(self) -> pa.RecordBatch:
@@ -72,7 +73,7 @@ def _many() -> list[Batch]:
     base_offset = 0
     for number, count in enumerate((1, 7, 8, 9, 64, 100)):
         rows = range(base_offset, base_offset + count)
-        columns = codec.Columns(
+        columns = Columns(
             [b"flights.%s.%d" % ((b"EWR", b"JFK", b"LGA")[row % 3], row % 5) for row in rows],
             [b"N%05d" % (row * 37) if row % 4 else None for row in rows],
             [b'{"row":%d,"delay":%d}' % (row, row * 7919 % 120 - 20) for row in rows],
@@ -83,13 +84,13 @@ def _many() -> list[Batch]:
     return batches
 
 
-_MIXED = codec.Columns(
+_MIXED = Columns(
     ["größe.→.日本".encode(), b"a", b"a.b.c", b"$odd.!#%", "🦆".encode(), b"tombstone", b"empty", b"x" * 300],
     [None, b"", b"\x00\xff\xfe", b"key", None, b"key", b"\xc3", b"k" * 200],
     [b"plain", bytes(range(256)), b"\xff" * 9, b"\r\n", "text ✓".encode(), None, b"", b"v" * 700],
     [None, _HEADERS, None, b"NATS/1.0 100\r\n\r\n", b"NATS/1.0\r\nPenstock-Tombstone: 1\r\n\r\n", None, None, _HEADERS],
 )
-_ONE = codec.Columns([b"orders.eu"], None, [b"hello"], None)
+_ONE = Columns([b"orders.eu"], None, [b"hello"], None)
 _LAST_OFFSET = 2**63 - 2
 
 SEGMENTS = {

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import penstock
-from penstock.batch import codec
 from penstock.batch.schema import schema_message
+from tests.groups import Columns, encoded
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/read-the-files.md").read_text(encoding="utf-8")
 TIMEOUT_S = 60
@@ -19,10 +19,10 @@ def write_stream(folder: Path) -> None:
     folder.mkdir(parents=True)
     for base in (0, 2):
         values: list[bytes | None] = [b'{"total": %d}' % (base * 10), b'{"total": 5}' if base else None]
-        columns = codec.Columns(
+        columns = Columns(
             [b"orders.eu", b"orders.us"], [b"k", None], values, [b"NATS/1.0\r\nColour: red\r\n\r\n", None]
         )
-        batch = codec.encode(columns, base_offset=base, timestamp_us=1_000_000 + base, leader_epoch=1)
+        batch = encoded(columns, base_offset=base, timestamp_us=1_000_000 + base, leader_epoch=1)
         (folder / f"{base:020d}.arrows").write_bytes(schema_message(2, 0) + bytes(batch))
 
 

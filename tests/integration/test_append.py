@@ -16,12 +16,13 @@ import penstock
 from penstock import aio
 from penstock.base import limits
 from penstock.base.ids import StreamId
-from penstock.batch import codec, layout
+from penstock.batch import layout
 from penstock.batch.header import CRC_HEX_BYTES, CRC_POSITION
 from penstock.hot.crc import crc32c_with_gap
 from penstock.messages import AppendRequest, ErrorBody
 from penstock.wire import decode_response, encode_request
 from tests.broker_process import BrokerProcess, running_broker
+from tests.groups import Columns, encoded
 from tests.integration.publishers import connected_to
 from tests.integration.raw_client import raw_client
 
@@ -106,8 +107,8 @@ def _recrc(message: bytearray) -> bytes:
 
 
 def _message() -> bytearray:
-    rows = codec.Columns([b"raw.x"] * 8, [b"key"] * 8, [b"value %d" % number for number in range(8)], None)
-    return codec.encode(rows, base_offset=0, timestamp_us=0, leader_epoch=0)
+    rows = Columns([b"raw.x"] * 8, [b"key"] * 8, [b"value %d" % number for number in range(8)], None)
+    return encoded(rows, base_offset=0, timestamp_us=0, leader_epoch=0)
 
 
 def _value_offsets(message: bytearray) -> int:

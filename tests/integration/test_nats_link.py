@@ -17,7 +17,7 @@ from penstock.base.errors import OperationalError
 from penstock.broker.nats_attempt import LinkTiming
 from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.broker.nats_link import ConnectFailed, LinkDown, LinkUp, NatsLink
-from penstock.hot.scan import Group
+from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused
 from tests.nats_servers import TIMEOUT_S, listening, publishing, running_nats

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from penstock.base.config import Acks, StreamConfig
 from penstock.base.subjects import subject_mistake
 from penstock.batch import codec
-from penstock.hot.scan import Group
+from penstock.hot.group import Group
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules, admit, refuse_all
+from tests import groups
 from tests.unit.node.harness import parse_acks
 
 LIMIT = 300
@@ -58,18 +59,17 @@ Message = tuple[bytes, int | None, bytes | None, bytes]
 
 
 def group_of(messages: list[Message]) -> Group:
-    group = Group()
-    for number, (subject, reply, block, value) in enumerate(messages):
-        group.subjects.append(subject)
-        group.replies.append(None if reply is None else f"r{number}".encode())
-        group.headers.append(block)
-        group.values.append(value)
-    return group
+    return groups.group_of(
+        [
+            (subject, None if reply is None else f"r{number}".encode(), block, value)
+            for number, (subject, reply, block, value) in enumerate(messages)
+        ]
+    )
 
 
 def answered(admission: Admission) -> list[str]:
     """The reply subjects that hear an ack or an error."""
-    rows = [reply.decode() for reply in admission.replies if reply is not None]
+    rows = [reply.decode() for reply in groups.replies(admission.rows) if reply is not None]
     return rows + [ack.reply for error in admission.errors for ack in parse_acks(error)]
 
 
@@ -78,18 +78,19 @@ def answered(admission: Admission) -> list[str]:
 def test_nothing_disappears(messages: list[Message], rules: Rules, log_end: int) -> None:
     group = group_of(messages)
     admission = admit(group, rules, log_end=log_end)
-    assert admission.count + sum(admission.dropped.values()) == len(messages)
+    assert len(admission.rows) + sum(admission.dropped.values()) == len(messages)
     heard = answered(admission)
     assert len(set(heard)) == len(heard)
-    assert all(subject_mistake(subject.decode()) is None for subject in admission.columns.subjects)
-    assert set(heard) <= {reply.decode() for reply in group.replies if reply is not None}
+    assert all(subject_mistake(subject.decode()) is None for subject in groups.subjects(admission.rows))
+    assert set(heard) <= {reply.decode() for reply in groups.replies(group) if reply is not None}
     assert rules.acks_replies or not heard
-    assert all(row < admission.count and admission.replies[row] is not None for row in admission.early)
-    if admission.count:
-        data = codec.encode(admission.columns, base_offset=log_end, timestamp_us=1, leader_epoch=1)
+    assert groups.early(admission.rows) <= set(range(len(admission.rows)))
+    if len(admission.rows):
+        count = len(admission.rows)
+        data, _ = codec.encode(admission.rows, 0, count, base_offset=log_end, timestamp_us=1, leader_epoch=1)
         codec.verify(data)
         rows = codec.check_rows(data)
-        assert [subject.encode() for subject in rows.column("subject").to_pylist()] == list(admission.columns.subjects)
+        assert [subject.encode() for subject in rows.column("subject").to_pylist()] == groups.subjects(admission.rows)
         assert all(len(value or b"") <= LIMIT for value in rows.column("value").to_pylist())
 
 
@@ -97,7 +98,7 @@ def test_nothing_disappears(messages: list[Message], rules: Rules, log_end: int)
 def test_rows_keep_the_order_of_the_wire(messages: list[Message], rules: Rules, log_end: int) -> None:
     numbered = [(s, r, b, v + b"#%d" % n if len(v) < LIMIT else v) for n, (s, r, b, v) in enumerate(messages)]
     admission = admit(group_of(numbered), rules, log_end=log_end)
-    numbers = [int(value.rpartition(b"#")[2]) for value in admission.columns.values if value is not None]
+    numbers = [int(value.rpartition(b"#")[2]) for value in groups.values(admission.rows) if value is not None]
     assert numbers == sorted(set(numbers))
 
 
@@ -105,8 +106,8 @@ def test_rows_keep_the_order_of_the_wire(messages: list[Message], rules: Rules, 
 def test_refusing_all_tells_the_same_ones(messages: list[Message], rules: Rules) -> None:
     group = group_of(messages)
     refused = refuse_all(group, rules, acks.unavailable("busy"), "over_budget")
-    assert refused.count == 0
+    assert len(refused.rows) == 0
     assert sum(refused.dropped.values()) == len(messages)
     heard = set(answered(refused))
     assert set(answered(admit(group, rules, log_end=7))) <= heard
-    assert heard <= {reply.decode() for reply in group.replies if reply is not None}
+    assert heard <= {reply.decode() for reply in groups.replies(group) if reply is not None}

@@ -19,7 +19,6 @@ from tests.batch_samples import (
     ROWS,
     TIMESTAMPS_US,
     Row,
-    columns_of,
     message_of,
     numbers_of,
     opened,
@@ -39,9 +38,7 @@ def table_of(rows: list[Row]) -> pa.RecordBatch:
 
 @given(rows=ROWS, base_offset=OFFSETS, timestamp_us=TIMESTAMPS_US, leader_epoch=LEADER_EPOCHS)
 def test_what_is_encoded_is_what_arrow_reads(rows, base_offset, timestamp_us, leader_epoch) -> None:
-    message = codec.encode(
-        columns_of(rows), base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
-    )
+    message = message_of(rows, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
     header = codec.verify(message)
     end_offset = base_offset + len(rows)
     assert (header.base_offset, header.end_offset, header.count) == (base_offset, end_offset, len(rows))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.hot.scan import Frames, Group, ProtocolError, scan
+from penstock.hot.group import Group
+from penstock.hot.scan import Frames, ProtocolError, scan
 from penstock.ingest.nats import NatsSession, SessionClosed, SessionEvent, SessionState
+from tests.groups import messages
 
 _names = st.binary(min_size=1, max_size=12).filter(lambda name: not set(name) & set(b" \t\n"))
 _sids = st.integers(1, 3)
@@ -31,9 +33,7 @@ Rows = dict[int, list[tuple[bytes, bytes | None, bytes | None, bytes]]]
 
 def _add(rows: Rows, groups: dict[int, Group]) -> None:
     for sid, group in groups.items():
-        columns = (group.subjects, group.replies, group.headers, group.values)
-        rows.setdefault(sid, []).extend(zip(*columns, strict=True))
-        assert group.payload_bytes == sum(map(len, group.values)) + sum(len(block or b"") for block in group.headers)
+        rows.setdefault(sid, []).extend(messages(group))
 
 
 def _scan_in_pieces(data: bytes, cuts: list[int]) -> tuple[Rows, list[bytes], int, bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from binascii import unhexlify
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
@@ -27,8 +27,10 @@ from penstock.batch.header import (
     BatchHeader,
 )
 from penstock.batch.schema import arrow_schema
-from penstock.hot.columns import VarColumn, int64_range, int64_repeat, null_var_column, nullable_var_column, var_column
+from penstock.hot.columns import VarColumn, int64_range, int64_repeat
 from penstock.hot.crc import crc32c_with_gap
+from penstock.hot.encode import Encoder
+from penstock.hot.group import Group
 from penstock.hot.message import Checker, Layout, Mistake
 
 if TYPE_CHECKING:
@@ -43,15 +45,6 @@ _PADDING = (b"", *(bytes(n) for n in range(1, 8)))
 _VAR_COLUMNS = ("subject", "key", "value", "headers")
 
 
-class Columns(NamedTuple):
-    """The rows of one batch, column by column. A column that is None is null in every row."""
-
-    subjects: Sequence[bytes]  # UTF-8
-    keys: Sequence[bytes | None] | None
-    values: Sequence[bytes | None]
-    headers: Sequence[bytes | None] | None
-
-
 class Producer(NamedTuple):
     """Who appended a batch, for exactly-once appends; zeros where nobody asked."""
 
@@ -61,22 +54,17 @@ class Producer(NamedTuple):
     run_id: bytes = NO_RUN
 
 
-def encode(columns: Columns, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
-    """One whole encapsulated Arrow message; every row gets the same timestamp.
+def encode(
+    group: Group, start: int, end: int, *, base_offset: int, timestamp_us: int, leader_epoch: int
+) -> tuple[bytearray, BatchHeader]:
+    """The rows [start, end) of `group` as one whole encapsulated Arrow message; every row gets the same timestamp.
 
     One row at least, BATCH_ROWS_MAX at most, and no more than BATCH_BYTES_MAX in all: the caller splits before that.
     """
-    count = len(columns.values)
-    assert all(column is None or len(column) == count for column in columns), "columns of unequal length"
-    packed = (
-        var_column(columns.subjects),
-        null_var_column(count) if columns.keys is None else nullable_var_column(columns.keys),
-        nullable_var_column(columns.values),
-        null_var_column(count) if columns.headers is None else nullable_var_column(columns.headers),
-    )
-    message = _assemble(packed, count, base_offset, timestamp_us, leader_epoch, Producer())
+    assert 0 < end - start <= limits.BATCH_ROWS_MAX, (start, end)
+    message, fields = _ENCODER.encode(group, start, end, base_offset, timestamp_us, leader_epoch)
     assert len(message) <= limits.BATCH_BYTES_MAX, len(message)
-    return message
+    return message, BatchHeader._make((*fields, *Producer()))
 
 
 def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
@@ -326,3 +314,4 @@ LAYOUT = Layout(
 """Where the checks find what."""
 
 _CHECKER = Checker(LAYOUT)
+_ENCODER = Encoder(LAYOUT)

@@ -23,7 +23,7 @@ from penstock.broker.connection import Caller
 from penstock.broker.disk_threads import DiskThreads
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.server import Server
-from penstock.hot.scan import Group
+from penstock.hot.group import Group
 from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
 from penstock.messages import NatsStatus, Request, StatusResponse
 from penstock.node.node import Node

@@ -20,7 +20,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.nats_connection import NatsConnection
 from penstock.broker.nats_credentials import NatsServer, TlsFiles
-from penstock.hot.scan import Group
+from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionEvent, SessionReady, SessionState, TlsWanted
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from penstock.base import limits
-from penstock.hot.scan import Group
+from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import NatsSession, SessionClosed, SessionEvent, SessionState
 

@@ -33,7 +33,7 @@ from penstock.broker.nats_attempt import AttemptCalls, LinkTiming, NatsAttempt
 from penstock.broker.nats_connection import NatsConnection
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles
 from penstock.broker.nats_failures import Failures
-from penstock.hot.scan import Group
+from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind, ServerInfo
 from penstock.ingest.nats import (
     BarrierReached,

@@ -15,19 +15,16 @@ nats-server writes exactly one space between fields and ends a line with CR LF; 
 space, tab and LF into a subject. So LF ends a line, one space parts fields, and a lone CR is a byte like others.
 What is too large is reported as soon as its line (and headers) are there; its payload is skipped piece by piece as it
 comes, so that it needs no memory: nats-server may take larger messages than any stream does.
-Rows are cut out of one immutable copy of the buffer: a slice of `bytes` is one allocation, of a `bytearray` two.
+Nothing is cut out: rows are positions in one immutable copy of what was read (see `group`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.hot import memory
+from penstock.hot.group import Group, TooLarge
 
-_CR = 13
-_CRLF = b"\r\n"
 _EXCERPT_BYTES = 40
 _SIZE_DIGITS_MAX = len(str(limits.NATS_PAYLOAD_BYTES_MAX))
 _SID_DIGITS_MAX = 18
@@ -35,6 +32,13 @@ _LINE_BYTES_MAX = limits.NATS_CONTROL_LINE_BYTES_MAX
 _FRAME_BYTES_MAX = limits.NATS_FRAME_BYTES_MAX
 _PAYLOAD_BYTES_MAX = limits.NATS_PAYLOAD_BYTES_MAX
 _HEADERS_BYTES_MAX = limits.HEADER_BLOCK_BYTES_MAX
+
+_LF = 0x0A
+_CR = 0x0D
+_SPACE = 0x20
+_ZERO = 0x30
+_MSG = b"MSG "
+_HMSG = b"HMSG "
 
 
 class ProtocolError(OperationalError):
@@ -44,39 +48,6 @@ class ProtocolError(OperationalError):
         super().__init__(f"not NATS protocol: {reason} at byte {position}: {excerpt[:_EXCERPT_BYTES]!r}")
         self.reason = reason
         self.position = position
-
-
-class TooLarge(NamedTuple):
-    """A message whose payload was skipped. `size` counts payload and headers, in bytes.
-
-    `headers` is the beginning of its header block, at most HEADER_BLOCK_BYTES_MAX bytes (None for a message without).
-    """
-
-    subject: bytes
-    reply: bytes | None
-    headers: bytes | None
-    size: int
-
-
-class Group:
-    """The messages of one subscription, as columns of equal length, in the order in which they came.
-
-    `headers` holds raw header blocks (None for a message without). `payload_bytes` is the sum of values and headers.
-    `too_large` holds the messages beyond NATS_FRAME_BYTES_MAX, which are no rows.
-    """
-
-    __slots__ = ("headers", "payload_bytes", "replies", "subjects", "too_large", "values")
-
-    def __init__(self) -> None:
-        self.subjects: list[bytes] = []
-        self.replies: list[bytes | None] = []
-        self.headers: list[bytes | None] = []
-        self.values: list[bytes] = []
-        self.too_large: list[TooLarge] = []
-        self.payload_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self.values)
 
 
 class Frames:
@@ -100,71 +71,97 @@ def scan(buffer: bytes | bytearray | memoryview, start: int, end: int, sink: Fra
 
     Raises ProtocolError; `sink` then holds the frames before the mistake.
     """
-    try:
-        return start + _scan(bytes(memoryview(buffer)[start:end]), sink)
-    finally:
-        for group in sink.groups.values():
-            group.payload_bytes = _bytes_of(group.values) + _bytes_of(group.headers)
+    return start + _scan(memory.part(buffer, start, end), sink)
 
 
 def _scan(data: bytes, sink: Frames) -> int:
-    find = data.find
+    text = data
     data_end = len(data)
-    last_sid = None  # not b"", which a hostile frame may bear
+    last_sid = 0  # which is nobody's
+    group: Group | None = None
     position = _skip(data, 0, sink) if sink.skip_bytes else 0
     while not sink.skip_bytes:
-        line_end = find(b"\n", position, position + _LINE_BYTES_MAX)
+        line_end = memory.find_byte(text, _LF, position, min(position + _LINE_BYTES_MAX, data_end))
         if line_end < 0:
             if data_end - position >= _LINE_BYTES_MAX:
-                raise ProtocolError(f"no end of line within {_LINE_BYTES_MAX} bytes", position, data[position:])
+                reason = f"no end of line within {_LINE_BYTES_MAX} bytes"
+                raise ProtocolError(reason, position, data[position : position + _EXCERPT_BYTES])
             return position
-        fields = data[position:line_end].split(b" ")
-        count = len(fields)
-        operation = fields[0]
-        header_size = -1
-        reply = None
-        if operation == b"MSG" and count == 5:
-            _, subject, sid, reply, digits = fields
-        elif operation == b"MSG" and count == 4:
-            _, subject, sid, digits = fields
-        elif operation == b"HMSG" and (count == 5 or count == 6):
-            subject, sid, digits = fields[1], fields[2], fields[-1]
-            reply = fields[3] if count == 6 else None
-            header_size = _header_size(fields[-2], position)
+        if memory.begins(text, position, line_end, _MSG):
+            has_headers = False
+        elif memory.begins(text, position, line_end, _HMSG):
+            has_headers = True
         else:
             sink.lines.append(_other_line(data, position, line_end))
             position = line_end + 1
             continue
-        # The last field still has the line's CR behind it.
-        if digits[-1:] != b"\r" or not digits[:-1].isdigit() or len(digits) > _SIZE_DIGITS_MAX + 1:
-            raise ProtocolError("bad size", position, data[position:line_end])
-        size = int(digits)
-        if size > _PAYLOAD_BYTES_MAX or header_size > size or not subject or reply == b"":
-            raise ProtocolError("bad sizes or an empty subject", position, data[position:line_end])
+        subject = position + len(_MSG) + has_headers
+        subject_end, reply, reply_end, number, header_size, size = _fields(data, position, subject, line_end)
         payload = line_end + 1
-        value = payload + header_size if header_size >= 0 else payload
+        value = payload + header_size
         value_end = payload + size
         kept_end = value_end + 2 if size <= _FRAME_BYTES_MAX else min(value, payload + _HEADERS_BYTES_MAX)
         if kept_end > data_end:
             sink.needed_bytes = kept_end - position
             return position
-        if sid != last_sid:
-            group = _group(sid, sink, position)
-            last_sid = sid
-        block = data[payload : min(value, kept_end)] if header_size >= 0 else None
+        if group is None or number != last_sid:
+            if number <= 0:
+                raise _mistake("bad subscription id", data, position, line_end)
+            group = _group(data, number, sink)
+            last_sid = number
         if size > _FRAME_BYTES_MAX:
-            group.too_large.append(TooLarge(subject, reply, block, size))
+            group.too_large.append(
+                TooLarge(
+                    data[subject:subject_end],
+                    data[reply:reply_end] if reply >= 0 else None,
+                    data[payload : min(value, kept_end)] if has_headers else None,
+                    size,
+                )
+            )
             sink.skip_bytes = value_end + 2 - kept_end
             position = _skip(data, kept_end, sink)
             continue
-        if data[value_end:kept_end] != _CRLF:
-            raise ProtocolError("payload without CR LF", position, data[value_end:])
-        group.subjects.append(subject)
-        group.replies.append(reply)
-        group.headers.append(block)
-        group.values.append(data[value:value_end])
+        if text[value_end] != _CR or text[value_end + 1] != _LF:
+            raise ProtocolError("payload without CR LF", position, data[value_end:kept_end])
+        headers = headers_end = -1
+        if has_headers:
+            headers, headers_end = payload, value
+        group.add(subject, subject_end, reply, reply_end, headers, headers_end, value, value_end, -1, -1, -1, -1)
         position = kept_end
     return position
+
+
+def _fields(data: bytes, position: int, subject: int, line_end: int) -> tuple[int, int, int, int, int, int]:
+    """What stands in a MSG line, or in an HMSG line, whose subject begins one byte later.
+
+    The end of the subject, begin and end of the reply subject (-1: none), the subscription id (below 1: none),
+    the size of the headers (0 in MSG), that of all. ProtocolError.
+    """
+    text = data
+    has_headers = subject - position > len(_MSG)
+    # Where each field begins, one behind the space before it; 0 where there is none.
+    sid = 1 + memory.find_byte(text, _SPACE, subject, line_end)
+    second = 1 + memory.find_byte(text, _SPACE, sid, line_end) if sid else 0
+    third = 1 + memory.find_byte(text, _SPACE, second, line_end) if second else 0
+    fourth = 1 + memory.find_byte(text, _SPACE, third, line_end) if third and has_headers else 0
+    if not (third if has_headers else second):
+        raise _mistake("wrong number of fields", data, position, line_end)
+    digits = fourth or third or second
+    size = memory.number(text, digits, line_end - 1, _SIZE_DIGITS_MAX) if text[line_end - 1] == _CR else -1
+    header_size = 0
+    if has_headers:
+        header_size = memory.number(text, third if fourth else second, digits - 1, _SIZE_DIGITS_MAX)
+    if size < 0 or header_size < 0:
+        raise _mistake("bad size", data, position, line_end)
+    reply = reply_end = -1
+    if fourth or (third and not has_headers):
+        reply, reply_end = second, third - 1
+    if size > _PAYLOAD_BYTES_MAX or header_size > size:
+        raise _mistake("bad sizes", data, position, line_end)
+    if subject == sid - 1 or (reply >= 0 and reply == reply_end):
+        raise _mistake("an empty subject", data, position, line_end)
+    number = 0 if text[sid] == _ZERO else memory.number(text, sid, second - 1, _SID_DIGITS_MAX)
+    return sid - 1, reply, reply_end, number, header_size, size
 
 
 def _skip(data: bytes, position: int, sink: Frames) -> int:
@@ -176,36 +173,27 @@ def _skip(data: bytes, position: int, sink: Frames) -> int:
         sink.needed_bytes = 2 if sink.skip_bytes == 2 else 0
         return position + taken
     end = position + sink.skip_bytes
-    if data[end - 2 : end] != _CRLF:
-        raise ProtocolError("payload without CR LF", position, data[end - 2 :])
+    if data[end - 2 : end] != b"\r\n":
+        raise ProtocolError("payload without CR LF", position, data[end - 2 : end])
     sink.skip_bytes = 0
     return end
 
 
-def _header_size(digits: bytes, position: int) -> int:
-    if not digits.isdigit() or len(digits) > _SIZE_DIGITS_MAX:
-        raise ProtocolError("bad header size", position, digits)
-    return int(digits)
-
-
 def _other_line(data: bytes, position: int, line_end: int) -> bytes:
     if line_end == position or data[line_end - 1] != _CR:
-        raise ProtocolError("line without CR LF", position, data[position:line_end])
+        raise _mistake("line without CR LF", data, position, line_end)
     line = data[position : line_end - 1]
     if line.startswith((b"MSG", b"HMSG")):
-        raise ProtocolError("wrong number of fields", position, line)
+        raise _mistake("wrong number of fields", data, position, line_end)
     return line
 
 
-def _group(sid: bytes, sink: Frames, position: int) -> Group:
-    if not sid.isdigit() or len(sid) > _SID_DIGITS_MAX or sid[:1] == b"0":
-        raise ProtocolError("bad subscription id", position, sid)
-    number = int(sid)
-    group = sink.groups.get(number)
+def _mistake(reason: str, data: bytes, position: int, line_end: int) -> ProtocolError:
+    return ProtocolError(reason, position, data[position:line_end])
+
+
+def _group(data: bytes, sid: int, sink: Frames) -> Group:
+    group = sink.groups.get(sid)
     if group is None:
-        group = sink.groups[number] = Group()
+        group = sink.groups[sid] = Group(data)
     return group
-
-
-def _bytes_of(values: Sequence[bytes | None]) -> int:
-    return sum(map(len, filter(None, values)))

@@ -11,10 +11,24 @@ The codes are those of nats-server's `errors.json`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
+
+from penstock.hot.acks import pubacks
+
+__all__ = [
+    "AckError",
+    "ack_tail",
+    "bad_request",
+    "error_ack",
+    "headers_too_large",
+    "message_too_large",
+    "pubacks",
+    "store_failed",
+    "unavailable",
+    "wrong_last_sequence",
+]
 
 
 class AckError(NamedTuple):
@@ -53,22 +67,6 @@ def store_failed(reason: str) -> AckError:
 def unavailable(reason: str) -> AckError:
     """Over budget, or not able to promise durability now; try again later."""
     return AckError(503, 10008, f"temporarily unavailable: {reason}")
-
-
-def pubacks(stream: bytes, replies: Iterable[bytes | None], base_offset: int, tail: bytes) -> bytes:
-    """`PUB` commands that ack the rows from `base_offset` on; a row whose reply is None is skipped.
-
-    `tail` is the part of the body after the offset, made by `ack_tail`. `stream` needs no escaping in JSON.
-    """
-    head = b'{"stream":"' + stream + b'","seq":'
-    out = []
-    offset = base_offset
-    for reply in replies:
-        if reply is not None:
-            body = b'%s%d,"offset":%d%s' % (head, offset + 1, offset, tail)
-            out.append(b"PUB %s %d\r\n%s\r\n" % (reply, len(body), body))
-        offset += 1
-    return b"".join(out)
 
 
 def ack_tail(partition: int, leader_epoch: int, replicas: int, *, fsynced: bool) -> bytes:

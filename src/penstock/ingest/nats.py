@@ -27,7 +27,8 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import subject_mistake
-from penstock.hot.scan import Frames, Group, ProtocolError, scan
+from penstock.hot.group import Group
+from penstock.hot.scan import Frames, ProtocolError, scan
 from penstock.ingest.connect import (
     ANONYMOUS,
     Authentication,

@@ -26,7 +26,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import OpenFiles
-from penstock.ingest.admission import MessageGroup
+from penstock.hot.group import Group
 from penstock.messages import (
     AlterStreamRequest,
     AppendRequest,
@@ -167,7 +167,7 @@ class Node:
         """Bytes that are written or being checked, and not yet answered."""
         return self._appends.size_bytes + self._budget.used_bytes
 
-    def messages(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
+    def messages(self, groups: Mapping[int, Group], now: Now) -> None:
         """What one read of the NATS connection delivered, by subscription."""
         for stream_id, group in groups.items():
             partition = self._streams.partitions.get(stream_id)

@@ -15,7 +15,7 @@ what was checked against the end of the log, and the order of a publisher's mess
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from penstock.base import limits
@@ -23,10 +23,12 @@ from penstock.base.config import Durability
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.batch import codec
-from penstock.batch.codec import Columns
+from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogState, StorageFullError
+from penstock.hot.acks import waiting, waiting_count
+from penstock.hot.group import Group
 from penstock.ingest import acks
-from penstock.ingest.admission import MessageGroup, Rules, admit, refuse_all
+from penstock.ingest.admission import Rules, admit, refuse_all
 from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
 from penstock.node.step import Reply, Step
@@ -54,7 +56,7 @@ class _Pending:
     end_offset: int
     size_bytes: int
     timestamp_us: int
-    replies: list[bytes | None] | None  # of a NATS batch
+    replies: bytes  # who waits in NATS; see hot.acks
     caller: Hashable | None  # of an append over the socket
 
 
@@ -98,7 +100,7 @@ class Partition:
         self._rules = Rules.of(stream.config)
         self.waits_for_sync = stream.config.durability is not Durability.OS
 
-    def ingest(self, group: MessageGroup, now_us: int, step: Step) -> None:
+    def ingest(self, group: Group, now_us: int, step: Step) -> None:
         """Store what NATS delivered, or say why not."""
         closed = self._why_closed()
         if closed is not None:
@@ -106,21 +108,27 @@ class Partition:
             admission = refuse_all(group, self._rules, error, reason)
         else:
             admission = admit(group, self._rules, log_end=self.log.log_end)
-        self.dropped += admission.dropped
-        step.publish += admission.errors
+        if admission.dropped:
+            self.dropped.update(admission.dropped)
+        if admission.errors:
+            step.publish += admission.errors
+        rows = admission.rows
         refusal: acks.AckError | None = None
-        for start, end in _cuts(admission.columns, group.payload_bytes):
-            replies = admission.replies[start:end]
+        start, count = 0, len(rows)
+        while start < count:
+            end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
             if refusal is None:
-                early = {row - start for row in admission.early if start <= row < end}
-                refusal = self._append_messages(_cut(admission.columns, start, end), replies, early, now_us, step)
+                refusal = self._append_messages(rows, start, end, now_us, step)
             if refusal is not None:
-                self.dropped[STORE_FAILED] += len(replies)
-                self._refuse(replies, refusal, step)
+                self.dropped[STORE_FAILED] += end - start
+                for row in range(start, end):
+                    self._refuse(rows.reply(row) or rows.early(row), refusal, step)
+            start = end
         self.advance(step)
 
-    def _refuse(self, replies: Iterable[bytes | None], error: acks.AckError, step: Step) -> None:
-        step.publish += [acks.error_ack(self._rules.name, reply, error) for reply in replies if reply is not None]
+    def _refuse(self, reply: bytes | None, error: acks.AckError, step: Step) -> None:
+        if reply:
+            step.publish.append(acks.error_ack(self._rules.name, reply, error))
 
     def _why_closed(self) -> tuple[acks.AckError, str] | None:
         if self.log.state is not LogState.WRITABLE:
@@ -132,28 +140,29 @@ class Partition:
             return acks.unavailable("too much waits for the disk"), OVER_BUDGET
         return None
 
-    def _append_messages(
-        self, columns: Columns, replies: list[bytes | None], early: set[int], now_us: int, step: Step
-    ) -> acks.AckError | None:
+    def _append_messages(self, rows: Group, start: int, end: int, now_us: int, step: Step) -> acks.AckError | None:
         base_offset = self.log.log_end
         timestamp_us = max(now_us, self.log.last_timestamp_us)
-        data = codec.encode(
-            columns, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.stream.leader_epoch
+        leader_epoch = self.stream.leader_epoch
+        data, header = codec.encode(
+            rows, start, end, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
         )
         try:
-            self._write(data)
+            self._write(data, header)
         except OperationalError as error:
             return acks.store_failed(str(error))
-        self.counters["messages_in"] += len(replies)
+        self.counters["messages_in"] += end - start
         self.counters["bytes_in"] += len(data)
-        if early:
-            early_replies = [reply if row in early else None for row, reply in enumerate(replies)]
-            self.counters["acks"] += len(early)
-            tail = acks.ack_tail(_PARTITION, self.stream.leader_epoch, _REPLICAS, fsynced=False)
-            step.publish.append(acks.pubacks(self._rules.name, early_replies, base_offset, tail))
-            replies = [None if row in early else reply for row, reply in enumerate(replies)]
-        self._await_commit(_Pending(base_offset, self.log.log_end, len(data), timestamp_us, replies, None))
+        if early := waiting(rows, start, end, is_early=True):
+            self._ack(early, base_offset, step, fsynced=False)
+        replies = waiting(rows, start, end, is_early=False)
+        self._await_commit(_Pending(base_offset, header.end_offset, len(data), timestamp_us, replies, None))
         return None
+
+    def _ack(self, replies: bytes, base_offset: int, step: Step, *, fsynced: bool) -> None:
+        tail = acks.ack_tail(_PARTITION, self.stream.leader_epoch, _REPLICAS, fsynced=fsynced)
+        step.publish.append(acks.pubacks(self._rules.name, replies, base_offset, tail))
+        self.counters["acks"] += waiting_count(replies)
 
     def append(self, caller: Hashable, data: bytes | memoryview, now_us: int, step: Step) -> None:
         """Append the rows of a checked message under our own offsets; `caller` is answered once they are committed."""
@@ -167,19 +176,19 @@ class Partition:
             data, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.stream.leader_epoch
         )
         try:
-            self._write(message)
+            self._write(message, codec.read_header(message))
         except OperationalError as error:
             text = f"nothing was stored: {error}"
             step.replies.append(Reply(caller, RemoteError(ErrorCode.STORAGE_FAILED, text)))
             return
         self.counters["messages_in"] += self.log.log_end - base_offset
         self.counters["bytes_in"] += len(message)
-        self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller))
+        self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, b"", caller))
         self.advance(step)
 
-    def _write(self, data: bytearray) -> None:
+    def _write(self, data: bytearray, header: BatchHeader) -> None:
         try:
-            self.log.append(data, codec.read_header(data))
+            self.log.append(data, header)
         except StorageFullError:
             self.counters["disk_full"] += 1
             raise
@@ -207,10 +216,8 @@ class Partition:
     def _answer(self, pending: _Pending, flushed_end: int, step: Step) -> None:
         self._forget(pending)
         fsynced = pending.end_offset <= flushed_end
-        if pending.replies is not None:
-            tail = acks.ack_tail(_PARTITION, self.stream.leader_epoch, _REPLICAS, fsynced=fsynced)
-            step.publish.append(acks.pubacks(self._rules.name, pending.replies, pending.base_offset, tail))
-            self.counters["acks"] += len(pending.replies) - pending.replies.count(None)
+        if pending.replies:
+            self._ack(pending.replies, pending.base_offset, step, fsynced=fsynced)
         if pending.caller is not None:
             response = AppendResponse(
                 base_offset=Offset(pending.base_offset),
@@ -231,7 +238,8 @@ class Partition:
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
-            self._refuse(pending.replies or (), error, step)
+            for reply in pending.replies.split(b" "):
+                self._refuse(reply, error, step)
             if pending.caller is not None:
                 step.replies.append(Reply(pending.caller, RemoteError(ErrorCode.STORAGE_FAILED, reason)))
 
@@ -242,31 +250,3 @@ class Partition:
             self._forget(pending)
             if pending.caller is not None:
                 step.replies.append(Reply(pending.caller, error))
-
-
-def _cuts(columns: Columns, payload_bytes: int) -> Iterator[tuple[int, int]]:
-    """The rows of each batch, so that none has too many rows or bytes; a single row always fits."""
-    count = len(columns.values)
-    present = [column for column in columns if column is not None]
-    # Keys are copies out of headers, so all columns but the subjects have at most twice the payload's bytes.
-    bytes_max = 2 * payload_bytes + sum(map(len, columns.subjects))
-    if count <= limits.BATCH_ROWS_MAX and bytes_max <= limits.BATCH_ROWS_BYTES_MAX:
-        if count:
-            yield 0, count
-        return
-    start = size_bytes = 0
-    for row in range(count):
-        row_bytes = sum(len(column[row] or b"") for column in present)
-        if row - start == limits.BATCH_ROWS_MAX or (
-            row > start and size_bytes + row_bytes > limits.BATCH_ROWS_BYTES_MAX
-        ):
-            yield start, row
-            start, size_bytes = row, 0
-        size_bytes += row_bytes
-    yield start, count
-
-
-def _cut(columns: Columns, start: int, end: int) -> Columns:
-    if start == 0 and len(columns.values) <= end:
-        return columns
-    return Columns(*(column[start:end] if column is not None else None for column in columns))  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
 from penstock.base.subjects import matches, subject_mistake
 from penstock.batch import codec
-from penstock.batch.codec import Columns
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogView
+from penstock.hot.group import Group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,8 +119,11 @@ class GetMessage(Query):
         rows: pa.RecordBatch = codec.check_rows(data).slice(row, 1)
         values = {name: rows.column(name)[0].as_py() for name in ("subject", "key", "value", "headers")}
         self.found_offset = codec.offsets(data)[row]
-        self.data = codec.encode(
-            Columns([values["subject"].encode()], [values["key"]], [values["value"]], [values["headers"]]),
+        subjects, found = [values["subject"].encode()], [values["value"]]
+        self.data, _ = codec.encode(
+            Group.of(subjects, found, keys=[values["key"]], headers=[values["headers"]]),
+            0,
+            1,
             base_offset=self.found_offset,
             timestamp_us=codec.timestamps(data)[row],
             leader_epoch=header.leader_epoch,

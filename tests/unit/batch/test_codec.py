@@ -27,6 +27,7 @@ from tests.batch_samples import (
     with_node,
     with_place,
 )
+from tests.groups import Columns, encoded
 
 OFFSETS_OF = {"subject": 5, "key": 8, "value": 11, "headers": 14}  # number of the buffer
 
@@ -56,29 +57,29 @@ def test_arrow_reads_the_rows() -> None:
 
 
 def test_a_column_that_is_none_is_null_in_every_row() -> None:
-    columns = codec.Columns([b"a", b"b"], None, [b"1", None], None)
-    message = codec.encode(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
+    columns = Columns([b"a", b"b"], None, [b"1", None], None)
+    message = encoded(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
     assert rows_of(codec.check_rows(message)) == [Row(b"a", None, b"1", None), Row(b"b", None, None, None)]
 
 
 @pytest.mark.parametrize("short", ["subjects", "keys", "headers"])
 def test_columns_of_unequal_length_are_a_programmers_error(short: str) -> None:
-    columns = codec.Columns([b"a", b"b"], [b"k", b"k"], [b"1", b"2"], [b"h", b"h"])
+    columns = Columns([b"a", b"b"], [b"k", b"k"], [b"1", b"2"], [b"h", b"h"])
     with pytest.raises(AssertionError):
-        codec.encode(columns._replace(**{short: [b"x"]}), base_offset=0, timestamp_us=0, leader_epoch=0)
+        encoded(columns._replace(**{short: [b"x"]}), base_offset=0, timestamp_us=0, leader_epoch=0)
 
 
 def test_no_rows_and_too_many_rows_are_a_programmers_error() -> None:
     for count in (0, limits.BATCH_ROWS_MAX + 1):
-        columns = codec.Columns([b"a"] * count, None, [b""] * count, None)
+        columns = Columns([b"a"] * count, None, [b""] * count, None)
         with pytest.raises(AssertionError):
-            codec.encode(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
+            encoded(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
 
 
 def test_the_largest_row_count_is_encoded_and_verified() -> None:
     count = limits.BATCH_ROWS_MAX
-    columns = codec.Columns([b"a"] * count, [None, *[b"k"] * (count - 1)], [b"v"] * count, None)
-    message = codec.encode(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
+    columns = Columns([b"a"] * count, [None, *[b"k"] * (count - 1)], [b"v"] * count, None)
+    message = encoded(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
     assert codec.verify(message).count == count
     assert codec.check_rows(message).column("key").null_count == 1
 
@@ -234,8 +235,8 @@ def test_value_offsets_must_cover_all_bytes_of_their_column() -> None:
 
 @pytest.mark.parametrize("text", [b"\xff\xfe\xfd", b"a\xc3", b"\xed\xa0\x80", b"\xc0\x80a"])
 def test_subjects_must_be_utf8(text: bytes) -> None:
-    columns = codec.Columns([b"ok", text], None, [b"", b""], None)
-    hostile = codec.encode(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
+    columns = Columns([b"ok", text], None, [b"", b""], None)
+    hostile = encoded(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
     with pytest.raises(CorruptionError, match="subject"):
         codec.check_rows(hostile)
 
@@ -248,8 +249,8 @@ def test_a_null_count_that_does_not_fit_the_bits_is_refused() -> None:
 
 
 def test_what_check_rows_refuses_is_reported_with_file_and_position() -> None:
-    columns = codec.Columns([b"\xff"], None, [b""], None)
-    hostile = codec.encode(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
+    columns = Columns([b"\xff"], None, [b""], None)
+    hostile = encoded(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
     with pytest.raises(CorruptionError) as caught:
         codec.check_rows(hostile, file="00000000000000000000.arrows", position=568)
     assert (caught.value.file, caught.value.position) == ("00000000000000000000.arrows", 568)

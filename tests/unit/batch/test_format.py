@@ -14,6 +14,7 @@ from penstock.base import limits
 from penstock.batch import codec, layout, schema
 from penstock.batch.header import CRC_POSITION, HEADER_HEX_BYTES, HEADER_POSITION, PACKING, BatchHeader
 from tests.batch_samples import SMALL, message_of, rows_of, segment_of
+from tests.groups import Columns, encoded
 
 FORMAT = Path(penstock.batch.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
 
@@ -31,8 +32,8 @@ def table(text: str, columns: int) -> list[list[str]]:
 
 
 def test_the_dump_is_what_the_encoder_writes() -> None:
-    columns = codec.Columns([b"orders.eu", b"orders.us"], [b"k1", None], [b"hello", b""], None)
-    message = codec.encode(columns, base_offset=42, timestamp_us=1_700_000_000_000_000, leader_epoch=1)
+    columns = Columns([b"orders.eu", b"orders.us"], [b"k1", None], [b"hello", b""], None)
+    message = encoded(columns, base_offset=42, timestamp_us=1_700_000_000_000_000, leader_epoch=1)
     lines = re.findall(r"^ *(\d+) \| ((?:[0-9a-f]{2} ?)+) *\|", section("## A message, byte by byte"), re.MULTILINE)
     assert [int(position) for position, _ in lines] == list(range(0, len(message), 16))
     assert bytes.fromhex("".join(content for _, content in lines)) == message

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.errors import CorruptionError, RemoteError
-from penstock.batch import codec
 from penstock.batch.reader import open_segment
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from tests.batch_samples import MIXED, SMALL, message_of, numbers_of, rows_of, segment_of
+from tests.groups import Columns, encoded
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_flipped_bit_is_reported_with_file_and_position_every_time(path: Path,
 
 
 def test_bad_rows_behind_a_good_checksum_are_reported_every_time(path: Path) -> None:
-    bad = codec.encode(codec.Columns([b"\xff"], None, [b""], None), base_offset=1, timestamp_us=0, leader_epoch=1)
+    bad = encoded(Columns([b"\xff"], None, [b""], None), base_offset=1, timestamp_us=0, leader_epoch=1)
     path.write_bytes(segment_of(FIRST, bad, message_of(SMALL, base_offset=2)))
     with open_segment(path) as reader:
         assert rows_of(next(iter(reader))) == SMALL

@@ -14,6 +14,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec
 from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, Request
 from tests.fake_broker import Answer, Cut, FakeBroker, FakeStream, columns
+from tests.groups import encoded
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ async def client(broker: FakeBroker) -> AsyncIterator[aio.Client]:
 
 def batch(start: int, end: int, *, leader_epoch: int = 1) -> bytes:
     rows = columns(*(b"%d" % offset for offset in range(start, end)))
-    return bytes(codec.encode(rows, base_offset=start, timestamp_us=1, leader_epoch=leader_epoch))
+    return bytes(encoded(rows, base_offset=start, timestamp_us=1, leader_epoch=leader_epoch))
 
 
 def stream_of(broker: FakeBroker, *batches: bytes) -> FakeStream:

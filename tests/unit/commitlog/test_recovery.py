@@ -14,6 +14,7 @@ from penstock.commitlog import Log, LogConfig, LogMissingError, LogState
 from penstock.commitlog.files import segment_path
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write
+from tests.groups import Columns, encoded
 from tests.logs import (
     DIRECTORY,
     PARTITION,
@@ -441,8 +442,8 @@ def test_a_message_that_holds_a_batch_does_not_forge_one_when_its_own_batch_is_d
     log = open_log(disk, WIDE)
     wanted = append(log, 2)
     forged, _ = make_batch(1, 1, 0)
-    columns = codec.Columns([b"s"], None, [b"\0" * 4 + forged + forged], None)
-    data = bytes(codec.encode(columns, base_offset=2, timestamp_us=0, leader_epoch=1))
+    columns = Columns([b"s"], None, [b"\0" * 4 + forged + forged], None)
+    data = bytes(encoded(columns, base_offset=2, timestamp_us=0, leader_epoch=1))
     log.append(data, codec.read_header(data))
     position = log.size_bytes - len(data)
     wanted += [(2, 0, columns.values[0] or b"")]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.base import limits
-from penstock.hot.scan import Frames, ProtocolError, TooLarge, scan
+from penstock.hot.group import TooLarge
+from penstock.hot.scan import Frames, ProtocolError, scan
+from tests import groups
 
 
 def _scan(data: bytes) -> tuple[int, Frames]:
@@ -25,14 +27,13 @@ def test_messages_become_columns_by_subscription() -> None:
     assert frames.lines == []
     assert sorted(frames.groups) == [1, 22]
     one = frames.groups[1]
-    assert one.subjects == [b"a.b", b"a.d"]
-    assert one.replies == [None, b"reply"]
-    assert one.headers == [None, headers]
-    assert one.values == [b"hello", b"xy"]
-    assert one.payload_bytes == 5 + len(headers) + 2
+    assert groups.subjects(one) == [b"a.b", b"a.d"]
+    assert groups.replies(one) == [None, b"reply"]
+    assert groups.headers(one) == [None, headers]
+    assert groups.values(one) == [b"hello", b"xy"]
     assert len(one) == 2
     other = frames.groups[22]
-    assert (other.subjects, other.replies, other.values) == ([b"a.c"], [b"_INBOX.x"], [b""])
+    assert (groups.subjects(other), groups.replies(other), groups.values(other)) == ([b"a.c"], [b"_INBOX.x"], [b""])
 
 
 def test_payload_that_looks_like_protocol_is_payload() -> None:
@@ -40,7 +41,7 @@ def test_payload_that_looks_like_protocol_is_payload() -> None:
     data = b"MSG a 1 %d\r\n%b\r\nPONG\r\n" % (len(payload), payload)
     position, frames = _scan(data)
     assert position == len(data)
-    assert frames.groups[1].values == [payload]
+    assert groups.values(frames.groups[1]) == [payload]
     assert frames.lines == [b"PONG"]
 
 
@@ -55,7 +56,7 @@ def test_only_the_given_range_is_looked_at() -> None:
     start, end = 7, len(data) - 7
     assert scan(data, start, end, frames) == end
     assert frames.lines == [b"PING"]
-    assert frames.groups[1].values == [b"x"]
+    assert groups.values(frames.groups[1]) == [b"x"]
 
 
 @pytest.mark.parametrize("end", range(1, 21))
@@ -75,8 +76,8 @@ def test_what_a_publisher_may_choose_never_raises() -> None:
     data = b"MSG %b 1 %b 1\r\nx\r\n" % (subject, subject)
     position, frames = _scan(data)
     assert position == len(data)
-    assert frames.groups[1].subjects == [subject]
-    assert frames.groups[1].replies == [subject]
+    assert groups.subjects(frames.groups[1]) == [subject]
+    assert groups.replies(frames.groups[1]) == [subject]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,7 @@ def test_nonsense_raises_and_keeps_what_came_before(data: bytes) -> None:
         scan(before + data, 0, len(before) + len(data), frames)
     assert raised.value.position == len(before)
     assert len(str(raised.value)) < 300
-    assert frames.groups[7].values == [b"ok"]
-    assert frames.groups[7].payload_bytes == 2
+    assert groups.values(frames.groups[7]) == [b"ok"]
 
 
 def test_the_largest_frame_is_waited_for() -> None:
@@ -163,10 +163,9 @@ def test_a_message_that_no_stream_takes_is_skipped_and_reported(read_bytes: int)
         b"\r\nMSG evil 3 1\r\nx\r\n".ljust(size + 1 - len(headers), b"x"),
     )
     found, left_max = _scan_in_reads(b"MSG a 3 1\r\n1\r\n" + large + larger + b"PING\r\nMSG a 3 1\r\n2\r\n", read_bytes)
-    groups = [frames.groups[3] for frames in found if 3 in frames.groups]
-    assert [value for group in groups for value in group.values] == [b"1", b"2"]
-    assert sum(group.payload_bytes for group in groups) == 2
-    assert [message for group in groups for message in group.too_large] == [
+    found_groups = [frames.groups[3] for frames in found if 3 in frames.groups]
+    assert [value for group in found_groups for value in groups.values(group)] == [b"1", b"2"]
+    assert [message for group in found_groups for message in group.too_large] == [
         TooLarge(b"o.big", b"_INBOX.x", None, size),
         TooLarge(b"o.bigger", None, headers, size + 1),
     ]

@@ -6,9 +6,10 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
-from penstock.hot.scan import Group, TooLarge
+from penstock.hot.group import Group, TooLarge
 from penstock.ingest import acks
 from penstock.ingest.admission import OTHER_STREAM, REFUSED, RESERVED_SUBJECT, Admission, Rules, admit, refuse_all
+from tests import groups
 from tests.unit.node.harness import Ack, parse_acks
 
 RULES = Rules.of(StreamConfig(name="orders", subject="orders.>", max_message_bytes=1_000))
@@ -19,14 +20,7 @@ def block(*lines: str) -> bytes:
 
 
 def group(*messages: tuple[bytes, bytes | None, bytes | None, bytes]) -> Group:
-    made = Group()
-    for subject, reply, headers, value in messages:
-        made.subjects.append(subject)
-        made.replies.append(reply)
-        made.headers.append(headers)
-        made.values.append(value)
-        made.payload_bytes += len(value) + len(headers or b"")
-    return made
+    return groups.group_of(messages)
 
 
 def one(*lines: str, value: bytes = b"v", reply: bytes | None = b"r", subject: bytes = b"orders.a") -> Group:
@@ -39,7 +33,7 @@ def errors(admission: Admission) -> list[Ack]:
 
 def refused_with(admission: Admission) -> int:
     (error,) = errors(admission)
-    assert admission.count == 0
+    assert len(admission.rows) == 0
     assert admission.dropped == {REFUSED: 1}
     return error.err_code
 
@@ -47,18 +41,16 @@ def refused_with(admission: Admission) -> int:
 def test_plain_messages_pass_as_they_are() -> None:
     messages = group((b"orders.a", b"r", None, b"1"), (b"orders.b", None, None, b""))
     admission = admit(messages, RULES, log_end=0)
-    assert admission.columns.subjects is messages.subjects
-    assert admission.columns.values is messages.values
-    assert admission.columns.keys is None
-    assert admission.columns.headers is None
-    assert admission.replies == [b"r", None]
+    assert admission.rows is messages
+    assert groups.keys(admission.rows) == groups.headers(admission.rows) == [None, None]
+    assert groups.replies(admission.rows) == [b"r", None]
     assert not admission.errors
     assert not admission.dropped
 
 
 def test_empty_group() -> None:
-    admission = admit(Group(), RULES, log_end=0)
-    assert admission.count == 0
+    admission = admit(Group(b""), RULES, log_end=0)
+    assert len(admission.rows) == 0
 
 
 @pytest.mark.parametrize("mode", [Acks.NEVER, Acks.ENVELOPE])
@@ -66,14 +58,15 @@ def test_empty_group() -> None:
 def test_replies_of_others_are_left_alone(mode: Acks, lines: tuple[str, ...]) -> None:
     rules = Rules.of(StreamConfig(name="orders", subject="orders.>", acks=mode))
     admission = admit(one(*lines), rules, log_end=0)
-    assert admission.replies in ([None], [])
+    assert groups.replies(admission.rows) in ([None], [])
     assert not admission.errors
 
 
 def test_headers_are_kept_and_foreign_ones_ignored() -> None:
-    admission = admit(one("penstock-key: a", "X-Penstock-Key: b", "nats-expected-stream: other"), RULES, log_end=0)
-    assert admission.columns.headers == [block("penstock-key: a", "X-Penstock-Key: b", "nats-expected-stream: other")]
-    assert admission.columns.keys == [None]
+    lines = ("penstock-key: a", "X-Penstock-Key: b", "nats-expected-stream: other")
+    admission = admit(one(*lines), RULES, log_end=0)
+    assert groups.headers(admission.rows) == [block(*lines)]
+    assert groups.keys(admission.rows) == [None]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +81,7 @@ def test_headers_are_kept_and_foreign_ones_ignored() -> None:
     ],
 )
 def test_key(lines: tuple[str, ...], key: bytes) -> None:
-    assert admit(one(*lines), RULES, log_end=0).columns.keys == [key]
+    assert groups.keys(admit(one(*lines), RULES, log_end=0).rows) == [key]
 
 
 @pytest.mark.parametrize("line", ["Penstock-Key-Base64: !!!", "Penstock-Key-Base64: abc"])
@@ -99,14 +92,14 @@ def test_bad_base64_is_refused(line: str) -> None:
 def test_long_key_is_refused() -> None:
     rules = Rules.of(StreamConfig(name="orders", subject="orders.>"))
     longest = "k" * limits.KEY_BYTES_MAX
-    assert admit(one(f"Penstock-Key: {longest}"), rules, log_end=0).count == 1
+    assert len(admit(one(f"Penstock-Key: {longest}"), rules, log_end=0).rows) == 1
     assert refused_with(admit(one(f"Penstock-Key: {longest}k"), rules, log_end=0)) == 10003
 
 
 def test_tombstone_needs_an_empty_payload() -> None:
-    assert admit(one("Penstock-Tombstone: 1", value=b""), RULES, log_end=0).columns.values == [None]
-    assert admit(one("Penstock-Tombstone: 1"), RULES, log_end=0).columns.values == [b"v"]
-    assert admit(one("A: 1", value=b""), RULES, log_end=0).columns.values == [b""]
+    assert groups.values(admit(one("Penstock-Tombstone: 1", value=b""), RULES, log_end=0).rows) == [None]
+    assert groups.values(admit(one("Penstock-Tombstone: 1"), RULES, log_end=0).rows) == [b"v"]
+    assert groups.values(admit(one("A: 1", value=b""), RULES, log_end=0).rows) == [b""]
 
 
 def test_ack_levels() -> None:
@@ -117,8 +110,8 @@ def test_ack_levels() -> None:
         (b"orders.a", None, block("Penstock-Ack: leader"), b"4"),
     )
     admission = admit(messages, RULES, log_end=0)
-    assert admission.replies == [None, b"l", b"a", None]
-    assert admission.early == {1}
+    assert groups.replies(admission.rows) == [None, b"l", b"a", None]
+    assert groups.early(admission.rows) == {1}
 
 
 def test_unknown_ack_level_is_refused() -> None:
@@ -127,10 +120,10 @@ def test_unknown_ack_level_is_refused() -> None:
 
 def test_another_stream_is_silent() -> None:
     admission = admit(one("Nats-Expected-Stream: other", "Nats-TTL: 1"), RULES, log_end=0)
-    assert admission.count == 0
+    assert len(admission.rows) == 0
     assert not admission.errors
     assert admission.dropped == {OTHER_STREAM: 1}
-    assert admit(one("Nats-Expected-Stream: orders"), RULES, log_end=0).count == 1
+    assert len(admit(one("Nats-Expected-Stream: orders"), RULES, log_end=0).rows) == 1
 
 
 def test_expected_last_sequence_counts_rows_of_the_same_group() -> None:
@@ -147,13 +140,13 @@ def test_expected_last_sequence_counts_rows_of_the_same_group() -> None:
     )
     rules = Rules.of(StreamConfig(name="orders", subject="orders.>"))
     admission = admit(messages, rules, log_end=7)
-    assert admission.replies == [b"0", b"2"]
+    assert groups.replies(admission.rows) == [b"0", b"2"]
     assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [(r, 10071) for r in ("1", "3", "4", "5")]
     assert errors(admission)[0].body["error"]["description"] == "wrong last sequence: 8"
 
 
 def test_zero_means_nothing_yet() -> None:
-    assert admit(one("Nats-Expected-Last-Sequence: 0"), RULES, log_end=0).count == 1
+    assert len(admit(one("Nats-Expected-Last-Sequence: 0"), RULES, log_end=0).rows) == 1
     assert refused_with(admit(one("Nats-Expected-Last-Sequence: 0"), RULES, log_end=1)) == 10071
 
 
@@ -193,15 +186,15 @@ def test_a_check_that_cannot_be_made_is_refused(name: str) -> None:
 )
 def test_what_nats_tells_about_a_message_is_stored_with_it(name: str) -> None:
     admission = admit(one(f"{name}: 1"), RULES, log_end=0)
-    assert admission.columns.headers == [block(f"{name}: 1")]
+    assert groups.headers(admission.rows) == [block(f"{name}: 1")]
     assert not admission.errors
 
 
 def test_text_behind_the_blank_line_is_no_header() -> None:
     headers = block("A: 1") + b"Penstock-Key: k\r\nNats-TTL: 1\r\nNats-Expected-Stream: other\r\n\r\n"
     admission = admit(group((b"orders.a", b"r", headers, b"v")), RULES, log_end=0)
-    assert admission.columns.keys == [None]
-    assert admission.columns.headers == [headers]
+    assert groups.keys(admission.rows) == [None]
+    assert groups.headers(admission.rows) == [headers]
 
 
 @pytest.mark.parametrize(
@@ -218,15 +211,15 @@ def test_text_behind_the_blank_line_is_no_header() -> None:
 )
 def test_every_digit_of_an_expected_sequence_counts(expected: str, is_right: bool) -> None:
     admission = admit(one(f"Nats-Expected-Last-Sequence: {expected}"), RULES, log_end=5)
-    assert admission.count == is_right
+    assert len(admission.rows) == is_right
     assert [ack.err_code for ack in errors(admission)] == ([] if is_right else [10071])
 
 
 def test_size_counts_headers() -> None:
     headers = block("A: 1")
-    assert admit(one("A: 1", value=bytes(1_000 - len(headers))), RULES, log_end=0).count == 1
+    assert len(admit(one("A: 1", value=bytes(1_000 - len(headers))), RULES, log_end=0).rows) == 1
     assert refused_with(admit(one("A: 1", value=bytes(1_001 - len(headers))), RULES, log_end=0)) == 10054
-    assert admit(one(value=bytes(1_000)), RULES, log_end=0).count == 1
+    assert len(admit(one(value=bytes(1_000)), RULES, log_end=0).rows) == 1
     assert refused_with(admit(one(value=bytes(1_001)), RULES, log_end=0)) == 10054
 
 
@@ -254,32 +247,32 @@ def test_no_error_ack_for_who_wants_no_ack() -> None:
 def test_a_subject_that_the_socket_would_refuse_is_refused(subject: bytes, headers: bytes | None) -> None:
     messages = group((subject, b"bad", headers, b"1"), (b"orders.a", b"good", headers, b"2"))
     admission = admit(messages, RULES, log_end=0)
-    assert admission.columns.subjects == [b"orders.a"]
-    assert admission.replies == [b"good"]
+    assert groups.subjects(admission.rows) == [b"orders.a"]
+    assert groups.replies(admission.rows) == [b"good"]
     assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [("bad", 10003)]
 
 
 def test_subject_that_is_no_text_is_refused_and_the_others_stored() -> None:
     messages = group((b"orders.\xff", b"bad", None, b"1"), ("orders.ü".encode(), b"good", None, b"2"))
     admission = admit(messages, RULES, log_end=0)
-    assert admission.columns.subjects == ["orders.ü".encode()]
+    assert groups.subjects(admission.rows) == ["orders.ü".encode()]
     assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [("bad", 10003)]
 
 
 def test_half_characters_of_two_subjects_do_not_make_one() -> None:
     first, second = "ü".encode()[:1], "ü".encode()[1:]
     admission = admit(group((b"orders." + first, None, None, b""), (second + b".x", None, None, b"")), RULES, log_end=0)
-    assert admission.count == 0
+    assert len(admission.rows) == 0
 
 
 @pytest.mark.parametrize("subject", [b"$SYS.x", b"$JS.API.x", b"_INBOX.a.b", b"$PENSTOCK.x"])
 def test_reserved_subjects_only_by_name(subject: bytes) -> None:
     catch_all = Rules.of(StreamConfig(name="all", subject=">", acks=Acks.NEVER))
     admission = admit(one(subject=subject), catch_all, log_end=0)
-    assert admission.count == 0
+    assert len(admission.rows) == 0
     assert admission.dropped == {RESERVED_SUBJECT: 1}
     named = Rules.of(StreamConfig(name="inbox", subject=subject.decode().split(".")[0] + ".>"))
-    assert admit(one(subject=subject), named, log_end=0).count == 1
+    assert len(admit(one(subject=subject), named, log_end=0).rows) == 1
 
 
 def test_refuse_all() -> None:
@@ -291,7 +284,7 @@ def test_refuse_all() -> None:
         (b"orders.a", b"4", block("Nats-Expected-Stream: orders"), b""),
     )
     admission = refuse_all(messages, RULES, acks.unavailable("busy"), "over_budget")
-    assert admission.count == 0
+    assert len(admission.rows) == 0
     assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [("1", 10008), ("4", 10008)]
     assert admission.dropped == {"over_budget": 4, OTHER_STREAM: 1}
 
@@ -305,14 +298,14 @@ def test_refuse_all_does_not_count_what_it_would_not_have_stored() -> None:
 def test_a_message_that_no_stream_takes_is_refused_and_counted() -> None:
     size = limits.NATS_FRAME_BYTES_MAX + 1
     messages = group((b"orders.a", b"r1", None, b"v"))
-    messages.too_large += [
+    messages.too_large.extend([
         TooLarge(b"orders.a", b"r2", None, size),
         TooLarge(b"orders.a", None, None, size),
         TooLarge(b"orders.a", b"r3", block("Penstock-Ack: none"), size),
         TooLarge(b"orders.a", b"r4", block("Nats-Expected-Stream: other"), size),
-    ]
+    ])
     admission = admit(messages, RULES, log_end=0)
-    assert admission.replies == [b"r1"]
+    assert groups.replies(admission.rows) == [b"r1"]
     assert admission.dropped == {REFUSED: 3, OTHER_STREAM: 1}
     (error,) = errors(admission)
     assert (error.reply, error.err_code) == ("r2", 10054)

@@ -30,8 +30,7 @@ from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import PenstockError, RemoteError
 from penstock.base.ids import Offset, StreamId
-from penstock.batch import codec, schema
-from penstock.hot.scan import Group
+from penstock.batch import schema
 from penstock.messages import (
     AppendRequest,
     CreateStreamRequest,
@@ -50,6 +49,7 @@ from penstock.node.step import Barrier, DiskWork, Extent, Reply, Step, Subscribe
 from penstock.vfs import Buffer
 from penstock.vfs.faulty import FaultyVfs
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.groups import Columns, Message, encoded, group_of
 
 START_US = 1_700_000_000_000_000
 _PUB = re.compile(rb"PUB ([^ \r\n]+) (\d+)\r\n")
@@ -335,18 +335,14 @@ class Broker:
         ]
         self.deliver([(subject.encode(), r, headers, value) for r, value in zip(replies, values, strict=True)])
 
-    def deliver(self, messages: list[tuple[bytes, bytes | None, bytes | None, bytes]]) -> None:
+    def deliver(self, messages: list[Message]) -> None:
         """One read of the NATS connection: (subject, reply, header block, value) in the order of the wire."""
-        groups: dict[int, Group] = {}
-        for subject, reply, headers, value in messages:
+        found: dict[int, list[Message]] = {}
+        for message in messages:
             for stream_id, pattern in self.nats.subscriptions.items():
-                if self.nats.is_up and nats_matches(pattern, subject.decode("utf-8", "replace")):
-                    group = groups.setdefault(stream_id, Group())
-                    group.subjects.append(subject)
-                    group.replies.append(reply)
-                    group.headers.append(headers)
-                    group.values.append(value)
-                    group.payload_bytes += len(value) + len(headers or b"")
+                if self.nats.is_up and nats_matches(pattern, message[0].decode("utf-8", "replace")):
+                    found.setdefault(stream_id, []).append(message)
+        groups = {stream_id: group_of(own) for stream_id, own in found.items()}
         self.node.messages(groups, self.clock.now)
         self.turn()
 
@@ -482,5 +478,4 @@ def rows_of(payload: bytes, stream_id: int) -> list[Row]:
 def batch_of(rows: list[tuple[str, bytes | None, bytes | None, bytes | None]]) -> bytearray:
     """A batch as a client sends it: (subject, key, value, headers)."""
     subjects, keys, values, headers = zip(*rows, strict=True)
-    columns = codec.Columns([one.encode() for one in subjects], list(keys), list(values), list(headers))
-    return codec.encode(columns, base_offset=0, timestamp_us=0, leader_epoch=0)
+    return encoded(Columns([one.encode() for one in subjects], keys, values, headers))

@@ -1,0 +1,47 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t
+from penstock.hot cimport memory, places
+from penstock.hot.group cimport Group
+
+cdef unsigned char _SPACE
+cdef bytes _PUB
+cdef bytes _LINE_END
+cdef bytes _OFFSET
+cdef Py_ssize_t _DIGITS_MAX
+cdef Py_ssize_t _LENGTH_DIGITS_MAX
+
+@cython.locals(
+    place=Py_ssize_t,
+    numbers="int32_t*",
+    size=Py_ssize_t,
+    row=Py_ssize_t,
+    at=Py_ssize_t,
+    text=bytes,
+    out="unsigned char*",
+    source="const unsigned char*",
+    position=Py_ssize_t,
+)
+cpdef bytes waiting(Group group, Py_ssize_t start, Py_ssize_t end, bint is_early)
+
+@cython.locals(text="const unsigned char*", count=Py_ssize_t, at=Py_ssize_t)
+cpdef Py_ssize_t waiting_count(bytes replies) except -1
+
+@cython.locals(
+    head=bytes,
+    body_bytes=Py_ssize_t,
+    room=Py_ssize_t,
+    message=bytearray,
+    out="unsigned char*",
+    text="const unsigned char*",
+    head_text="const unsigned char*",
+    tail_text="const unsigned char*",
+    offset_text="const unsigned char*",
+    pub_text="const unsigned char*",
+    line_end="const unsigned char*",
+    at=Py_ssize_t,
+    begin=Py_ssize_t,
+    end=Py_ssize_t,
+    offset=int64_t,
+    size=Py_ssize_t,
+)
+cpdef bytes pubacks(bytes stream, bytes replies, int64_t base_offset, bytes tail)

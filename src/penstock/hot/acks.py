@@ -1,0 +1,121 @@
+"""Write the PubAcks of a whole batch at once.
+
+Rules: who waits for an ack is kept as one text, the reply subjects of a batch's rows, each with a space behind it and
+nothing before the space where nobody waits: no reply subject has a space. So what waits for a disk holds no more memory
+than that, whatever else was read together with it.
+
+    PUB _INBOX.a 92␍␊{"stream":"orders","seq":43,"offset":42,"partition":0,…}␍␊
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from penstock.hot import cython
+
+from penstock.hot import memory, places
+from penstock.hot.group import Group
+
+_SPACE = 0x20
+_PUB = b"PUB "
+_LINE_END = b"\r\n"
+_OFFSET = b',"offset":'
+_DIGITS_MAX = 20  # of 64 bits
+_LENGTH_DIGITS_MAX = 10  # of 32 bits
+
+
+def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
+    """Who waits for acks of the rows [start, end), `is_early`: for those that come once written. b"" if nobody."""
+    if not 0 <= start <= end <= group.count:
+        raise IndexError(f"rows {start} to {end} of {group.count}")
+    place = places.EARLY if is_early else places.REPLY
+    numbers = group.numbers
+    if not cython.compiled:
+        data = group.data
+        begins = numbers[start * places.STRIDE + place : end * places.STRIDE : places.STRIDE]
+        ends = numbers[start * places.STRIDE + place + 1 : end * places.STRIDE : places.STRIDE]
+        if max(begins, default=-1) < 0:
+            return b""
+        # Where nobody waits both are -1, and nothing is cut out.
+        return b" ".join([data[begin:stop] for begin, stop in zip(begins, ends, strict=True)]) + b" "
+    size = 0
+    for row in range(start, end):
+        at = row * places.STRIDE + place
+        size += numbers[at + 1] - numbers[at]
+    if size == 0:
+        return b""
+    size += end - start
+    text = memory.new_text(size)
+    out = memory.inside(text)
+    source = group.data
+    position = 0
+    for row in range(start, end):
+        at = row * places.STRIDE + place
+        if numbers[at] >= 0:
+            memory.put(out, position, source, numbers[at], numbers[at + 1])
+            position += numbers[at + 1] - numbers[at]
+        out[position] = _SPACE
+        position += 1
+    return text
+
+
+def waiting_count(replies: bytes) -> int:
+    """For how many rows somebody waits."""
+    if not cython.compiled:
+        return len(replies.split())
+    text = replies
+    count = 0
+    for at in range(len(replies)):
+        if text[at] == _SPACE and at > 0 and text[at - 1] != _SPACE:
+            count += 1
+    return count
+
+
+def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> bytes:
+    """`PUB` commands for those who wait, of rows from `base_offset` on.
+
+    `tail` is the part of the body after the offset. `stream` needs no escaping in JSON.
+    """
+    head = b'{"stream":"' + stream + b'","seq":'
+    if not cython.compiled:
+        acks = []
+        for offset, reply in enumerate(replies.split(b" ")[:-1], base_offset):
+            if reply:
+                body = b'%s%d,"offset":%d%s' % (head, offset + 1, offset, tail)
+                acks.append(b"PUB %s %d\r\n%s\r\n" % (reply, len(body), body))
+        return b"".join(acks)
+    body_bytes = len(head) + len(_OFFSET) + len(tail)
+    room = 4 + 1 + _LENGTH_DIGITS_MAX + 2 + body_bytes + 2 * _DIGITS_MAX + 2
+    message = memory.new(len(replies) + waiting_count(replies) * room)
+    out = message
+    text = replies
+    head_text = head
+    tail_text = tail
+    offset_text = _OFFSET
+    pub_text = _PUB
+    line_end = _LINE_END
+    at = 0
+    begin = 0
+    offset = base_offset
+    end = memory.find_byte(text, _SPACE, 0, len(replies))
+    while end >= 0:
+        if end > begin:
+            memory.put(out, at, pub_text, 0, 4)
+            memory.put(out, at + 4, text, begin, end)
+            at += 4 + end - begin
+            out[at] = _SPACE
+            size = body_bytes + memory.decimal_digits(offset) + memory.decimal_digits(offset + 1)
+            at = memory.put_decimal(out, at + 1, size)
+            memory.put(out, at, line_end, 0, 2)
+            memory.put(out, at + 2, head_text, 0, len(head))
+            at = memory.put_decimal(out, at + 2 + len(head), offset + 1)
+            memory.put(out, at, offset_text, 0, len(_OFFSET))
+            at = memory.put_decimal(out, at + len(_OFFSET), offset)
+            memory.put(out, at, tail_text, 0, len(tail))
+            memory.put(out, at + len(tail), line_end, 0, 2)
+            at += len(tail) + 2
+        begin = end + 1
+        offset += 1
+        end = memory.find_byte(text, _SPACE, begin, len(replies))
+    return memory.part(message, 0, at)

@@ -1,0 +1,45 @@
+cimport cython
+from penstock.hot cimport memory
+
+cdef bytes _SERVICE
+cdef bytes _TRACE
+cdef bytes _NATS
+cdef bytes _PENSTOCK
+cdef bytes _NAMES
+cdef Py_ssize_t _STREAM
+cdef Py_ssize_t _SEQUENCE
+cdef Py_ssize_t _KEY
+cdef Py_ssize_t _ENCODED_KEY
+cdef Py_ssize_t _ACK
+cdef Py_ssize_t _TOMBSTONE
+cdef unsigned char _COLON
+cdef bytes _CRLF
+
+@cython.final
+cdef class Fields:
+    cdef readonly Py_ssize_t ack, ack_end
+    cdef readonly Py_ssize_t encoded_key, encoded_key_end
+    cdef readonly Py_ssize_t key, key_end
+    cdef readonly Py_ssize_t sequence, sequence_end
+    cdef readonly Py_ssize_t stream, stream_end
+    cdef readonly Py_ssize_t tombstone, tombstone_end
+    cdef readonly bint unsupported
+
+    cdef void clear(self) noexcept
+
+    @cython.locals(line=Py_ssize_t, line_end=Py_ssize_t, colon=Py_ssize_t)
+    cpdef int read(self, bytes text, Py_ssize_t begin, Py_ssize_t end) except -1
+
+    @cython.locals(begin=Py_ssize_t, end=Py_ssize_t, place=Py_ssize_t)
+    cdef void _take(
+        self, const unsigned char* text, Py_ssize_t line, Py_ssize_t colon, Py_ssize_t line_end
+    ) noexcept
+
+@cython.locals(at=Py_ssize_t)
+cdef Py_ssize_t _line_end(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+cdef bint _is_ours(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+cdef bint _is_told(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+cdef bint _is_space(unsigned char byte) noexcept

@@ -1,0 +1,171 @@
+"""Look up the headers that Penstock honours, in the header block of one message.
+
+Rules: names are taken to the letter, and the first of a name counts. The block ends at its blank line: what a publisher
+puts behind it is no header for NATS either. A line without a colon is none.
+
+| a name that begins with `Nats-` or `Penstock-` | what becomes of it                                   |
+|------------------------------------------------|------------------------------------------------------|
+| it is honoured                                 | its value's begin and end, without the space around  |
+| NATS gives it to what it hands on              | nothing: it tells where a message comes from         |
+| any other                                      | `unsupported`: it asks for something, now or later   |
+"""
+
+from __future__ import annotations
+
+from penstock.hot import memory
+
+_HONOURED = (
+    b"Nats-Msg-Id",
+    b"Nats-Expected-Stream",
+    b"Nats-Expected-Last-Sequence",
+    b"Penstock-Key",
+    b"Penstock-Key-Base64",
+    b"Penstock-Ack",
+    b"Penstock-Tombstone",
+)
+_TOLD = (
+    b"Nats-Consumer-Stalled",
+    b"Nats-Counter-Sources",
+    b"Nats-Last-Consumer",
+    b"Nats-Last-Sequence",
+    b"Nats-Last-Stream",
+    b"Nats-Marker-Reason",
+    b"Nats-Msg-Size",
+    b"Nats-Num-Pending",
+    b"Nats-Pending-Bytes",
+    b"Nats-Pending-Messages",
+    b"Nats-Pin-Id",
+    b"Nats-Request-Info",
+    b"Nats-Response-Type",
+    b"Nats-Sequence",
+    b"Nats-Stream",
+    b"Nats-Stream-Source",
+    b"Nats-Subject",
+    b"Nats-Time-Stamp",
+    b"Nats-UpTo-Sequence",
+)
+"""What a message bears that JetStream or a service has handed on: it tells where it comes from and asks for nothing."""
+_SERVICE = b"Nats-Service-"
+_TRACE = b"Nats-Trace-"
+"""Told as well, with any ending."""
+_NATS = b"Nats-"
+_PENSTOCK = b"Penstock-"
+
+_KNOWN = (*_HONOURED, *_TOLD)
+_NAMES = b"".join([name + b":" for name in _KNOWN])
+"""No name has a colon or another `Nats-` or `Penstock-` within: where one of ours is found here tells which it is."""
+_STREAM = _NAMES.index(b"Nats-Expected-Stream:")
+_SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Sequence:")
+_KEY = _NAMES.index(b"Penstock-Key:")
+_ENCODED_KEY = _NAMES.index(b"Penstock-Key-Base64:")
+_ACK = _NAMES.index(b"Penstock-Ack:")
+_TOMBSTONE = _NAMES.index(b"Penstock-Tombstone:")
+
+_COLON = 0x3A
+_CRLF = b"\r\n"
+
+
+class Fields:
+    """What one header block says; used for one block after the other. A begin of -1: there is no such header."""
+
+    __slots__ = (
+        "ack",
+        "ack_end",
+        "encoded_key",
+        "encoded_key_end",
+        "key",
+        "key_end",
+        "sequence",
+        "sequence_end",
+        "stream",
+        "stream_end",
+        "tombstone",
+        "tombstone_end",
+        "unsupported",
+    )
+
+    def __init__(self) -> None:
+        self.ack_end = self.encoded_key_end = self.key_end = -1
+        self.sequence_end = self.stream_end = self.tombstone_end = -1
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is known of the next message yet."""
+        self.ack = self.encoded_key = self.key = self.sequence = self.stream = self.tombstone = -1
+        self.unsupported = False
+
+    def read(self, text: bytes, begin: int, end: int) -> None:
+        """Look at the block text[begin:end]; IndexError if it is not all there."""
+        if not 0 <= begin <= end <= len(text):
+            raise IndexError(f"{begin} to {end} of {len(text)} bytes")
+        self.clear()
+        line = _line_end(text, begin, end) + 2
+        while line < end:
+            line_end = _line_end(text, line, end)
+            if line_end == line:
+                break
+            if _is_ours(text, line, line_end):
+                colon = memory.find_byte(text, _COLON, line, line_end)
+                if colon >= 0:
+                    self._take(text, line, colon, line_end)
+            line = line_end + 2
+
+    def _take(self, text: bytes, line: int, colon: int, line_end: int) -> None:
+        begin = colon + 1
+        while begin < line_end and _is_space(text[begin]):
+            begin += 1
+        end = line_end
+        while end > begin and _is_space(text[end - 1]):
+            end -= 1
+        place = memory.find(_NAMES, 0, len(_NAMES), text, line, colon + 1)
+        if place == _KEY:
+            if self.key < 0:
+                self.key, self.key_end = begin, end
+        elif place == _ACK:
+            if self.ack < 0:
+                self.ack, self.ack_end = begin, end
+        elif place == _STREAM:
+            if self.stream < 0:
+                self.stream, self.stream_end = begin, end
+        elif place == _SEQUENCE:
+            if self.sequence < 0:
+                self.sequence, self.sequence_end = begin, end
+        elif place == _ENCODED_KEY:
+            if self.encoded_key < 0:
+                self.encoded_key, self.encoded_key_end = begin, end
+        elif place == _TOMBSTONE:
+            if self.tombstone < 0:
+                self.tombstone, self.tombstone_end = begin, end
+        elif place < 0 and not _is_told(text, line, colon):
+            self.unsupported = True
+
+
+def _line_end(text: bytes, begin: int, end: int) -> int:
+    """Where the line that begins at `begin` ends: before its CR LF, or at the end of the block."""
+    at = memory.find(text, begin, end, _CRLF, 0, 2)
+    return end if at < 0 else at
+
+
+def _is_ours(text: bytes, begin: int, end: int) -> bool:
+    return memory.begins(text, begin, end, _NATS) or memory.begins(text, begin, end, _PENSTOCK)
+
+
+def _is_told(text: bytes, begin: int, end: int) -> bool:
+    return memory.begins(text, begin, end, _SERVICE) or memory.begins(text, begin, end, _TRACE)
+
+
+def _is_space(byte: int) -> bool:
+    return byte == 0x20 or 0x09 <= byte <= 0x0D
+
+
+def unsupported(block: bytes) -> list[bytes]:
+    """The names in a header block that ask for something which this version does not know, each once, in order."""
+    names = set()
+    for line in block.split(_CRLF)[1:]:
+        if not line:
+            break
+        name, colon, _ = line.partition(b":")
+        is_known = name in _KNOWN or name.startswith((_SERVICE, _TRACE))
+        if colon and name.startswith((_NATS, _PENSTOCK)) and not is_known:
+            names.add(name)
+    return sorted(names)

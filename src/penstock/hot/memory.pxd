@@ -1,0 +1,205 @@
+# See memory.py. Nothing here checks a bound, except `part`.
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
+from cpython.bytearray cimport PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport Py_UNICODE_ISSPACE
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int32_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <string.h>
+
+    /* What glibc calls memmem, for the short texts that are looked for here. */
+    static const unsigned char *penstock_find(const unsigned char *text, size_t size,
+                                              const unsigned char *other, size_t other_size) {
+        const unsigned char *end = text + size;
+        if (other_size == 0) return text;
+        while ((size_t)(end - text) >= other_size) {
+            text = (const unsigned char *)memchr(text, other[0], (size_t)(end - text) - other_size + 1);
+            if (text == NULL) return NULL;
+            if (memcmp(text, other, other_size) == 0) return text;
+            text++;
+        }
+        return NULL;
+    }
+
+    /* The value of a base64 digit, or 255. */
+    static unsigned char penstock_base64(unsigned char c) {
+        if (c >= 'A' && c <= 'Z') return c - 'A';
+        if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+        if (c >= '0' && c <= '9') return c - '0' + 52;
+        return c == '+' ? 62 : c == '/' ? 63 : 255;
+    }
+    """
+    const unsigned char* penstock_find(const unsigned char*, size_t, const unsigned char*, size_t) noexcept nogil
+    unsigned char penstock_base64(unsigned char) noexcept nogil
+
+
+cdef inline bytes part(object buffer, Py_ssize_t begin, Py_ssize_t end):
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= begin <= end <= view.len:
+            raise IndexError(f"{begin} to {end} of {view.len} bytes")
+        return PyBytes_FromStringAndSize(<const char*>view.buf + begin, end - begin)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef inline Py_ssize_t find_byte(const unsigned char* text, int byte, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const unsigned char* hit
+    if begin >= end:
+        return -1
+    hit = <const unsigned char*>memchr(text + begin, byte, end - begin)
+    return -1 if hit == NULL else hit - text
+
+
+cdef inline Py_ssize_t find(
+    const unsigned char* text, Py_ssize_t begin, Py_ssize_t end,
+    const unsigned char* other, Py_ssize_t other_begin, Py_ssize_t other_end,
+) noexcept nogil:
+    cdef const unsigned char* hit = penstock_find(text + begin, end - begin, other + other_begin, other_end - other_begin)
+    return -1 if hit == NULL else hit - text
+
+
+cdef inline bint equals(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, bytes wanted) noexcept:
+    return end - begin == PyBytes_GET_SIZE(wanted) and memcmp(text + begin, PyBytes_AS_STRING(wanted), end - begin) == 0
+
+
+cdef inline bint begins(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, bytes wanted) noexcept:
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(wanted)
+    return end - begin >= size and memcmp(text + begin, PyBytes_AS_STRING(wanted), size) == 0
+
+
+cdef inline int64_t number(
+    const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t digits_max
+) noexcept nogil:
+    cdef int64_t value = 0
+    cdef Py_ssize_t at
+    if end <= begin or end - begin > digits_max:
+        return -1
+    for at in range(begin, end):
+        if not 48 <= text[at] <= 57:
+            return -1
+        value = 10 * value + (text[at] - 48)
+    return value
+
+
+cdef inline int cut(bytearray target, Py_ssize_t size) except -1:
+    PyByteArray_Resize(target, size)
+    return 0
+
+
+cdef inline Py_ssize_t put_decimal(unsigned char* target, Py_ssize_t at, uint64_t value) noexcept nogil:
+    cdef unsigned char digits[20]
+    cdef Py_ssize_t count = 0
+    while True:
+        count += 1
+        digits[20 - count] = 48 + value % 10
+        value //= 10
+        if value == 0:
+            break
+    memcpy(target + at, digits + 20 - count, count)
+    return at + count
+
+
+cdef inline Py_ssize_t decimal_digits(uint64_t value) noexcept nogil:
+    cdef Py_ssize_t count = 1
+    while value >= 10:
+        value //= 10
+        count += 1
+    return count
+
+
+cdef inline bytes new_text(Py_ssize_t size):
+    return PyBytes_FromStringAndSize(NULL, size)
+
+
+cdef inline unsigned char* inside(bytes text) noexcept:
+    return <unsigned char*>PyBytes_AS_STRING(text)
+
+
+cdef inline bint is_space(unsigned int code) noexcept:
+    return Py_UNICODE_ISSPACE(code)
+
+
+cdef inline bytearray new(Py_ssize_t size):
+    return PyByteArray_FromStringAndSize(NULL, size)
+
+
+cdef inline int32_t* more_places(int32_t* places, Py_ssize_t count) except NULL:
+    places = <int32_t*>realloc(places, count * sizeof(int32_t))
+    if places == NULL:
+        raise MemoryError
+    return places
+
+
+cdef inline void free_places(int32_t* places) noexcept nogil:
+    free(places)
+
+
+cdef inline int append(bytearray target, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1:
+    cdef Py_ssize_t size = PyByteArray_GET_SIZE(target)
+    PyByteArray_Resize(target, size + end - begin)
+    memcpy(PyByteArray_AS_STRING(target) + size, text + begin, end - begin)
+    return 0
+
+
+cdef inline bint append_base64(
+    bytearray target, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end
+) except -1:
+    cdef Py_ssize_t size = PyByteArray_GET_SIZE(target)
+    cdef Py_ssize_t pads = 0
+    cdef Py_ssize_t at
+    cdef unsigned char* out
+    cdef unsigned char digit
+    cdef unsigned int bits = 0
+    if (end - begin) % 4:
+        return False
+    while pads < 2 and end - pads > begin and text[end - pads - 1] == 61:
+        pads += 1
+    PyByteArray_Resize(target, size + (end - begin) // 4 * 3 - pads)
+    out = <unsigned char*>PyByteArray_AS_STRING(target) + size
+    for at in range(begin, end - pads):
+        digit = penstock_base64(text[at])
+        if digit == 255:
+            PyByteArray_Resize(target, size)
+            return False
+        bits = bits << 6 | digit
+        # Six bits come in at a time, and eight go out from the second digit of four on.
+        if (at - begin) % 4:
+            out[0] = bits >> (6 - 2 * ((at - begin) % 4)) & 255
+            out += 1
+    return True
+
+
+cdef inline void put(
+    unsigned char* target, Py_ssize_t at, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end
+) noexcept nogil:
+    memcpy(target + at, text + begin, end - begin)
+
+
+cdef inline void put_zeros(unsigned char* target, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    memset(target + at, 0, size)
+
+
+cdef inline void put_int32(unsigned char* target, Py_ssize_t at, int32_t value) noexcept nogil:
+    memcpy(target + at, &value, 4)
+
+
+cdef inline void put_int64(unsigned char* target, Py_ssize_t at, int64_t value) noexcept nogil:
+    memcpy(target + at, &value, 8)
+
+
+cdef inline void put_hex(unsigned char* target, Py_ssize_t at, uint64_t value, Py_ssize_t digits) noexcept nogil:
+    cdef unsigned char digit
+    while digits > 0:
+        digits -= 1
+        digit = value & 15
+        target[at + digits] = digit + (48 if digit < 10 else 87)
+        value >>= 4

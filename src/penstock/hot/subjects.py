@@ -1,0 +1,81 @@
+"""Whether a message's subject is one that the log takes, without making an object of it.
+
+The rules are those of `base.subjects`, which also says in words what is wrong with a subject.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ImportError:
+    from penstock.hot import cython
+
+from penstock.base import limits
+from penstock.base.subjects import RESERVED_PREFIXES, are_plain
+from penstock.hot import memory
+
+_SUBJECT_BYTES_MAX = limits.SUBJECT_BYTES_MAX
+_RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
+
+_DOT = 0x2E
+_STAR = 0x2A
+_GREATER = 0x3E
+_DELETE = 0x7F
+
+
+def is_plain(text: bytes, begin: int, end: int) -> bool:
+    """Whether text[begin:end] is a plain subject: UTF-8, no wildcard, no empty token, no white space, not too long."""
+    if not cython.compiled:
+        return begin < end and are_plain((text[begin:end],))
+    if begin >= end or end - begin > _SUBJECT_BYTES_MAX:
+        return False
+    token = at = begin
+    while at < end:
+        byte = text[at]
+        if byte <= 0x20 or byte == _DELETE:
+            return False
+        if byte < 0x80:
+            at += 1
+            if byte == _DOT:
+                if at - 1 == token or _is_wildcard(text, token, at - 1):
+                    return False
+                token = at
+        else:
+            size = _character(text, at, end)
+            if size == 0:
+                return False
+            at += size
+    return token < end and not _is_wildcard(text, token, end)
+
+
+def _is_wildcard(text: bytes, begin: int, end: int) -> bool:
+    return end - begin == 1 and (text[begin] == _STAR or text[begin] == _GREATER)
+
+
+def _character(text: bytes, at: int, end: int) -> int:
+    """How many bytes the character at `at` has; 0 if it is not UTF-8 or is white space. It is not ASCII."""
+    first = text[at]
+    size = 0 if first < 0xC2 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4 if first < 0xF5 else 0
+    if size == 0 or end - at < size:
+        return 0
+    code = first & (0x7F >> size)
+    for place in range(at + 1, at + size):
+        if text[place] & 0xC0 != 0x80:
+            return 0
+        code = code << 6 | (text[place] & 0x3F)
+    # Longer than need be, half of a surrogate pair, or beyond Unicode: no UTF-8 either.
+    if (size == 3 and code < 0x800) or 0xD800 <= code <= 0xDFFF:
+        return 0
+    if (size == 4 and code < 0x10000) or code > 0x10FFFF:
+        return 0
+    return 0 if memory.is_space(code) else size
+
+
+def is_reserved(text: bytes, begin: int, end: int) -> bool:
+    """Whether only a stream that names its first token may capture text[begin:end]."""
+    if begin == end or (text[begin] != 0x24 and text[begin] != 0x5F):
+        return False
+    for prefix in _RESERVED:  # noqa: SIM110 (a generator is no C loop)
+        if memory.begins(text, begin, end, prefix):
+            return True
+    return False

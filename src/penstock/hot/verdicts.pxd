@@ -1,0 +1,93 @@
+cimport cython
+from libc.stdint cimport int32_t, int64_t
+from penstock.hot cimport memory, places, subjects
+from penstock.hot.group cimport Group
+from penstock.hot.headers cimport Fields
+
+cdef Py_ssize_t _HEADER_BLOCK_BYTES_MAX
+cdef Py_ssize_t _KEY_BYTES_MAX
+cdef unsigned char _ZERO
+cdef bytes _NONE
+cdef bytes _LEADER
+cdef bytes _ALL
+cdef bytes _ONE
+
+@cython.final
+cdef class Refused:
+    cdef readonly Py_ssize_t row
+    cdef readonly int verdict
+    cdef readonly int64_t number
+    cdef readonly bint is_answered
+
+@cython.final
+cdef class Sorted:
+    cdef readonly Group rows
+    cdef readonly list refused
+    cdef readonly Py_ssize_t other_stream
+    cdef readonly Py_ssize_t reserved
+    cdef Fields _fields
+    cdef Py_ssize_t _key
+    cdef Py_ssize_t _key_end
+    cdef int64_t _number
+
+    @cython.locals(
+        out=Group,
+        fields=Fields,
+        text="const unsigned char*",
+        numbers="int32_t*",
+        looks_at_subjects=bint,
+        row=Py_ssize_t,
+        at=Py_ssize_t,
+        subject=Py_ssize_t,
+        subject_end=Py_ssize_t,
+        headers=Py_ssize_t,
+        headers_end=Py_ssize_t,
+        reply=Py_ssize_t,
+        reply_end=Py_ssize_t,
+        value=Py_ssize_t,
+        value_end=Py_ssize_t,
+        verdict=int,
+        early=Py_ssize_t,
+        early_end=Py_ssize_t,
+    )
+    cdef int take(
+        self,
+        Group group,
+        bytes name,
+        bint acks_replies,
+        Py_ssize_t message_bytes_max,
+        bint skips_reserved,
+        int64_t log_end,
+    ) except -1
+
+    @cython.locals(fields=Fields)
+    cdef int _of_fields(self, const unsigned char* text, int64_t last_sequence) except -1
+
+    cdef int _of_sizes(self, Py_ssize_t value_bytes, Py_ssize_t header_bytes, Py_ssize_t message_bytes_max) except -1
+
+    @cython.locals(fields=Fields, begin=Py_ssize_t)
+    cdef int _of_key(self, bytes data) except -1
+
+@cython.locals(out=Sorted)
+cpdef Sorted sort(
+    Group group,
+    bytes name,
+    bint acks_replies,
+    Py_ssize_t message_bytes_max,
+    bint skips_reserved,
+    int64_t log_end,
+)
+
+@cython.locals(
+    text="const unsigned char*",
+    numbers="int32_t*",
+    row=Py_ssize_t,
+    at=Py_ssize_t,
+    subject=Py_ssize_t,
+    subject_end=Py_ssize_t,
+)
+cdef bint _all_pass(Group group, bint acks_replies, Py_ssize_t message_bytes_max, bint skips_reserved) except -1
+
+cdef bint _is_level(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+cdef bint _says(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, int64_t wanted) noexcept
