@@ -31,6 +31,7 @@ COMPILED = (
     "penstock.hot.columns",
     "penstock.hot.crc",
     "penstock.hot.encode",
+    "penstock.hot.envelope",
     "penstock.hot.group",
     "penstock.hot.headers",
     "penstock.hot.join",
