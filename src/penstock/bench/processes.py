@@ -21,7 +21,7 @@ from typing import IO
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.settings import Address
-from penstock.broker.tied import tied
+from penstock.broker.tied import tied, uninterrupted
 
 _CLOCK_OF_PROCESS = 2  # CPUCLOCK_SCHED, as clock_getcpuclockid(3) composes it
 _TAIL_LINES = 20
@@ -179,16 +179,19 @@ class Child:
 @contextmanager
 def child(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Child]:
     """`command` as a child that runs for as long as the context."""
-    process = subprocess.Popen(
-        tied(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=None if environment is None else dict(environment),
-        start_new_session=True,
-    )
-    started = Child(name, process)
+    started: Child | None = None
     try:
+        with uninterrupted():
+            process = subprocess.Popen(
+                tied(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if environment is None else dict(environment),
+                start_new_session=True,
+            )
+            started = Child(name, process)
         yield started
     finally:
-        started.stop()
+        if started is not None:
+            started.stop()

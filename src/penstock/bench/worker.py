@@ -9,7 +9,6 @@ What it raises comes out of `run` as an OperationalError with its last words.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import typing
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.bench.processes import Child, child
+from penstock.broker.child import environment_of_child
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -42,9 +42,7 @@ def working(
 ) -> Iterator[tuple[Answer, Child]]:
     """The first answer of `work`, and the process, which runs for as long as the context."""
     name = f"{work.__module__}:{work.__name__}"
-    # None of our PENSTOCK_* variables: they are meant for a broker, or a client, of somebody's.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-    with child(name, [sys.executable, "-P", "-c", _PROGRAM, name], environment) as process:
+    with child(name, [sys.executable, "-P", "-c", _PROGRAM, name], environment_of_child()) as process:
         process.write(msgspec.json.encode(task))
         line = process.next_line(timeout_s)
         yield msgspec.json.decode(line, type=_answer_type(work)), process

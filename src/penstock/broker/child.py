@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base.errors import OperationalError
+from penstock.broker.tied import uninterrupted
 
+PLAIN = "PENSTOCK_PLAIN"
 _READY_TIMEOUT_S = 60.0  # recovery of a large data directory included
 _STOP_TIMEOUT_S = 20.0
 _LOG_LINES_MAX = 200
@@ -57,15 +59,36 @@ def parse_ready(line: str) -> ReadyLine | None:
     return ReadyLine(client, nats, data_dir)
 
 
+def environment_of_child() -> dict[str, str]:
+    """Ours without what is meant for a broker, or a client, of somebody's; plain or compiled, it runs as we do."""
+    return {key: text for key, text in os.environ.items() if key == PLAIN or not key.startswith("PENSTOCK_")}
+
+
 @contextmanager
 def serving(data_dir: Path, *options: str) -> Iterator[ReadyLine]:
     """A broker on `data_dir` that runs for as long as the context; OperationalError if it does not come up.
 
-    It gets none of our PENSTOCK_* variables: they are meant for another broker.
+    It gets none of our PENSTOCK_* variables, which are meant for another broker, but the one that says how to run.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    environment = environment_of_child()
     program = [sys.executable, "-P", "-c", _PROGRAM, str(os.getpid())]
     command = [*program, "serve", "--data-dir", str(data_dir), *options]
+    log: deque[bytes] = deque(maxlen=_LOG_LINES_MAX)
+    started: tuple[subprocess.Popen[bytes], threading.Thread] | None = None
+    try:
+        with uninterrupted():
+            started = _start(command, environment, log)
+        process, drain = started
+        yield _wait_until_ready(process, drain, log)._replace(process_id=process.pid)
+    finally:
+        if started is not None:
+            _stop(*started)
+
+
+def _start(
+    command: list[str], environment: dict[str, str], log: deque[bytes]
+) -> tuple[subprocess.Popen[bytes], threading.Thread]:
+    """The process, and the thread that reads what it logs."""
     # A session of its own: Ctrl-C reaches us alone, and we stop the broker in good order.
     process = subprocess.Popen(
         command,
@@ -75,18 +98,10 @@ def serving(data_dir: Path, *options: str) -> Iterator[ReadyLine]:
         env=environment,
         start_new_session=True,
     )
-    log: deque[bytes] = deque(maxlen=_LOG_LINES_MAX)
     assert process.stderr is not None
     drain = threading.Thread(target=log.extend, args=(process.stderr,), name="broker's log", daemon=True)
     drain.start()
-    try:
-        yield _wait_until_ready(process, drain, log)._replace(process_id=process.pid)
-    finally:
-        _stop(process)
-        drain.join(_STOP_TIMEOUT_S)
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
+    return process, drain
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], drain: threading.Thread, log: deque[bytes]) -> ReadyLine:
@@ -113,12 +128,15 @@ def _tail(log: deque[bytes]) -> str:
     return b"".join(list(log)[-_LOG_LINES_SHOWN:]).decode(errors="replace").rstrip()
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _stop(process: subprocess.Popen[bytes], drain: threading.Thread) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    drain.join(_STOP_TIMEOUT_S)
+    for pipe in (process.stdout, process.stderr):
+        assert pipe is not None
+        pipe.close()
