@@ -16,7 +16,7 @@ import msgspec
 from penstock.bench.generator import Load
 from penstock.bench.latency_summary import LatencyComparison
 from penstock.bench.machine import Machine
-from penstock.bench.rounds import Measurement, Ratio, counted, ratio
+from penstock.bench.rounds import Measurement, Ratio, counted, cpu_ratio, ratio
 
 FORMAT = 1
 SHARED = (
@@ -47,6 +47,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     load: Load | None = None
     systems: dict[str, Summary]
     ratios: dict[str, Ratio]
+    cpu_ratios: dict[str, Ratio] = {}  # of the CPU time of a message, all processes together: less is better
     measurements: list[Measurement]
 
 
@@ -106,7 +107,9 @@ def compared(
     load: Load | None = None,
 ) -> Comparison:
     """The comparison that these measurements make, with the ratios of `pairs`."""
-    ratios = {f"{one} / {other}": ratio(measurements, one, other) for one, other in pairs}
+    names = {f"{one} / {other}": (one, other) for one, other in pairs}
+    ratios = {name: ratio(measurements, *pair) for name, pair in names.items()}
+    cpu_ratios = {name: cpu_ratio(measurements, *pair) for name, pair in names.items()}
     return Comparison(
         name=name,
         title=title,
@@ -114,6 +117,7 @@ def compared(
         load=load,
         systems={system: summary(measurements, system, text) for system, text in titles.items()},
         ratios={key: found for key, found in ratios.items() if found is not None},
+        cpu_ratios={key: found for key, found in cpu_ratios.items() if found is not None},
         measurements=list(measurements),
     )
 

@@ -89,9 +89,20 @@ def median(measurements: Sequence[Measurement], system: str) -> float | None:
 
 def ratio(measurements: Sequence[Measurement], system: str, against: str) -> Ratio | None:
     """How many times the value of `against` that of `system` is, pair by pair; None if no pair counts."""
-    of_other = {one.round_number: one.value for one in counted(measurements, against)}
+    return _ratio_of(measurements, system, against, lambda one: one.value)
+
+
+def cpu_ratio(measurements: Sequence[Measurement], system: str, against: str) -> Ratio | None:
+    """The same of the CPU time of a message, all processes together: less is better."""
+    return _ratio_of(measurements, system, against, lambda one: sum(one.cpu_seconds.values()) / max(1, one.messages))
+
+
+def _ratio_of(
+    measurements: Sequence[Measurement], system: str, against: str, figure: Callable[[Measurement], float]
+) -> Ratio | None:
+    of_other = {one.round_number: figure(one) for one in counted(measurements, against)}
     pairs = [
-        one.value / of_other[one.round_number]
+        figure(one) / of_other[one.round_number]
         for one in counted(measurements, system)
         if of_other.get(one.round_number, 0.0) > 0
     ]

@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base.errors import OperationalError
-from penstock.base.limits import BENCH_STALL_S
+from penstock.base.limits import BENCH_POOL_BYTES_MAX, BENCH_STALL_S
 from penstock.bench import jetstream_read, responders, worker
 from penstock.bench.content import Content, Tally
+from penstock.bench.frames import Pool
 from penstock.bench.generator import Load, Published, PublishTask, publish
 from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.processes import child, children_of
@@ -39,11 +40,13 @@ from penstock.broker.nats_server import find_nats_server
 from penstock.broker.settings import Address, parse_address
 from penstock.client import blocking
 from penstock.client.blocking import Client
+from penstock.commitlog.index import ENTRY_BYTES
 from penstock.messages import StreamInfo
 
 _LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
 _READY = re.compile(rb"Server is ready")
 _TIMEOUT_S = 60.0
+_LOADED_ROWS = 16_384
 
 
 class Log(ABC):
@@ -110,6 +113,27 @@ class PenstockLog(NatsLog):
         self.data_dir = system.data_dir
         self.stream = stream
         self._client = system.client
+
+    def files(self, suffix: str) -> list[Path]:
+        """Its files of one kind, in the order of the log; none in memory."""
+        return sorted(self.data_dir.glob(f"streams/*-{self.stream.name}/0/*{suffix}"))
+
+    @property
+    def batches(self) -> int:
+        """In how many batches it lies on the disk."""
+        return sum(file.stat().st_size for file in self.files(".index")) // ENTRY_BYTES
+
+    def load(self, load: Load) -> Content:
+        """Append the load's messages in batches of many rows, past NATS, as a bulk writer does; what they hold."""
+        import pyarrow as pa
+
+        pool = Pool(self.subject, "", load.size, load.messages, load.seed, bytes_max=BENCH_POOL_BYTES_MAX)
+        values = pool.values(load.messages)
+        tally = Tally()
+        while rows := [bytes(value) for value in itertools.islice(values, _LOADED_ROWS)]:
+            self._client.append(self.stream, pa.table({"value": pa.array(rows, pa.binary())}), timeout=_TIMEOUT_S)
+            tally.add(rows)
+        return tally.content()
 
     def read_back(self, *, ordered: bool) -> Content:
         """See `Log`: through the client, which verifies the CRC of every batch and all that Arrow can check."""

@@ -45,6 +45,7 @@ def test_medians_spread_cpu_and_void_rounds(tmp_path: Path) -> None:
     assert a.cpu_us_per_message == {"broker": pytest.approx(3.0)}
     assert (b.median, b.rounds, b.void, b.void_reason) == (10.0, 1, 1, "10 were acked, 9 came back")
     assert comparison.ratios == {"a / b": Ratio(3.0, 3.0, 3.0, 1)}
+    assert comparison.cpu_ratios == {"a / b": Ratio(0.5, 0.5, 0.5, 1)}
 
 
 def test_a_report_can_be_read_again(tmp_path: Path) -> None:

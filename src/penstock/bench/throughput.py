@@ -1,0 +1,331 @@
+"""`penstock bench throughput`: how many acked messages a second, and how many a consumer takes.
+
+Rules: loads vary one thing at a time around a base (256 bytes, window 4,000, one publisher), unless all combinations
+are asked for. Everything that is compared is measured in the same rounds. Consumers read what one publisher wrote, so
+that the order can be checked too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.bench import reach, readers, rounds, worker
+from penstock.bench.content import Content, difference
+from penstock.bench.generator import Load
+from penstock.bench.readers import Consumed, ReadTask
+from penstock.bench.report import Comparison, compared
+from penstock.bench.rounds import Measure, Measurement
+from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog, System, variant
+
+PENSTOCK = ("penstock", "penstock-os", "penstock-memory")
+AGAINST = {"jetstream": ("jetstream", "jetstream-always", "jetstream-memory")}
+CEILINGS = ("echo", "null")
+_PAIRS = (
+    ("penstock", "jetstream"),
+    ("penstock-os", "jetstream"),
+    ("penstock", "jetstream-always"),
+    ("penstock-memory", "jetstream-memory"),
+    ("penstock-os", "echo"),
+    ("penstock-batches", "nats-py"),
+    ("penstock-loaded", "nats-py"),
+    ("penstock-messages", "nats-py"),
+    ("penstock-batches", "sendfile"),
+    ("penstock-loaded", "sendfile"),
+)
+
+_SHORT_MESSAGES = 20_000
+_SHORT_SECONDS = 3.0
+_READ_MESSAGES = 400_000
+_SHORT_READ_MESSAGES = 150_000
+_READ_BYTES = 128 * limits.MIB
+_PASSES = 4
+_MESSAGE_BYTES = 100  # a row of a log beside its value
+
+Said = Callable[[Measurement], None]
+"""Is told of every measurement as it comes."""
+
+
+class Axes(NamedTuple):
+    """What loads vary in."""
+
+    sizes: tuple[int, ...] = (256,)
+    windows: tuple[int, ...] = (4_000,)
+    publishers: tuple[int, ...] = (1,)
+
+
+_LONG = Axes((256, 1_024, 5_120), (1, 100, 4_000), (1, 4, 16))
+_SHORT = Axes(windows=(1, 4_000))
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    variants: tuple[str, ...]
+    loads: tuple[Load, ...]
+    reads: tuple[Load, ...]
+    rounds: int
+
+    @property
+    def measurements(self) -> int:
+        """How many there will be, for a progress bar; warm-ups do not count."""
+        reads = len(self.reads) * len(readers_of(self.variants))
+        return self.rounds * (len(self.loads) * len(self.variants) + reads)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of disk, at most: two logs at a time, what stands beside the values, and room to spare."""
+        return limits.GIB + 4 * max(load.messages * (load.size + _MESSAGE_BYTES) for load in self.loads + self.reads)
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What somebody asked for; empty and None: nothing said."""
+
+    against: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    axes: Axes = Axes((), (), ())
+    messages: int | None = None
+    seconds_max: float | None = None
+    rounds: int | None = None
+    every: bool = False
+    short: bool = False
+    reach: bool = False
+
+
+def planned(wish: Wish) -> Plan:
+    """The plan that a wish makes. Lists that are given are combined; without any, one thing varies at a time."""
+    base = Load(
+        messages=wish.messages or (_SHORT_MESSAGES if wish.short else Load().messages),
+        seconds_max=wish.seconds_max or (_SHORT_SECONDS if wish.short else Load().seconds_max),
+    )
+    rounds_count = wish.rounds or rounds.ROUNDS_MIN
+    read = wish.messages or (_SHORT_READ_MESSAGES if wish.short else _READ_MESSAGES)
+    if wish.reach:
+        loads = tuple(msgspec.structs.replace(base, window=load.window) for load in reach.LOADS)
+        return Plan(wish.only or reach.VARIANTS, loads, (_read_load(base, read),), rounds_count)
+    axes = _SHORT if wish.short else _LONG
+    if wish.every or any(wish.axes):
+        loads = cross(_given_or(wish.axes, axes if wish.every else Axes()), base)
+    else:
+        loads = star(axes, base)
+    variants = (*PENSTOCK, *(name for product in wish.against for name in AGAINST[product]), *CEILINGS)
+    sizes = dict.fromkeys(load.size for load in loads)
+    reads = tuple(_read_load(msgspec.structs.replace(base, size=size), read) for size in sizes)
+    return Plan(wish.only or variants, loads, reads, rounds_count)
+
+
+def _read_load(base: Load, messages: int) -> Load:
+    """A log for consumers: long enough for the fastest of them, and written in whatever time it takes."""
+    messages = max(base.messages, min(messages, _READ_BYTES // base.size))
+    return msgspec.structs.replace(base, messages=messages, window=Load().window, seconds_max=limits.BENCH_SECONDS_MAX)
+
+
+def _given_or(given: Axes, default: Axes) -> Axes:
+    return Axes(*(one or other for one, other in zip(given, default, strict=True)))
+
+
+def star(axes: Axes, base: Load) -> tuple[Load, ...]:
+    """One load for each value of each axis, the others as in `base`."""
+    loads = [msgspec.structs.replace(base, size=size) for size in axes.sizes]
+    loads += [msgspec.structs.replace(base, window=window) for window in axes.windows]
+    loads += [msgspec.structs.replace(base, publishers=count) for count in axes.publishers]
+    return tuple(dict.fromkeys(loads))
+
+
+def cross(axes: Axes, base: Load) -> tuple[Load, ...]:
+    """Every combination."""
+    return tuple(
+        msgspec.structs.replace(base, size=size, window=window, publishers=count)
+        for size, window, count in itertools.product(*axes)
+    )
+
+
+@contextmanager
+def started(names: Sequence[str], folder: Path) -> Iterator[dict[str, System]]:
+    """These variants, each running in a folder of its own."""
+    with ExitStack() as running:
+        yield {name: running.enter_context(variant(name).start(folder / name)) for name in names}
+
+
+def publishing(systems: dict[str, System], load: Load, rounds_count: int, said: Said) -> Comparison:
+    """Acked messages per second of all systems."""
+    measures = {name: rounds.publish_measure(name, system, load) for name, system in systems.items()}
+    return compared(
+        name=f"publish-{load.size}B-w{load.window}-p{load.publishers}",
+        title=f"acked publish, {title_of(load)}",
+        titles={name: variant(name).title for name in systems},
+        measurements=_told(rounds.interleave(measures, rounds=rounds_count), said),
+        pairs=pairs_of(list(systems)),
+        load=load,
+    )
+
+
+def _told(measurements: Iterator[Measurement], said: Said) -> list[Measurement]:
+    taken = []
+    for one in measurements:
+        said(one)
+        taken.append(one)
+    return taken
+
+
+def title_of(load: Load) -> str:
+    """`256 B, window 4,000, 1 publisher`."""
+    noun = "publisher" if load.publishers == 1 else "publishers"
+    return f"{load.size:,} B, window {load.window_in_effect:,}, {load.publishers} {noun}"
+
+
+def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Whose ratios are told: like beside like; and each of ours beside what stands in no table here."""
+    unknown = [name for name in names if name not in VARIANTS and not name.startswith(("penstock", "sendfile"))]
+    ours = [name for name in names if name.startswith("penstock")]
+    known = [(one, other) for one, other in _PAIRS if one in names and other in names]
+    return known + [(one, other) for one in ours for other in unknown]
+
+
+# Readers
+
+
+def _published(log: Log, load: Load) -> tuple[Content, str | None]:
+    """Written as all is: through NATS, in the batches in which the broker took it."""
+    published = log.publish(load)
+    return published.sent, rounds.untrue(log, published, ordered=True)
+
+
+def _loaded(log: Log, load: Load) -> tuple[Content, str | None]:
+    """Appended by a bulk writer, in batches of many rows."""
+    assert isinstance(log, PenstockLog)
+    sent = log.load(load)
+    found = log.read_back(ordered=True)
+    return sent, difference(sent, found)
+
+
+Write = Callable[[Log, Load], tuple[Content, str | None]]
+"""Fills a log; what it holds then, and why that is not so."""
+
+
+class Written(NamedTuple):
+    """A log that readers read."""
+
+    log: Log
+    sent: Content
+    void: str | None
+
+
+class Reader(NamedTuple):
+    """A row of the table in `readers`, with the variant whose log it reads, and who wrote it."""
+
+    name: str
+    title: str
+    variant: str
+    read: Callable[[Log, Content], Consumed]
+    write: Write = _published
+
+
+def _from_penstock(work: Callable[[ReadTask], Iterator[Consumed]]) -> Callable[[Log, Content], Consumed]:
+    def read(log: Log, sent: Content) -> Consumed:
+        assert isinstance(log, PenstockLog)
+        address, passes = log.client_address, _PASSES
+        task = ReadTask(address, log.stream.name, log.subject, sent.messages, passes, dict(log.processes))
+        return worker.run(work, task, timeout_s=_time_for(sent))
+
+    return read
+
+
+def _from_jetstream(log: Log, sent: Content) -> Consumed:
+    assert isinstance(log, JetStreamLog)
+    task = ReadTask(f"nats://{log.nats}", log.stream, log.subject, sent.messages, 1, dict(log.processes))
+    return worker.run(readers.read_nats_py, task, timeout_s=_time_for(sent))
+
+
+def _through_sendfile(log: Log, sent: Content) -> Consumed:
+    assert isinstance(log, PenstockLog)
+    files = log.files(".arrows")
+    consumed = readers.through_sendfile(files, _PASSES)
+    if (found := consumed.found.value_bytes) != (wanted := sum(file.stat().st_size for file in files)):
+        raise OperationalError(f"{found:,} of {wanted:,} bytes came through sendfile")
+    return msgspec.structs.replace(consumed, found=sent)  # it looks at no value: nothing to compare
+
+
+def _time_for(sent: Content) -> float:
+    return 4 * limits.BENCH_STALL_S + sent.messages / 10_000
+
+
+READERS = (
+    Reader("penstock-batches", "Penstock, Arrow batches", "penstock", _from_penstock(readers.read_batches)),
+    Reader(
+        "penstock-loaded", "the same of a log loaded in bulk", "penstock", _from_penstock(readers.read_batches), _loaded
+    ),
+    Reader("penstock-messages", "Penstock, single messages", "penstock", _from_penstock(readers.read_messages)),
+    Reader("nats-py", "JetStream, nats-py's ordered consumer", "jetstream", _from_jetstream),
+    Reader("sendfile", "sendfile of the same segments (limit)", "penstock", _through_sendfile),
+)
+
+
+def readers_of(variants: Sequence[str]) -> list[Reader]:
+    """Those whose log is there."""
+    return [reader for reader in READERS if reader.variant in variants]
+
+
+def reading(systems: dict[str, System], load: Load, rounds_count: int, said: Said) -> Comparison:
+    """Messages per second that consumers take, of logs that one publisher wrote."""
+    used = readers_of(list(systems))
+    with ExitStack() as logs:
+        written: dict[tuple[str, Write], Written] = {}
+        for reader in used:
+            if (source := (reader.variant, reader.write)) not in written:
+                log = logs.enter_context(systems[reader.variant].log())
+                written[source] = Written(log, *reader.write(log, load))
+        measures = {reader.name: _read_measure(reader, written[reader.variant, reader.write]) for reader in used}
+        titles = {reader.name: _title(reader, written[reader.variant, reader.write]) for reader in used}
+        return compared(
+            name=f"read-{load.size}B",
+            title=f"consume, {load.size:,} B, from the log's first message on",
+            titles=titles,
+            measurements=_told(rounds.interleave(measures, rounds=rounds_count), said),
+            pairs=pairs_of([reader.name for reader in used]),
+            load=load,
+        )
+
+
+def _title(reader: Reader, written: Written) -> str:
+    """The reader's, with the size of batches: small ones cost more."""
+    batches = written.log.batches if isinstance(written.log, PenstockLog) and reader.name != "sendfile" else 0
+    return f"{reader.title} ({written.sent.messages / batches:,.0f} a batch)" if batches else reader.title
+
+
+def _read_measure(reader: Reader, written: Written) -> Measure:
+    def measure(round_number: int) -> Measurement:
+        if written.void is not None:
+            raise OperationalError(f"the log was not written: {written.void}")
+        consumed = reader.read(written.log, written.sent)
+        return Measurement(
+            system=reader.name,
+            round_number=round_number,
+            value=written.sent.messages / consumed.seconds,
+            seconds=consumed.seconds,
+            messages=written.sent.messages,
+            cpu_seconds=consumed.cpu_seconds,
+            void=difference(written.sent, consumed.found),
+        )
+
+    return measure
+
+
+def run(plan: Plan, folder: Path, said: Said, done: Callable[[Comparison], None]) -> list[Comparison]:
+    """The whole plan; `done` is told of every comparison."""
+    found = []
+    with started(plan.variants, folder) as systems:
+        for load in plan.loads:
+            found.append(publishing(systems, load, plan.rounds, said))
+            done(found[-1])
+        for load in plan.reads:
+            found.append(reading(systems, load, plan.rounds, said))
+            done(found[-1])
+    return found

@@ -1,0 +1,154 @@
+"""`penstock bench` with real brokers and real nats-servers: tiny runs, of which no time is asserted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.bench.content import Content
+from penstock.bench.generator import Load, Published
+from penstock.bench.processes import children_of
+from penstock.bench.report import Comparison, Report, read_json
+from penstock.bench.rounds import Measurement, publish_measure, untrue
+from penstock.bench.systems import Log, PenstockLog
+from penstock.bench.throughput import publishing, reading, started
+
+TIMEOUT_S = 60.0
+LOAD = Load(size=100, messages=600, window=40, seconds_max=20.0)
+
+
+def valid(comparison: Comparison) -> dict[str, int]:
+    reasons = {name: one.void_reason for name, one in comparison.systems.items() if one.void}
+    assert not reasons
+    return {name: one.rounds for name, one in comparison.systems.items()}
+
+
+def test_every_kind_of_system_is_published_to_and_read(tmp_path: Path) -> None:
+    names = ("penstock", "jetstream", "echo-raw", "null")
+    told: list[Measurement] = []
+    with started(names, tmp_path) as systems:
+        several = publishing(systems, msgspec.structs.replace(LOAD, publishers=3), 1, told.append)
+        assert valid(several) == dict.fromkeys(names, 1)
+        assert len(told) == len(names)
+        assert all(one.messages == LOAD.messages and one.value > 0 for one in told)
+        costs = several.systems["penstock"].cpu_us_per_message
+        assert set(costs) == {"broker", "nats-server", "generator"}
+        assert all(micros > 0 for micros in costs.values())
+        consumed = reading(systems, LOAD, 1, told.append)
+        assert set(valid(consumed)) == {
+            "penstock-batches",
+            "penstock-loaded",
+            "penstock-messages",
+            "nats-py",
+            "sendfile",
+        }
+        assert "penstock-batches / nats-py" in consumed.ratios
+
+
+class Tampering(Log):
+    """A log into which somebody else writes one message more."""
+
+    def __init__(self, log: PenstockLog) -> None:
+        self._log = log
+
+    def publish(self, load: Load) -> Published:
+        published = self._log.publish(load)
+        self._log.load(msgspec.structs.replace(load, messages=1))
+        return published
+
+    def read_back(self, *, ordered: bool) -> Content:
+        return self._log.read_back(ordered=ordered)
+
+
+def test_what_was_not_sent_voids_the_round(tmp_path: Path) -> None:
+    with started(("penstock",), tmp_path) as systems, systems["penstock"].log() as log:
+        assert isinstance(log, PenstockLog)
+        tampered = Tampering(log)
+        assert untrue(tampered, tampered.publish(LOAD), ordered=True) == "600 messages were acked, 601 came back"
+
+
+def test_refusals_are_no_acks(tmp_path: Path) -> None:
+    with started(("penstock",), tmp_path) as systems:
+        systems["penstock"].config = {"max_message_bytes": 50}  # type: ignore[attr-defined]
+        void = publish_measure("penstock", systems["penstock"], LOAD)(0).void
+    assert void is not None
+    assert void.startswith("600 answers were no acks; the first: ")
+
+
+def test_time_limits_what_is_sent_and_all_of_it_is_acked(tmp_path: Path) -> None:
+    with started(("echo-raw",), tmp_path) as systems, systems["echo-raw"].log() as log:
+        published = log.publish(Load(messages=1_000_000, window=1, seconds_max=0.2))
+        assert 0 < published.acks == published.sent.messages < 1_000_000
+        assert published.errors == 0
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-W", "error", "-m", "penstock", "bench", *arguments]
+
+
+def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
+    file = tmp_path / "results" / "report.json"
+    file.parent.mkdir()
+    arguments = (
+        "--only",
+        "penstock",
+        "--size",
+        "64",
+        "--window",
+        "20",
+        "--messages",
+        "200",
+        "--rounds",
+        "1",
+        "--seconds",
+        "5s",
+    )
+    finished = subprocess.run(
+        command("throughput", *arguments, "--json", str(file), "--dir", str(tmp_path / "logs")),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    report: Report = read_json(file)
+    assert [one.name for one in report.comparisons] == ["publish-64B-w20-p1", "read-64B"]
+    for comparison in report.comparisons:
+        assert comparison.title in finished.stdout
+        valid(comparison)
+    assert "--window 20" in report.command
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command("throughput", "--messages", "1000", "--window", "10", "--rounds", "1000", "--dir", str(tmp_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    watchdog = threading.Timer(TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        assert any(re.match(r"Penstock \S+ \(hot path", line) for line in process.stdout)
+        begun = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    finally:
+        watchdog.cancel()
+        process.kill()
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+    for process_id in begun:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process_id, 0)

@@ -1,0 +1,43 @@
+"""Who acks at once: one ack for each message, to its own reply subject, however the bytes are cut."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bench.frames import audit
+from penstock.bench.responders import NullReplies, Replies
+
+SIZE = 5
+PUBLISHED = re.compile(rb"PUB (\S+) (\d+)\r\n(.*?)\r\n")
+
+
+def delivered(reply: str) -> bytes:
+    return b"MSG bench.echo 1 %b %d\r\n%b\r\n" % (reply.encode(), SIZE, b"\r\nMSG"[:SIZE])
+
+
+@given(st.lists(st.sampled_from(["_INBOX.aa", "_INBOX.bb"])), st.lists(st.integers(0, 500)))
+def test_every_message_is_answered_once_on_its_reply(replies: list[str], cuts: list[int]) -> None:
+    stream = b"".join(delivered(reply) for reply in replies)
+    places = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    responder = Replies(b"MSG", b"PUB ")
+    answers = b"".join(responder.take(stream[start:end]) for start, end in pairwise(places))
+    published = PUBLISHED.findall(answers)
+    assert PUBLISHED.sub(b"", answers) == b""
+    assert [reply.decode() for reply, _, _ in published] == replies
+    assert all(int(size) == len(body) and b'"seq"' in body for _, size, body in published)
+
+
+def test_the_null_responder_speaks_as_nats_server() -> None:
+    responder = NullReplies()
+    assert responder.take(b'CONNECT {"verbose":false}\r\nSUB _INBOX.x 1\r\nPING\r\n') == b"PONG\r\n"
+    frame = b"PUB bench.null _INBOX.x 3\r\nabc\r\n"
+    answers = responder.take(frame * 3 + frame[:10]) + responder.take(frame[10:])
+    assert audit(answers, len(answers)) == (4, 0, "")
+
+
+def test_nats_server_is_answered_its_ping() -> None:
+    assert Replies(b"MSG", b"PUB ").take(b"+OK\r\nPING\r\nPING\r\n") == b"PONG\r\nPONG\r\n"

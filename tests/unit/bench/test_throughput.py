@@ -1,0 +1,119 @@
+"""What is measured when somebody asks, and what its results are compared with."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.base.limits import BENCH_IN_FLIGHT_BYTES_MAX, GIB
+from penstock.bench import reach
+from penstock.bench.generator import Load
+from penstock.bench.readers import joined_values
+from penstock.bench.report import Comparison
+from penstock.bench.rounds import Ratio
+from penstock.bench.systems import VARIANTS
+from penstock.bench.throughput import READERS, Axes, Plan, Wish, pairs_of, planned, readers_of, title_of
+
+
+def shapes(plan: Plan) -> set[tuple[int, int, int]]:
+    return {(load.size, load.window, load.publishers) for load in plan.loads}
+
+
+def test_without_lists_one_thing_varies_at_a_time() -> None:
+    plan = planned(Wish())
+    assert shapes(plan) == {
+        (256, 4_000, 1),
+        (1_024, 4_000, 1),
+        (5_120, 4_000, 1),
+        (256, 1, 1),
+        (256, 100, 1),
+        (256, 4_000, 4),
+        (256, 4_000, 16),
+    }
+    assert {load.messages for load in plan.loads} == {100_000}
+    assert {load.size for load in plan.reads} == {256, 1_024, 5_120}
+
+
+def test_lists_are_combined_and_what_is_left_out_is_the_base() -> None:
+    plan = planned(Wish(axes=Axes(sizes=(16, 100), windows=(1, 7), publishers=())))
+    assert shapes(plan) == {(16, 1, 1), (16, 7, 1), (100, 1, 1), (100, 7, 1)}
+
+
+def test_all_combines_the_whole_axes() -> None:
+    assert len(shapes(planned(Wish(every=True)))) == 27
+    assert len(shapes(planned(Wish(every=True, axes=Axes((16,), (), ()))))) == 9
+
+
+def test_a_short_run_is_smaller_and_what_is_asked_for_goes_first() -> None:
+    short = planned(Wish(short=True))
+    assert shapes(short) == {(256, 1, 1), (256, 4_000, 1)}
+    assert short.bytes_needed < planned(Wish()).bytes_needed
+    exact = planned(Wish(short=True, messages=7, seconds_max=2.5, rounds=9))
+    assert {(load.messages, load.seconds_max) for load in exact.loads} == {(7, 2.5)}
+    assert exact.rounds == 9
+
+
+def test_others_are_measured_only_when_they_are_named() -> None:
+    assert not [name for name in planned(Wish()).variants if VARIANTS[name].product == "jetstream"]
+    assert "jetstream-always" in planned(Wish(against=("jetstream",))).variants
+    assert planned(Wish(against=("jetstream",), only=("penstock", "jetstream"))).variants == ("penstock", "jetstream")
+
+
+def test_a_bar_ends_where_the_measurements_end() -> None:
+    plan = planned(Wish(against=("jetstream",), short=True, rounds=3))
+    readers = readers_of(plan.variants)
+    assert plan.measurements == 3 * (len(plan.loads) * len(plan.variants) + len(plan.reads) * len(readers))
+
+
+def test_large_messages_need_no_more_disk_than_two_logs() -> None:
+    plan = planned(Wish(axes=Axes((1_000_000,), (), ()), messages=1_000))
+    assert 2 * GIB < plan.bytes_needed < 6 * GIB
+
+
+@pytest.mark.parametrize(("size", "publishers", "window"), [(256, 1, 4_000), (1_000_000, 1, 33), (1_000_000, 40, 40)])
+def test_a_window_is_bounded_in_bytes(size: int, publishers: int, window: int) -> None:
+    load = Load(size=size, publishers=publishers)
+    assert load.window_in_effect == window
+    assert publishers > 1 or load.window_in_effect * size <= BENCH_IN_FLIGHT_BYTES_MAX
+    assert f"window {window:,}" in title_of(load)
+
+
+def test_like_is_compared_with_like_and_a_stranger_with_each_of_ours() -> None:
+    assert ("penstock-memory", "jetstream-memory") in pairs_of(list(VARIANTS))
+    assert ("penstock-memory", "jetstream-always") not in pairs_of(list(VARIANTS))
+    assert pairs_of(["penstock", "penstock-os", "other"]) == [("penstock", "other"), ("penstock-os", "other")]
+
+
+def test_every_goal_can_be_measured_by_its_own_run() -> None:
+    plan = planned(Wish(reach=True))
+    names = {f"publish-{load.size}B-w{load.window}-p{load.publishers}" for load in plan.loads}
+    names |= {f"read-{load.size}B" for load in plan.reads}
+    measured = [*plan.variants, *(reader.name for reader in readers_of(plan.variants))]
+    pairs = {f"{one} / {other}" for one, other in pairs_of(measured)}
+    for goal in reach.GOALS:
+        assert goal.comparison in names
+        assert goal.pair in pairs
+
+
+def test_a_goal_takes_its_ratio_from_its_comparison() -> None:
+    goal = reach.GOALS[0]
+    ratio = Ratio(2.0, 1.0, 3.0, 5)
+    comparison = Comparison(
+        name=goal.comparison, title="", unit="", systems={}, ratios={goal.pair: ratio}, measurements=[]
+    )
+    found = reach.reached([comparison])
+    assert found[0].got == ratio
+    assert [line.what for line in found] == [goal.what for goal in reach.GOALS]
+    assert all(line.got is None for line in found if line.what not in {one.what for one in reach.GOALS[:1]})
+
+
+def test_readers_have_names_of_their_own() -> None:
+    assert len({reader.name for reader in READERS} | set(VARIANTS)) == len(READERS) + len(VARIANTS)
+
+
+def test_all_values_of_a_batch_lie_behind_each_other() -> None:
+    values = [b"one", b"", b"three", b"four"]
+    batch = pa.record_batch({"offset": [0, 1, 2, 3], "value": pa.array(values, pa.binary())})
+    assert bytes(joined_values(batch)) == b"onethreefour"
+    assert bytes(joined_values(batch.slice(1, 2))) == b"three"
+    assert bytes(joined_values(batch.slice(4))) == b""
