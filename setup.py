@@ -38,6 +38,7 @@ COMPILED = (
     "penstock.hot.keyhash",
     "penstock.hot.message",
     "penstock.hot.row_objects",
+    "penstock.hot.rows",
     "penstock.hot.scan",
     "penstock.hot.subjects",
     "penstock.hot.verdicts",

@@ -32,6 +32,7 @@ from penstock.hot.crc import crc32c_with_gap
 from penstock.hot.encode import Encoder
 from penstock.hot.group import Group
 from penstock.hot.message import Checker, Layout, Mistake
+from penstock.hot.rows import RowMistake, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,8 +71,32 @@ def encode(
 def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
     """The rows of a verified message under new offsets and a new timestamp, in a message of our own making."""
     header = read_header(data)
-    producer = Producer(header.producer_id, header.producer_epoch, header.producer_sequence, header.run_id)
-    return _assemble(_var_columns(data), header.count, base_offset, timestamp_us, leader_epoch, producer)
+    count = header.count
+    message = bytearray(data)
+    # What `verify` has passed has no metadata but these numbers, and they are what the rows want them to be.
+    numbers = message[: layout.BODY_POSITION]
+    message[: layout.BODY_POSITION] = layout.TEMPLATE
+    for begin, end in layout.PATCHED:
+        message[begin:end] = numbers[begin:end]
+    places = layout.BUFFERS.unpack_from(message, layout.BUFFERS_POSITION)
+    for begin, size in zip(places[::2], places[1::2], strict=True):
+        if unused := -size & 7:
+            end = layout.BODY_POSITION + begin + size
+            message[end : end + unused] = _PADDING[unused]
+    for number, column in ((1, int64_range(base_offset, count)), (3, int64_repeat(timestamp_us, count))):
+        begin = layout.BODY_POSITION + places[2 * number]
+        message[begin : begin + 8 * count] = column
+    _seal(
+        message,
+        header._replace(
+            leader_epoch=leader_epoch,
+            base_offset=base_offset,
+            end_offset=base_offset + count,
+            min_timestamp_us=timestamp_us,
+            max_timestamp_us=timestamp_us,
+        ),
+    )
+    return message
 
 
 def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> bytearray:
@@ -82,20 +107,14 @@ def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> 
     schema = arrow_schema()
     assert all(batch.column(name).type == schema.field(name).type for name in _VAR_COLUMNS), batch.schema
     packed = tuple(_from_arrow(batch.column(name)) for name in _VAR_COLUMNS)
-    return _assemble(packed, batch.num_rows, 0, 0, 0, producer or Producer())
+    return _assemble(packed, batch.num_rows, producer or Producer())
 
 
-def _assemble(
-    columns: Iterable[VarColumn], count: int, base_offset: int, timestamp_us: int, leader_epoch: int, producer: Producer
-) -> bytearray:
+def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> bytearray:
+    """A message whose offsets begin at 0 and whose timestamps are 0."""
     assert 0 < count <= limits.BATCH_ROWS_MAX, count
     head = bytearray(layout.TEMPLATE)
-    buffers: list[bytes | memoryview] = [
-        b"",
-        int64_range(base_offset, count),
-        b"",
-        int64_repeat(timestamp_us, count),
-    ]
+    buffers: list[bytes | memoryview] = [b"", int64_range(0, count), b"", bytes(8 * count)]
     nodes = [count, 0, count, 0]
     for column in columns:
         nodes += (count, column.null_count)
@@ -112,26 +131,15 @@ def _assemble(
     layout.INT64.pack_into(head, layout.ROWS_POSITION, count)
     layout.NODES.pack_into(head, layout.NODES_POSITION, *nodes)
     layout.BUFFERS.pack_into(head, layout.BUFFERS_POSITION, *places)
-    header = BatchHeader(
-        version=HEADER_VERSION,
-        flags=0,
-        size_bytes=layout.BODY_POSITION + position,
-        crc=0,
-        count=count,
-        leader_epoch=leader_epoch,
-        base_offset=base_offset,
-        end_offset=base_offset + count,
-        min_timestamp_us=timestamp_us,
-        max_timestamp_us=timestamp_us,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        producer_sequence=producer.producer_sequence,
-        run_id=producer.run_id,
-    )
-    head[HEADER_POSITION:PREFIX_BYTES] = PACKING.pack(*header).hex().encode()
     message = bytearray().join(parts)
-    message[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc32c_with_gap(message, CRC_POSITION)
+    _seal(message, BatchHeader(HEADER_VERSION, 0, len(message), 0, count, 0, 0, count, 0, 0, *producer))
     return message
+
+
+def _seal(message: bytearray, header: BatchHeader) -> None:
+    """Write the header, and the CRC-32C of all of the message into it."""
+    message[HEADER_POSITION:PREFIX_BYTES] = PACKING.pack(*header._replace(crc=0)).hex().encode()
+    message[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc32c_with_gap(message, CRC_POSITION)
 
 
 def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
@@ -235,46 +243,34 @@ def timestamps(data: Buffer) -> array[int]:
     return _int64_buffer(data, 3)
 
 
-def _var_columns(data: Buffer) -> list[VarColumn]:
-    nodes = layout.NODES.unpack_from(data, layout.NODES_POSITION)
-    parts = buffers(data)[4:]
-    return [
-        VarColumn(nodes[2 * number + 5], *parts[3 * number : 3 * number + 3]) for number in range(len(_VAR_COLUMNS))
-    ]
-
-
-def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
+def check_values(data: Buffer, *, file: str = "", position: int = 0) -> Rows:
     """The rows of a verified message, each checked: value offsets in order and in bounds, subjects UTF-8.
 
     CorruptionError (with `file` and `position`, for the report) names what is wrong. A batch that has passed is safe in
     any Arrow reader.
     """
+    rows = Rows(data, LAYOUT)
+    if (found := rows.mistake()) is None:
+        return rows
+    name = _VAR_COLUMNS[found.column]
+    match found.mistake:
+        case RowMistake.BOUNDS:
+            wanted, got = f"values of {name!r} end to end in {found.expected} bytes", f"a bound at {found.found}"
+        case RowMistake.FALL:
+            wanted, got = f"values of {name!r} end to end", "one that ends before it begins"
+        case RowMistake.NULLS:
+            wanted, got = f"{found.expected} nulls in {name!r}", str(found.found)
+        case RowMistake.TEXT:
+            wanted, got = f"UTF-8 in {name!r}", "other bytes"
+    raise CorruptionError(file, position, wanted, got)
+
+
+def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
+    """The same as Arrow reads it, without copying."""
     import pyarrow as pa
 
-    header = read_header(data)
-    parts = [pa.py_buffer(part) if len(part) else None for part in buffers(data)]
-    nodes = layout.NODES.unpack_from(data, layout.NODES_POSITION)
-    schema = arrow_schema()
-    arrays = []
-    for number, field in enumerate(schema):
-        begin, step = (2 * number, 2) if number < 2 else (3 * number - 2, 3)
-        own = parts[begin : begin + step]
-        own[1:] = [part if part is not None else pa.py_buffer(b"") for part in own[1:]]
-        try:
-            column = pa.Array.from_buffers(field.type, header.count, own, null_count=nodes[2 * number + 1])
-            column.validate(full=True)
-        except pa.ArrowException as error:
-            raise CorruptionError(file, position, f"a sound column {field.name!r}", str(error)) from None
-        if number >= 2 and (mistake := _unused_bytes(own[1], own[2])):
-            raise CorruptionError(file, position, f"values of {field.name!r} end to end", mistake)
-        arrays.append(column)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _unused_bytes(value_offsets: pa.Buffer, values: pa.Buffer) -> str | None:
-    # Bytes that no row shows would be stored all the same.
-    view = memoryview(value_offsets).cast("b").cast("i")
-    return None if (view[0], view[-1]) == (0, values.size) else f"{view[0]} to {view[-1]} of {values.size} bytes"
+    check_values(data, file=file, position=position)
+    return pa.ipc.read_record_batch(pa.py_buffer(data), arrow_schema())
 
 
 def _from_arrow(column: pa.Array) -> VarColumn:

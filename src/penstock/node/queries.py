@@ -8,12 +8,12 @@ anybody still wants it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
-from penstock.base.subjects import matches, subject_mistake
+from penstock.base.subjects import subject_mistake
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogView
@@ -162,34 +162,22 @@ class CheckAppend:
 
     def run(self) -> None:
         """RemoteError corrupt_batch, too_large or bad_request says what is wrong."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         try:
             codec.verify(self.raw, file="the appended batch")
-            rows = codec.check_rows(self.raw, file="the appended batch")
+            rows = codec.check_values(self.raw, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
-        for subject in pc.unique(rows.column("subject")).to_pylist():
+        if (refused := rows.refused_subject(self._subject.encode())) is not None:
+            subject = refused.decode()
             mistake = subject_mistake(subject)
-            if mistake is None and not matches(self._subject, subject):
+            if mistake is None:
                 mistake = f"the subject {subject!r} is not one of this stream's, which is on {self._subject!r}"
-            if mistake is not None:
-                raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {mistake}")
-        size = pa.scalar(0, pa.int32())
-        for name in ("value", "headers"):
-            size = pc.add(size, pc.fill_null(pc.binary_length(rows.column(name)), fill_value=0))
-        largest = pc.max(size).as_py()
-        bounds: tuple[tuple[Callable[[], int], int, str], ...] = (
-            (lambda: largest, self._message_bytes_max, "a message (value and headers)"),
-            (lambda: pc.max(pc.binary_length(rows.column("key"))).as_py() or 0, limits.KEY_BYTES_MAX, "a key"),
-            (
-                lambda: pc.max(pc.binary_length(rows.column("headers"))).as_py() or 0,
-                limits.HEADER_BLOCK_BYTES_MAX,
-                "a header block",
-            ),
-        )
-        for measure, limit, what in bounds:
-            if (found := measure()) > limit:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {mistake}")
+        for widest, limit, what in (
+            (rows.widest_message, self._message_bytes_max, "a message (value and headers)"),
+            (rows.widest_key, limits.KEY_BYTES_MAX, "a key"),
+            (rows.widest_headers, limits.HEADER_BLOCK_BYTES_MAX, "a header block"),
+        ):
+            if (found := widest(limit)) > limit:
                 text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)

@@ -1,0 +1,79 @@
+# Types of C for rows.py.
+cimport cython
+from libc.stdint cimport int32_t, int64_t
+
+from penstock.hot cimport load, subjects
+
+cdef int _SUBJECT
+cdef int _KEY
+cdef int _VALUE
+cdef int _HEADERS
+cdef int _COLUMNS
+cdef int _FIRST_NODE
+cdef int _FIRST_BUFFER
+cdef int _NODES
+cdef int _BUFFERS
+cdef int _VALIDITY
+cdef int _ENDS
+cdef int _VALUES
+cdef unsigned char _CONTINUES
+cdef unsigned char _UPPER_TWO
+cdef unsigned char _DOT
+cdef unsigned char _STAR
+cdef unsigned char _GREATER
+
+
+cdef class Rows:
+    cdef object _data
+    cdef const unsigned char[::1] _view
+    cdef bytes _metadata
+    cdef Py_ssize_t _body_position
+    cdef Py_ssize_t _nodes_position
+    cdef Py_ssize_t _buffers_position
+    cdef Py_ssize_t _count
+
+    @cython.locals(column=int)
+    cpdef object mistake(self)
+
+    @cython.locals(ends="const int32_t*", count=Py_ssize_t, size=int64_t, nulls=int64_t, absent=int64_t)
+    cdef object _column_mistake(self, int column)
+
+    @cython.locals(ends="const int32_t*", data="const unsigned char*", at=int32_t, size=Py_ssize_t, row=Py_ssize_t)
+    cdef bint _is_text(self, bytes text) except -1
+
+    @cython.locals(
+        text=bytes, data="const unsigned char*", ends="const int32_t*", begin=Py_ssize_t, end=Py_ssize_t,
+        last_begin=Py_ssize_t, last_end=Py_ssize_t, row=Py_ssize_t, size=Py_ssize_t, names_first=bint,
+    )
+    cpdef object refused_subject(self, bytes pattern)
+
+    @cython.locals(size=int64_t)
+    cpdef object widest_message(self, int64_t limit)
+
+    @cython.locals(size=int64_t)
+    cpdef object widest_key(self, int64_t limit)
+
+    @cython.locals(size=int64_t)
+    cpdef object widest_headers(self, int64_t limit)
+
+    @cython.locals(number=int)
+    cdef Py_ssize_t _place(self, int column, int part) except -1
+
+    @cython.locals(number=int)
+    cdef Py_ssize_t _size(self, int column, int part) except -1
+
+    cdef const int32_t* _ends(self, int column) except NULL
+
+    @cython.locals(begin=Py_ssize_t)
+    cdef bytes _bytes(self, int column, int part)
+
+
+cdef bint _is_taken(
+    const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, const unsigned char* pattern, Py_ssize_t size,
+    bint names_first,
+) except -1
+
+@cython.locals(at=Py_ssize_t, place=Py_ssize_t)
+cdef bint _covers(
+    const unsigned char* pattern, Py_ssize_t size, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end
+) noexcept

@@ -1,0 +1,212 @@
+"""Check the rows of a batch message that strangers built, and measure them.
+
+Rules: only a message whose metadata passed `hot.message` comes here: its buffers lie within it and are as large as the
+rows want. A value offset is followed only after all of its column have been looked at. What is measured or looked up
+has passed `mistake` before.
+
+Theory: an Arrow reader takes a value's place from two neighbouring value offsets and looks nowhere else, so a wrong one
+lets it read other memory. If they begin at 0, never fall and end where the bytes end, none can be wrong, and no byte
+lies there unseen. Text that is UTF-8 as a whole is UTF-8 in every value if no value begins within a character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+try:
+    import cython
+except ImportError:
+    from penstock.hot import cython
+
+from penstock.hot import load, subjects
+from penstock.hot.message import Layout
+
+_int = int
+
+_SUBJECT = 0  # the four columns of strings, as they are counted here
+_KEY = 1
+_VALUE = 2
+_HEADERS = 3
+_COLUMNS = 4
+_FIRST_NODE = 2  # the columns of numbers come before
+_FIRST_BUFFER = 4
+
+_NODES = 6
+_BUFFERS = 16
+_VALIDITY = 0  # the three buffers of such a column
+_ENDS = 1
+_VALUES = 2
+
+_CONTINUES = 0x80  # the two upper bits of a byte that continues a character
+_UPPER_TWO = 0xC0
+_DOT = 0x2E
+_STAR = 0x2A
+_GREATER = 0x3E
+
+
+class RowMistake(IntEnum):
+    """What can be wrong with a column."""
+
+    BOUNDS = 1  # value offsets do not go from 0 to the end of the bytes
+    FALL = 2
+    NULLS = 3  # another number of nulls than the metadata say
+    TEXT = 4
+
+
+class Found(NamedTuple):
+    """A mistake in one of the columns of strings; `expected` and `found` are numbers for the report."""
+
+    mistake: RowMistake
+    column: int
+    expected: int
+    found: int
+
+
+class Rows:
+    """The columns of strings of one message. It looks into the message's own memory, which must stay as it is."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, layout: Layout) -> None:
+        self._data = memoryview(data).cast("B")  # pyarrow exports signed bytes
+        self._view = self._data
+        self._metadata = bytes(self._data[: len(layout.template)])
+        self._body_position = len(layout.template)
+        self._nodes_position = layout.nodes_position
+        self._buffers_position = layout.buffers_position
+        self._count = load.int64s(self._metadata, layout.rows_position, 1)[0]
+
+    def mistake(self) -> Found | None:
+        """What is wrong with the first column that is not sound."""
+        for column in range(_COLUMNS):
+            found = self._column_mistake(column)
+            if found is not None:
+                return found
+        return None
+
+    def _column_mistake(self, column: _int) -> Found | None:
+        ends = self._ends(column)
+        count = self._count
+        size = self._size(column, _VALUES)
+        if ends[0] != 0 or ends[count] != size:
+            return Found(RowMistake.BOUNDS, column, size, ends[count] if ends[0] == 0 else ends[0])
+        if load.falls(ends, count + 1):
+            return Found(RowMistake.FALL, column, 0, 0)
+        nulls = load.int64s(self._metadata, self._nodes_position, 2 * _NODES)[2 * (_FIRST_NODE + column) + 1]
+        if nulls:
+            absent = count - load.ones(self._bytes(column, _VALIDITY), count)
+            if absent != nulls:
+                return Found(RowMistake.NULLS, column, nulls, absent)
+        if column == _SUBJECT and not self._is_text(self._bytes(column, _VALUES)):
+            return Found(RowMistake.TEXT, column, 0, 0)
+        return None
+
+    def _is_text(self, text: bytes) -> bool:
+        if text.isascii():
+            return True
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return False
+        ends = self._ends(_SUBJECT)
+        data = text
+        size = len(text)
+        for row in range(self._count):
+            at = ends[row]
+            if at < size and data[at] & _UPPER_TWO == _CONTINUES:
+                return False
+        return True
+
+    def refused_subject(self, pattern: bytes) -> bytes | None:
+        """The first subject that is not plain or that a stream on `pattern` does not take."""
+        size = len(pattern)
+        names_first = pattern[0] != _GREATER and (pattern[0] != _STAR or (size > 1 and pattern[1] != _DOT))
+        text = self._bytes(_SUBJECT, _VALUES)
+        ends = self._ends(_SUBJECT)
+        if not cython.compiled:
+            for subject in _different(text, ends):
+                if not _is_taken(subject, 0, len(subject), pattern, size, names_first):
+                    return subject
+            return None
+        last_begin = last_end = 0
+        for row in range(self._count):
+            begin = ends[row]
+            end = ends[row + 1]
+            if row and end - begin == last_end - last_begin and load.equal(text, begin, last_begin, end - begin):
+                continue  # most batches have few subjects
+            last_begin = begin
+            last_end = end
+            if not _is_taken(text, begin, end, pattern, size, names_first):
+                return text[begin:end]
+        return None
+
+    def widest_message(self, limit: _int) -> int:
+        """Bytes of the largest value and headers of one row; of all of them, where that is within `limit`."""
+        size = self._size(_VALUE, _VALUES) + self._size(_HEADERS, _VALUES)
+        return size if size <= limit else load.widest_pair(self._ends(_VALUE), self._ends(_HEADERS), self._count + 1)
+
+    def widest_key(self, limit: _int) -> int:
+        """The same for a key."""
+        size = self._size(_KEY, _VALUES)
+        return size if size <= limit else load.widest(self._ends(_KEY), self._count + 1)
+
+    def widest_headers(self, limit: _int) -> int:
+        """The same for a header block."""
+        size = self._size(_HEADERS, _VALUES)
+        return size if size <= limit else load.widest(self._ends(_HEADERS), self._count + 1)
+
+    def _place(self, column: _int, part: _int) -> int:
+        number = _FIRST_BUFFER + 3 * column + part
+        return self._body_position + load.int64s(self._metadata, self._buffers_position, 2 * _BUFFERS)[2 * number]
+
+    def _size(self, column: _int, part: _int) -> int:
+        number = _FIRST_BUFFER + 3 * column + part
+        return load.int64s(self._metadata, self._buffers_position, 2 * _BUFFERS)[2 * number + 1]
+
+    def _ends(self, column: _int) -> list[int]:
+        return load.int32s(self._view, self._place(column, _ENDS), self._count + 1)
+
+    def _bytes(self, column: _int, part: _int) -> bytes:
+        begin = self._place(column, part)
+        return bytes(self._data[begin : begin + self._size(column, part)])
+
+
+def _different(text: bytes, ends: list[int]) -> Iterable[bytes]:
+    """Each subject once, in C loops: plain Python is slow row by row."""
+    width = ends[1]
+    if ends == [*range(0, len(text), width or 1), len(text)] and text == text[:width] * (len(ends) - 1):
+        return [text[:width]]
+    return dict.fromkeys([text[begin:end] for begin, end in pairwise(ends)])
+
+
+def _is_taken(text: bytes, begin: _int, end: _int, pattern: bytes, size: _int, names_first: bool) -> bool:
+    if not subjects.is_plain(text, begin, end) or not _covers(pattern, size, text, begin, end):
+        return False
+    return names_first or not subjects.is_reserved(text, begin, end)
+
+
+def _covers(pattern: bytes, size: _int, text: bytes, begin: _int, end: _int) -> bool:
+    """Whether the pattern covers the plain subject text[begin:end]; both are looked at token by token."""
+    at = begin
+    place = 0
+    while True:
+        # Both are at the beginning of a token, and the subject's is not empty.
+        if pattern[place] == _GREATER and place + 1 == size:
+            return True
+        if pattern[place] == _STAR and (place + 1 == size or pattern[place + 1] == _DOT):
+            place += 1
+            while at < end and text[at] != _DOT:
+                at += 1
+        else:
+            while place < size and pattern[place] != _DOT:
+                if at == end or text[at] != pattern[place]:
+                    return False
+                at += 1
+                place += 1
+        if place == size or at == end:
+            return place == size and at == end
+        if text[at] != _DOT:
+            return False
+        at += 1
+        place += 1
