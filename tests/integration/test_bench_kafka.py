@@ -10,9 +10,11 @@ import confluent_kafka
 import pytest
 
 from penstock.base.errors import OperationalError
+from penstock.bench import kafka, worker
 from penstock.bench.content import difference
 from penstock.bench.generator import Load
 from penstock.bench.kafka import KafkaLog, KafkaSystem, MockSystem, variants
+from penstock.bench.readers import ReadTask
 from penstock.bench.rounds import untrue
 from penstock.broker.settings import Address
 
@@ -36,6 +38,8 @@ def test_what_was_acked_is_read_back(mock_broker: Address, publishers: int, sett
     published = log.publish(load)
     assert (published.acks, published.errors) == (500, 0)
     assert untrue(log, published, ordered=publishers == 1) is None
+    task = ReadTask(str(log.address), log.topic, "", 500)
+    assert difference(published.sent, worker.run(kafka.read, task, timeout_s=60).found) is None
 
 
 def test_a_message_more_in_the_topic_voids_the_round(mock_broker: Address) -> None:

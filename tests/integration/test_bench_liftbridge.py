@@ -13,10 +13,12 @@ import grpc
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock.bench import liftbridge_format
+from penstock.bench import liftbridge, liftbridge_format, worker
+from penstock.bench.content import difference
 from penstock.bench.generator import Load
-from penstock.bench.liftbridge import variants
+from penstock.bench.liftbridge import LiftbridgeLog, variants
 from penstock.bench.nats_socket import NatsSocket
+from penstock.bench.readers import ReadTask
 from penstock.bench.rounds import untrue
 from penstock.bench.systems import System, nats_server
 from penstock.broker.settings import Address
@@ -119,6 +121,9 @@ def test_what_was_acked_is_read_back_and_the_stream_deleted(tmp_path: Path, publ
             published = log.publish(load)
             assert (published.acks, published.errors) == (500, 0)
             assert untrue(log, published, ordered=publishers == 1) is None
+            assert isinstance(log, LiftbridgeLog)
+            task = ReadTask(str(log.service), log.stream, "", 500)
+            assert difference(published.sent, worker.run(liftbridge.read, task, timeout_s=60).found) is None
             assert set(system.processes) == {"liftbridge", "nats-server"}
             assert set(published.cpu_seconds) == {"liftbridge", "nats-server", "generator"}
         assert len(fake.deleted) == 1

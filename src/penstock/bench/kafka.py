@@ -22,6 +22,7 @@ A window is a bound on what is not reported yet; how that becomes requests is li
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import time
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -41,8 +42,9 @@ from penstock.bench.extras import imported
 from penstock.bench.frames import Pool, sent_content
 from penstock.bench.generator import GENERATOR, Load, Published
 from penstock.bench.processes import cpu_seconds_of, listening_on
+from penstock.bench.readers import Clock, Consumed, ReadTask, chained
 from penstock.bench.systems import Log, System, Variant, time_for
-from penstock.broker.settings import Address
+from penstock.broker.settings import Address, parse_address
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -67,19 +69,32 @@ class KafkaTask(msgspec.Struct, frozen=True):
     watched: dict[str, int] = {}
 
 
+class _Settings(NamedTuple):
+    """A row of the table: what differs from the defaults of the producer, and of the topic."""
+
+    name: str
+    title: str
+    producer: dict[str, str]
+    topic: dict[str, str]
+
+
+_TABLE = (
+    _Settings("kafka", "Kafka (default: linger 5 ms)", {}, {}),
+    _Settings("kafka-linger-0", "Kafka, linger 0", _NO_LINGER, {}),
+    _Settings("kafka-acks-1", "Kafka, linger 0, acks 1", {**_NO_LINGER, "acks": "1"}, {}),
+    _Settings("kafka-fsync", "Kafka, synced before ack", {}, _SYNCED),
+    _Settings("kafka-fsync-linger-0", "Kafka, synced before ack, linger 0", _NO_LINGER, _SYNCED),
+)
+_MOCK = "kafka-null"
+
+NAMES = (*(one.name for one in _TABLE), _MOCK)
+"""Of the variants."""
+
+
 def variants(address: Address) -> tuple[Variant, ...]:
     """Those of the Kafka that listens on `address`."""
-    table: tuple[tuple[str, str, dict[str, str], dict[str, str]], ...] = (
-        ("kafka", "Kafka (default: linger 5 ms)", {}, {}),
-        ("kafka-linger-0", "Kafka, linger 0", _NO_LINGER, {}),
-        ("kafka-acks-1", "Kafka, linger 0, acks 1", {**_NO_LINGER, "acks": "1"}, {}),
-        ("kafka-fsync", "Kafka, synced before ack", {}, _SYNCED),
-        ("kafka-fsync-linger-0", "Kafka, synced before ack, linger 0", _NO_LINGER, _SYNCED),
-    )
-    products = tuple(
-        Variant(name, title, "kafka", _running(address, producer, topic)) for name, title, producer, topic in table
-    )
-    return (*products, Variant("kafka-null", "mock Kafka broker, in the generator", "none", _mock))
+    products = (Variant(one.name, one.title, "kafka", _running(address, one.producer, one.topic)) for one in _TABLE)
+    return (*products, Variant(_MOCK, "mock Kafka broker, in the generator", "none", _mock))
 
 
 def _running(
@@ -122,44 +137,78 @@ class KafkaLog(Log):
     """A topic of one partition."""
 
     def __init__(self, system: KafkaSystem, topic: str) -> None:
+        self.address = system.address
         self.topic = topic
+        self.processes = system.processes
         self._system = system
 
     def publish(self, load: Load) -> Published:
         """See `Log`."""
-        settings = {**_PRODUCER, **self._system.producer, **self._system.client}
-        task = KafkaTask(settings, self.topic, load, dict(self._system.processes))
+        settings = {**_PRODUCER, **self._system.producer, **_client(self.address)}
+        task = KafkaTask(settings, self.topic, load, dict(self.processes))
         return worker.run(publish, task, timeout_s=time_for(load))
 
     def read_back(self, *, ordered: bool) -> Content:
         """See `Log`: through librdkafka's consumer, which verifies the CRC of every batch."""
-        kafka = imported("confluent_kafka", extra=_EXTRA)
-        settings = {"group.id": self.topic, "enable.auto.commit": "false", "check.crcs": "true"}
-        consumer = kafka.Consumer({**self._system.client, **settings})
-        try:
-            return _consume(kafka, consumer, self.topic).content(ordered=ordered)
-        except kafka.KafkaException as error:
-            raise self._system.failed(error) from None
-        finally:
-            consumer.close()
+        tally = Tally()
+        with _reading(self.address, self.topic) as reader:
+            for values in reader.values():
+                tally.add(values)
+        return tally.content(ordered=ordered)
 
 
-def _consume(kafka: Any, consumer: confluent_kafka.Consumer, topic: str) -> Tally:
-    """All messages from the first one to the one that is the last now."""
-    place = kafka.TopicPartition(topic, _PARTITION, 0)
-    _, end = consumer.get_watermark_offsets(place, timeout=limits.BENCH_START_S)
-    consumer.assign([place])
-    tally = Tally()
-    while tally.messages < end:
-        wanted = min(_FETCHED_AT_ONCE, end - tally.messages)
-        found = consumer.consume(num_messages=wanted, timeout=limits.BENCH_STALL_S)
-        if not found:
-            break  # fewer than there should be: the count says so
-        for message in found:
-            if message.error() is not None:
-                raise kafka.KafkaException(message.error())
-        tally.add(message.value() or b"" for message in found)
-    return tally
+@contextmanager
+def _reading(address: Address, topic: str) -> Iterator[_Reader]:
+    """A consumer that is connected; OperationalError for what it cannot do."""
+    kafka = imported("confluent_kafka", extra=_EXTRA)
+    settings = {"group.id": topic, "enable.auto.commit": "false", "check.crcs": "true"}
+    consumer = kafka.Consumer({**_client(address), **settings})
+    try:
+        yield _Reader(kafka, consumer, topic)
+    except kafka.KafkaException as error:
+        raise _failed(address, error) from None
+    finally:
+        consumer.close()
+
+
+class _Reader:
+    """A consumer of one partition, which knows how many messages it holds now."""
+
+    def __init__(self, kafka: Any, consumer: confluent_kafka.Consumer, topic: str) -> None:
+        self._kafka = kafka
+        self._consumer = consumer
+        self._place = kafka.TopicPartition(topic, _PARTITION, 0)
+        _, self._end = consumer.get_watermark_offsets(self._place, timeout=limits.BENCH_START_S)
+
+    def values(self) -> Iterator[list[bytes]]:
+        """Of all messages from the first on, some at a time. It ends early when nothing comes: the count says so."""
+        self._consumer.assign([self._place])
+        left = self._end
+        while left > 0:
+            found = self._consumer.consume(min(left, _FETCHED_AT_ONCE), limits.BENCH_STALL_S)
+            if not found:
+                return
+            for message in found:
+                if message.error() is not None:
+                    raise self._kafka.KafkaException(message.error())
+            left -= len(found)
+            yield [message.value() or b"" for message in found]
+
+
+def read(task: ReadTask) -> Iterator[Consumed]:
+    """A worker: a topic as single messages."""
+    with _reading(parse_address(task.address), task.stream) as reader:
+        clock = Clock(task.watched)
+        yield clock.consumed([chained(itertools.chain.from_iterable(reader.values()))])
+
+
+def _client(address: Address) -> dict[str, str]:
+    return {"bootstrap.servers": str(address), **_QUIET}
+
+
+def _failed(address: Address, error: Exception) -> OperationalError:
+    """What librdkafka says, as an error of ours."""
+    return OperationalError(f"Kafka at {address}: {error}")
 
 
 class KafkaSystem(System):
@@ -167,21 +216,16 @@ class KafkaSystem(System):
 
     def __init__(self, address: Address, producer: Mapping[str, str], topic: Mapping[str, str]) -> None:
         self.address = address
-        self.client = {"bootstrap.servers": str(address), **_QUIET}
         self.producer = producer
         self._topic = dict(topic)
         kafka = imported("confluent_kafka", extra=_EXTRA)
-        self._admin = imported("confluent_kafka.admin", extra=_EXTRA).AdminClient(self.client)
+        self._admin = imported("confluent_kafka.admin", extra=_EXTRA).AdminClient(_client(address))
         try:
             self._admin.list_topics(timeout=limits.BENCH_START_S)
         except kafka.KafkaException as error:
-            raise self.failed(error) from None
+            raise _failed(address, error) from None
         process_id = listening_on(address)
         self.processes = {} if process_id is None else {"kafka": process_id}
-
-    def failed(self, error: Exception) -> OperationalError:
-        """What librdkafka says, as an error of ours."""
-        return OperationalError(f"Kafka at {self.address}: {error}")
 
     @contextmanager
     def log(self) -> Iterator[Log]:
@@ -200,7 +244,7 @@ class KafkaSystem(System):
         try:
             future.result(2 * limits.BENCH_START_S)  # librdkafka gives up before
         except kafka.KafkaException as error:
-            raise self.failed(error) from None
+            raise _failed(self.address, error) from None
 
 
 # The generator

@@ -23,8 +23,9 @@ from penstock.bench import liftbridge_format
 from penstock.bench.content import Content, Tally
 from penstock.bench.extras import imported
 from penstock.bench.processes import listening_on
+from penstock.bench.readers import Clock, Consumed, ReadTask, chained
 from penstock.bench.systems import Log, NatsLog, System, Variant
-from penstock.broker.settings import Address
+from penstock.broker.settings import Address, parse_address
 
 if TYPE_CHECKING:
     import grpc
@@ -34,19 +35,30 @@ _SERVICE = "/proto.API/"
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
+NAMES = ("liftbridge",)
+"""Of the variants."""
+
+
 def variants(service: Address, nats: Address) -> tuple[Variant, ...]:
     """Those of the Liftbridge whose gRPC service listens on `service`, and which uses the NATS server on `nats`."""
-    return (Variant("liftbridge", "Liftbridge (default: never syncs)", "liftbridge", _running(service, nats)),)
+    return (Variant(NAMES[0], "Liftbridge (default: never syncs)", "liftbridge", _running(service, nats)),)
 
 
 def _running(service: Address, nats: Address) -> Callable[[Path], AbstractContextManager[System]]:
     @contextmanager
     def start(folder: Path) -> Iterator[System]:
-        grpc = imported("grpc", extra="bench-liftbridge")
-        with grpc.insecure_channel(str(service), options=_OPTIONS) as channel:
-            yield LiftbridgeSystem(Service(channel, service), nats)
+        with connected(service) as calls:
+            yield LiftbridgeSystem(calls, nats)
 
     return start
+
+
+@contextmanager
+def connected(address: Address) -> Iterator[Service]:
+    """Its gRPC service."""
+    grpc = imported("grpc", extra="bench-liftbridge")
+    with grpc.insecure_channel(str(address), options=_OPTIONS) as channel:
+        yield Service(channel, address)
 
 
 class Service:
@@ -60,8 +72,8 @@ class Service:
         """One call, whose answer says nothing."""
         self._checked(lambda: self._channel.unary_unary(_SERVICE + method)(request, timeout=BENCH_START_S))
 
-    def messages(self, stream: str) -> Iterator[bytes]:
-        """All messages that the stream holds now, as they come."""
+    def values(self, stream: str) -> Iterator[bytes]:
+        """Of all messages that the stream holds now, as they come."""
         subscribe = self._channel.unary_stream(_SERVICE + "Subscribe")
         answers = subscribe(liftbridge_format.subscribe(stream), timeout=2 * BENCH_SECONDS_MAX)
         try:
@@ -70,7 +82,9 @@ class Service:
                 if message is None:
                     return
                 if message:  # the first one is empty: it says that the subscription is there
-                    yield message
+                    yield liftbridge_format.value_of(message)
+        except ValueError as error:
+            raise OperationalError(f"Liftbridge at {self.address} sent no message: {error}") from None
         finally:
             answers.cancel()
 
@@ -94,17 +108,21 @@ class LiftbridgeLog(NatsLog):
     def __init__(self, system: LiftbridgeSystem, stream: str, subject: str) -> None:
         super().__init__(system.nats, subject, system.processes)
         self.stream = stream
+        self.service = system.service.address
         self._service = system.service
 
     def read_back(self, *, ordered: bool) -> Content:
         """See `Log`: a subscription from the first message to the one that is the last now."""
         tally = Tally()
-        try:
-            for message in self._service.messages(self.stream):
-                tally.add((liftbridge_format.value_of(message),))
-        except ValueError as error:
-            raise OperationalError(f"Liftbridge sent no message: {error}") from None
+        tally.add(self._service.values(self.stream))
         return tally.content(ordered=ordered)
+
+
+def read(task: ReadTask) -> Iterator[Consumed]:
+    """A worker: a stream as single messages."""
+    with connected(parse_address(task.address)) as service:
+        clock = Clock(task.watched)
+        yield clock.consumed([chained(service.values(task.stream))])
 
 
 class LiftbridgeSystem(System):

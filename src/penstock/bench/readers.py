@@ -11,6 +11,8 @@ nats-py's consumer is its fastest kind that keeps order: an ordered push consume
 | `loaded`    | Penstock   | the same of a log that a bulk writer appended in large batches                |
 | `messages`  | Penstock   | as `batches`, but single `Message` objects                                    |
 | `nats-py`   | JetStream  | single messages of nats-py's ordered consumer                                |
+| `confluent-kafka` | Kafka | single messages of librdkafka's consumer, handed out many at a time (in `kafka`) |
+| `grpc`      | Liftbridge | messages of its gRPC service, of which only the value is decoded (in `liftbridge`) |
 | `sendfile`  | no product | the bytes of Penstock's segments through `sendfile(2)` and loopback, unread: the limit |
 """
 
@@ -20,7 +22,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +49,7 @@ _SENDFILE_BYTES = 64 * MIB
 
 
 class ReadTask(msgspec.Struct, frozen=True):
-    """Which log, of how many messages: a stream of a broker (`address` HOST:PORT) or nats-server (`address` URL)."""
+    """Which log, of how many messages: a stream of nats-server (`address` URL), or of what listens on HOST:PORT."""
 
     address: str
     stream: str
@@ -65,7 +67,7 @@ class Consumed(msgspec.Struct, frozen=True):
     cpu_seconds: dict[str, float]
 
 
-class _Clock:
+class Clock:
     """Wall and CPU time from now on."""
 
     def __init__(self, watched: dict[str, int]) -> None:
@@ -101,7 +103,7 @@ def read_batches(task: ReadTask) -> Iterator[Consumed]:
     """A worker: Penstock's log as Arrow batches."""
     with blocking.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
         _warm_up(client, task.stream)
-        clock = _Clock(task.watched)
+        clock = Clock(task.watched)
         yield clock.consumed([_batches_once(client, task.stream) for _ in range(task.passes)])
 
 
@@ -119,7 +121,7 @@ def read_messages(task: ReadTask) -> Iterator[Consumed]:
     """A worker: Penstock's log as single messages."""
     with blocking.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
         _warm_up(client, task.stream)
-        clock = _Clock(task.watched)
+        clock = Clock(task.watched)
         yield clock.consumed([_messages_once(client, task.stream) for _ in range(task.passes)])
 
 
@@ -127,6 +129,16 @@ def _messages_once(client: Client, stream: str) -> Content:
     messages = value_bytes = crc = 0
     for message in client.messages(stream):
         value = message.value or b""
+        messages += 1
+        value_bytes += len(value)
+        crc = crc32c(value, crc)
+    return Content(messages, value_bytes, None, crc)
+
+
+def chained(values: Iterable[bytes]) -> Content:
+    """Touch every byte of single values, in their order."""
+    messages = value_bytes = crc = 0
+    for value in values:
         messages += 1
         value_bytes += len(value)
         crc = crc32c(value, crc)
@@ -154,7 +166,7 @@ async def _read_nats_py(task: ReadTask) -> Consumed:
             all_there.set()
 
     async with await nats.connect(task.address, allow_reconnect=False) as connection:
-        clock = _Clock(task.watched)
+        clock = Clock(task.watched)
         await connection.jetstream().subscribe(task.subject, stream=task.stream, ordered_consumer=True, cb=take)
         seen = -1
         while not all_there.is_set():
@@ -204,7 +216,7 @@ class ReceiveTask(msgspec.Struct, frozen=True):
 def receive_all(task: ReceiveTask) -> Iterator[Consumed]:
     """A worker: receives all bytes into one buffer, and looks at none."""
     room = bytearray(_READ_BYTES)
-    clock = _Clock(task.watched)
+    clock = Clock(task.watched)
     yield clock.consumed([_received_once(task.address, room) for _ in range(task.passes)])
 
 

@@ -11,6 +11,7 @@ from the product's defaults, and that is all that differs. nats-server's `max_pa
 | `penstock-memory`   | the same with `storage = memory`                                                      |
 | `jetstream`         | nats-server with JetStream; a file stream, R1, at its defaults: syncs every 2 minutes |
 | `jetstream-always`  | the same with `sync_interval: always`                                                 |
+| `jetstream-async`   | a file stream with `persist_mode: async`: acked before it is written                |
 | `jetstream-memory`  | the same with memory storage                                                          |
 | `echo`              | nats-server and a responder on asyncio, which stores nothing                          |
 | `echo-raw`          | nats-server and a responder on a blocking socket                                      |
@@ -22,7 +23,7 @@ from __future__ import annotations
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -199,12 +200,12 @@ class JetStreamLog(NatsLog):
 
 
 class JetStreamSystem(System):
-    """nats-server with JetStream; streams of one storage."""
+    """nats-server with JetStream; streams of one config."""
 
-    def __init__(self, nats: Address, storage: str, processes: Mapping[str, int]) -> None:
+    def __init__(self, nats: Address, config: Mapping[str, str], processes: Mapping[str, int]) -> None:
         self.nats = nats
         self.processes = processes
-        self._storage = storage
+        self._config = config
         self._numbers = itertools.count(1)
 
     @contextmanager
@@ -212,7 +213,7 @@ class JetStreamSystem(System):
         """See `System`."""
         name = f"bench-{next(self._numbers)}"
         subject = f"bench.{name}"
-        config = {"name": name, "subjects": [subject], "storage": self._storage, "num_replicas": 1}
+        config = {"name": name, "subjects": [subject], "num_replicas": 1, **self._config}
         with NatsSocket(self.nats) as nats:
             nats.request(f"$JS.API.STREAM.CREATE.{name}", config)
         try:
@@ -235,13 +236,13 @@ def nats_server(folder: Path, config: str = "") -> Iterator[tuple[Address, int]]
         yield Address("127.0.0.1", port), process.process_id
 
 
-def _jetstream(storage: str, *, sync: str = "") -> Callable[[Path], AbstractContextManager[System]]:
+def _jetstream(*, sync: str = "", **config: str) -> Callable[[Path], AbstractContextManager[System]]:
     @contextmanager
     def start(folder: Path) -> Iterator[System]:
         place = folder / "jetstream"
         text = f'jetstream {{ store_dir: "{place / "store"}"{sync} }}\n'
         with nats_server(place, text) as (address, process_id):
-            yield JetStreamSystem(address, storage, {"nats-server": process_id})
+            yield JetStreamSystem(address, config, {"nats-server": process_id})
 
     return start
 
@@ -292,11 +293,20 @@ _TABLE = (
     Variant("penstock", "Penstock (default: fsync before ack)", "penstock", _penstock()),
     Variant("penstock-os", "Penstock, durability os", "penstock", _penstock(durability="os")),
     Variant("penstock-memory", "Penstock, memory", "penstock", _penstock(storage="memory")),
-    Variant("jetstream", "JetStream (default: sync every 2 min)", "jetstream", _jetstream("file")),
+    Variant("jetstream", "JetStream (default: sync every 2 min)", "jetstream", _jetstream(storage="file")),
     Variant(
-        "jetstream-always", "JetStream, sync always", "jetstream", _jetstream("file", sync=", sync_interval: always")
+        "jetstream-always",
+        "JetStream, sync always",
+        "jetstream",
+        _jetstream(sync=", sync_interval: always", storage="file"),
     ),
-    Variant("jetstream-memory", "JetStream, memory", "jetstream", _jetstream("memory")),
+    Variant(
+        "jetstream-async",
+        "JetStream, persist_mode async",
+        "jetstream",
+        _jetstream(storage="file", persist_mode="async"),
+    ),
+    Variant("jetstream-memory", "JetStream, memory", "jetstream", _jetstream(storage="memory")),
     Variant("echo", "NATS echo (asyncio)", "none", _echo("asyncio")),
     Variant("echo-raw", "NATS echo (raw socket)", "none", _echo("raw")),
     Variant("null", "null responder, no NATS", "none", _null),
@@ -306,9 +316,10 @@ VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _TABLE}
 """By name."""
 
 
-def variant(name: str) -> Variant:
-    """The variant of this name; OperationalError that lists them."""
+def variant(name: str, others: Iterable[Variant] = ()) -> Variant:
+    """The variant of this name, of the table or of `others`; OperationalError that lists them."""
+    known = VARIANTS | {one.name: one for one in others}
     try:
-        return VARIANTS[name]
+        return known[name]
     except KeyError:
-        raise OperationalError(f"there is no system {name!r}; there are {', '.join(VARIANTS)}") from None
+        raise OperationalError(f"there is no system {name!r}; there are {', '.join(known)}") from None

@@ -17,26 +17,38 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.bench import reach, readers, rounds, worker
+from penstock.bench import kafka, liftbridge, peers, reach, readers, rounds, worker
 from penstock.bench.content import Content, difference
 from penstock.bench.generator import Load
 from penstock.bench.readers import Consumed, ReadTask
 from penstock.bench.report import Comparison, compared
 from penstock.bench.rounds import Measure, Measurement
-from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog, System, variant
+from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog, System, Variant, variant
 
 PENSTOCK = ("penstock", "penstock-os", "penstock-memory")
-AGAINST = {"jetstream": ("jetstream", "jetstream-always", "jetstream-memory")}
+AGAINST = {"jetstream": ("jetstream", "jetstream-always", "jetstream-async", "jetstream-memory"), **peers.NAMES}
 CEILINGS = ("echo", "null")
 _PAIRS = (
     ("penstock", "jetstream"),
     ("penstock-os", "jetstream"),
     ("penstock", "jetstream-always"),
+    ("penstock-memory", "jetstream-async"),
     ("penstock-memory", "jetstream-memory"),
+    ("penstock", "kafka"),
+    ("penstock-os", "kafka"),
+    ("penstock-os", "kafka-linger-0"),
+    ("penstock", "kafka-fsync"),
+    ("penstock", "kafka-fsync-linger-0"),
+    ("penstock", "liftbridge"),
+    ("penstock-os", "liftbridge"),
     ("penstock-os", "echo"),
     ("penstock-batches", "nats-py"),
     ("penstock-loaded", "nats-py"),
     ("penstock-messages", "nats-py"),
+    ("penstock-batches", "confluent-kafka"),
+    ("penstock-messages", "confluent-kafka"),
+    ("penstock-batches", "grpc"),
+    ("penstock-messages", "grpc"),
     ("penstock-batches", "sendfile"),
     ("penstock-loaded", "sendfile"),
 )
@@ -72,6 +84,7 @@ class Plan(msgspec.Struct, frozen=True):
     loads: tuple[Load, ...]
     reads: tuple[Load, ...]
     rounds: int
+    peers: tuple[Variant, ...] = ()  # those of `variants` that somebody else runs
 
     @property
     def measurements(self) -> int:
@@ -90,6 +103,7 @@ class Wish(msgspec.Struct, frozen=True):
 
     against: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    addresses: peers.Addresses = peers.Addresses()
     axes: Axes = Axes((), (), ())
     messages: int | None = None
     seconds_max: float | None = None
@@ -100,7 +114,10 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 def planned(wish: Wish) -> Plan:
-    """The plan that a wish makes. Lists that are given are combined; without any, one thing varies at a time."""
+    """The plan that a wish makes. Lists that are given are combined; without any, one thing varies at a time.
+
+    ValueError where a product is asked for that is not started here, and its address is missing.
+    """
     base = Load(
         messages=wish.messages or (_SHORT_MESSAGES if wish.short else Load().messages),
         seconds_max=wish.seconds_max or (_SHORT_SECONDS if wish.short else Load().seconds_max),
@@ -109,7 +126,9 @@ def planned(wish: Wish) -> Plan:
     read = wish.messages or (_SHORT_READ_MESSAGES if wish.short else _READ_MESSAGES)
     if wish.reach:
         loads = tuple(msgspec.structs.replace(base, window=load.window) for load in reach.LOADS)
-        return Plan(wish.only or reach.VARIANTS, loads, (_read_load(base, read),), rounds_count)
+        names = wish.only or reach.VARIANTS
+        others = peers.variants(names, wish.addresses)
+        return Plan(names, loads, (_read_load(base, read),), rounds_count, others)
     axes = _SHORT if wish.short else _LONG
     if wish.every or any(wish.axes):
         loads = cross(_given_or(wish.axes, axes if wish.every else Axes()), base)
@@ -118,7 +137,8 @@ def planned(wish: Wish) -> Plan:
     variants = (*PENSTOCK, *(name for product in wish.against for name in AGAINST[product]), *CEILINGS)
     sizes = dict.fromkeys(load.size for load in loads)
     reads = tuple(_read_load(msgspec.structs.replace(base, size=size), read) for size in sizes)
-    return Plan(wish.only or variants, loads, reads, rounds_count)
+    names = wish.only or variants
+    return Plan(names, loads, reads, rounds_count, peers.variants(names, wish.addresses))
 
 
 def _read_load(base: Load, messages: int) -> Load:
@@ -148,19 +168,21 @@ def cross(axes: Axes, base: Load) -> tuple[Load, ...]:
 
 
 @contextmanager
-def started(names: Sequence[str], folder: Path) -> Iterator[dict[str, System]]:
-    """These variants, each running in a folder of its own."""
+def started(names: Sequence[str], folder: Path, others: Sequence[Variant] = ()) -> Iterator[dict[str, System]]:
+    """These variants, of the table or of `others`, each running in a folder of its own."""
     with ExitStack() as running:
-        yield {name: running.enter_context(variant(name).start(folder / name)) for name in names}
+        yield {name: running.enter_context(variant(name, others).start(folder / name)) for name in names}
 
 
-def publishing(systems: dict[str, System], load: Load, rounds_count: int, said: Said) -> Comparison:
-    """Acked messages per second of all systems."""
+def publishing(
+    systems: dict[str, System], load: Load, rounds_count: int, said: Said, others: Sequence[Variant] = ()
+) -> Comparison:
+    """Acked messages per second of all systems, which are of the table or of `others`."""
     measures = {name: rounds.publish_measure(name, system, load) for name, system in systems.items()}
     return compared(
         name=f"publish-{load.size}B-w{load.window}-p{load.publishers}",
         title=f"acked publish, {title_of(load)}",
-        titles={name: variant(name).title for name in systems},
+        titles={name: variant(name, others).title for name in systems},
         measurements=_told(rounds.interleave(measures, rounds=rounds_count), said),
         pairs=pairs_of(list(systems)),
         load=load,
@@ -183,7 +205,8 @@ def title_of(load: Load) -> str:
 
 def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
     """Whose ratios are told: like beside like; and each of ours beside what stands in no table here."""
-    unknown = [name for name in names if name not in VARIANTS and not name.startswith(("penstock", "sendfile"))]
+    in_tables = {*VARIANTS, *peers.KNOWN, *(reader.name for reader in READERS)}
+    unknown = [name for name in names if name not in in_tables]
     ours = [name for name in names if name.startswith("penstock")]
     known = [(one, other) for one, other in _PAIRS if one in names and other in names]
     return known + [(one, other) for one in ours for other in unknown]
@@ -244,6 +267,18 @@ def _from_jetstream(log: Log, sent: Content) -> Consumed:
     return worker.run(readers.read_nats_py, task, timeout_s=_time_for(sent))
 
 
+def _from_kafka(log: Log, sent: Content) -> Consumed:
+    assert isinstance(log, kafka.KafkaLog)
+    task = ReadTask(str(log.address), log.topic, "", sent.messages, 1, dict(log.processes))
+    return worker.run(kafka.read, task, timeout_s=_time_for(sent))
+
+
+def _from_liftbridge(log: Log, sent: Content) -> Consumed:
+    assert isinstance(log, liftbridge.LiftbridgeLog)
+    task = ReadTask(str(log.service), log.stream, log.subject, sent.messages, 1, dict(log.processes))
+    return worker.run(liftbridge.read, task, timeout_s=_time_for(sent))
+
+
 def _through_sendfile(log: Log, sent: Content) -> Consumed:
     assert isinstance(log, PenstockLog)
     files = log.files(".arrows")
@@ -264,6 +299,8 @@ READERS = (
     ),
     Reader("penstock-messages", "Penstock, single messages", "penstock", _from_penstock(readers.read_messages)),
     Reader("nats-py", "JetStream, nats-py's ordered consumer", "jetstream", _from_jetstream),
+    Reader("confluent-kafka", "Kafka, confluent-kafka's consumer", "kafka", _from_kafka),
+    Reader("grpc", "Liftbridge, a gRPC subscription", "liftbridge", _from_liftbridge),
     Reader("sendfile", "sendfile of the same segments (limit)", "penstock", _through_sendfile),
 )
 
@@ -321,9 +358,9 @@ def _read_measure(reader: Reader, written: Written) -> Measure:
 def run(plan: Plan, folder: Path, said: Said, done: Callable[[Comparison], None]) -> list[Comparison]:
     """The whole plan; `done` is told of every comparison."""
     found = []
-    with started(plan.variants, folder) as systems:
+    with started(plan.variants, folder, plan.peers) as systems:
         for load in plan.loads:
-            found.append(publishing(systems, load, plan.rounds, said))
+            found.append(publishing(systems, load, plan.rounds, said, plan.peers))
             done(found[-1])
         for load in plan.reads:
             found.append(reading(systems, load, plan.rounds, said))

@@ -10,7 +10,8 @@ import typer
 
 from penstock.base import limits
 from penstock.base.units import parse_bytes, parse_duration_us
-from penstock.cli import bench_output, output
+from penstock.cli import bench_output, bench_peers, output
+from penstock.cli.bench_peers import KafkaAddress, LiftbridgeAddress, LiftbridgeNats
 from penstock.cli.failure import clearly
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, examples
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.bench.report import Comparison
     from penstock.bench.rounds import Measurement
 
-_PRODUCTS = ("jetstream",)
+_PRODUCTS = ("jetstream",)  # those that we start
 _ROUNDS_DEFAULT = 5
 _ROUNDS_MAX = 1_000
 
@@ -44,6 +45,18 @@ def _products(partly: str) -> list[str]:
     return [name for name in _PRODUCTS if name.startswith(partly)]
 
 
+def _all_products(partly: str) -> list[str]:
+    return [name for name in (*_PRODUCTS, *bench_peers.PRODUCTS) if name.startswith(partly)]
+
+
+def _check_any_product(names: list[str] | None) -> list[str]:
+    known = _all_products("")
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
+    return names or []
+
+
 def _check_product(names: list[str] | None) -> list[str]:
     unknown = [name for name in names or () if name not in _PRODUCTS]
     if unknown:
@@ -52,9 +65,10 @@ def _check_product(names: list[str] | None) -> list[str]:
 
 
 def _systems(partly: str) -> list[str]:
+    from penstock.bench import peers
     from penstock.bench.systems import VARIANTS
 
-    return [name for name in VARIANTS if name.startswith(partly)]
+    return [name for name in (*VARIANTS, *peers.KNOWN) if name.startswith(partly)]
 
 
 def _check_systems(names: list[str] | None) -> list[str]:
@@ -99,6 +113,17 @@ Against = Annotated[
         help=f"Measure it in turn with Penstock; may be repeated. One of: {', '.join(_PRODUCTS)}.",
         autocompletion=_products,
         callback=_check_product,
+        show_default=False,
+    ),
+]
+AgainstAny = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--against",
+        metavar="PRODUCT",
+        help=f"Measure it in turn with Penstock; may be repeated. One of: {', '.join(_all_products(''))}.",
+        autocompletion=_all_products,
+        callback=_check_any_product,
         show_default=False,
     ),
 ]
@@ -151,13 +176,15 @@ Dir = Annotated[
         "penstock bench throughput --against jetstream --json throughput.json",
         "# one load, longer",
         "penstock bench throughput --against jetstream --size 1KiB --window 4000 --publishers 1 --messages 1000000",
+        "# beside a Kafka that you run",
+        "penstock bench throughput --against kafka --kafka-address 127.0.0.1:9092",
         "# the promises of Penstock: reached or missed",
         "penstock bench throughput --reach",
     ),
 )
 @clearly
 def throughput(
-    against: Against = None,
+    against: AgainstAny = None,
     size: Annotated[
         list[str] | None,
         typer.Option(
@@ -233,6 +260,9 @@ def throughput(
             "--short", metavar="", help="A few minutes: smaller rounds of one size.", rich_help_panel=_RUN_PANEL
         ),
     ] = False,
+    kafka_address: KafkaAddress = None,
+    liftbridge_address: LiftbridgeAddress = None,
+    liftbridge_nats: LiftbridgeNats = None,
     only: Only = None,
     rounds: Rounds = None,
     json_file: JsonFile = None,
@@ -243,7 +273,8 @@ def throughput(
 
     Publishes messages of random content until all are acked, reads them back, and lets consumers read. Penstock is
     measured with fsync before ack (its default), with durability os and in memory; JetStream at its defaults, with
-    sync_interval always and in memory; beside them what acks at once and stores nothing.
+    sync_interval always, with persist_mode async and in memory; beside them what acks at once and stores nothing. Kafka
+    and Liftbridge are not started for you: say where they listen.
 
     Without lists of your own, sizes, windows and publishers vary one at a time around 256 bytes, a window of 4,000 and
     one publisher. Lists that you give are combined.
@@ -260,6 +291,7 @@ def throughput(
     wish = measured.Wish(
         against=tuple(against or ()),
         only=tuple(only or ()),
+        addresses=bench_peers.addresses(kafka_address, liftbridge_address, liftbridge_nats),
         axes=measured.Axes(_sizes(size), tuple(window or ()), tuple(publishers or ())),
         messages=messages,
         seconds_max=None if seconds is None else _seconds(seconds),

@@ -6,13 +6,15 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.limits import BENCH_IN_FLIGHT_BYTES_MAX, GIB
-from penstock.bench import reach
+from penstock.bench import kafka, reach
 from penstock.bench.generator import Load
+from penstock.bench.peers import Addresses
 from penstock.bench.readers import joined_values
 from penstock.bench.report import Comparison
 from penstock.bench.rounds import Ratio
 from penstock.bench.systems import VARIANTS
 from penstock.bench.throughput import READERS, Axes, Plan, Wish, pairs_of, planned, readers_of, title_of
+from penstock.broker.settings import Address
 
 
 def shapes(plan: Plan) -> set[tuple[int, int, int]]:
@@ -117,3 +119,37 @@ def test_all_values_of_a_batch_lie_behind_each_other() -> None:
     assert bytes(joined_values(batch)) == b"onethreefour"
     assert bytes(joined_values(batch.slice(1, 2))) == b"three"
     assert bytes(joined_values(batch.slice(4))) == b""
+
+
+KAFKA = Addresses(kafka=Address("127.0.0.1", 9092))
+LIFTBRIDGE = Addresses(liftbridge=Address("127.0.0.1", 9292), liftbridge_nats=Address("127.0.0.1", 4222))
+
+
+def test_products_of_somebody_else_are_measured_at_their_addresses() -> None:
+    plan = planned(Wish(against=("jetstream", "kafka"), addresses=KAFKA))
+    assert {one.name for one in plan.peers} == set(kafka.NAMES) <= set(plan.variants)
+    (only,) = planned(Wish(only=("penstock", "liftbridge"), addresses=LIFTBRIDGE)).peers
+    assert only.name == "liftbridge"
+    assert planned(Wish(against=("jetstream",), addresses=KAFKA)).peers == ()
+
+
+@pytest.mark.parametrize(
+    ("wish", "option"),
+    [
+        (Wish(against=("kafka",)), "--kafka-address"),
+        (Wish(against=("kafka",), addresses=LIFTBRIDGE), "--kafka-address"),
+        (Wish(against=("liftbridge",)), "--liftbridge-address"),
+        (Wish(only=("liftbridge",), addresses=Addresses(liftbridge=Address("::1", 1))), "--liftbridge-nats"),
+        (Wish(reach=True, only=("penstock", "kafka-fsync")), "--kafka-address"),
+    ],
+)
+def test_a_product_of_somebody_else_without_its_address_is_a_mistake_in_the_call(wish: Wish, option: str) -> None:
+    with pytest.raises(ValueError, match=f"not started for you: say where it listens, with {option} HOST:PORT"):
+        planned(wish)
+
+
+def test_what_promises_the_same_is_told_beside_it() -> None:
+    pairs = pairs_of([*planned(Wish(against=("kafka",), addresses=KAFKA)).variants])
+    assert ("penstock", "kafka-fsync-linger-0") in pairs
+    assert ("penstock-os", "kafka-linger-0") in pairs
+    assert not [pair for pair in pairs if "kafka-null" in pair]

@@ -1,0 +1,70 @@
+"""Options of `penstock bench` for products that are not started for you: where they listen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from penstock.bench.peers import Addresses
+    from penstock.broker.settings import Address
+
+PRODUCTS = ("kafka", "liftbridge")
+_PANEL = "Products that you run"
+
+
+def _is_address(text: str | None) -> str | None:
+    try:
+        _address(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def _address(text: str | None) -> Address | None:
+    from penstock.broker.settings import parse_address
+
+    return None if text is None else parse_address(text)
+
+
+KafkaAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka-address",
+        metavar="HOST:PORT",
+        help="A broker of the Kafka to measure, for --against kafka; plain text, no authentication.",
+        callback=_is_address,
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+LiftbridgeAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--liftbridge-address",
+        metavar="HOST:PORT",
+        help="The gRPC service of the Liftbridge to measure, for --against liftbridge; without TLS.",
+        callback=_is_address,
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+LiftbridgeNats = Annotated[
+    str | None,
+    typer.Option(
+        "--liftbridge-nats",
+        metavar="HOST:PORT",
+        help="The nats-server that this Liftbridge uses: messages are published there.",
+        callback=_is_address,
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+
+
+def addresses(kafka: str | None, liftbridge: str | None, liftbridge_nats: str | None) -> Addresses:
+    """What the three options say together."""
+    from penstock.bench.peers import Addresses
+
+    return Addresses(_address(kafka), _address(liftbridge), _address(liftbridge_nats))
