@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import random
@@ -17,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from penstock import __version__
@@ -82,6 +83,21 @@ def _raised_file_limit() -> int:
     return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
+@contextlib.contextmanager
+def made_to_stay() -> Iterator[None]:
+    """What is made inside lives as long as the process: the garbage collector does not look at it again.
+
+    A full collection stops everything while it looks at every object there is: modules, and all that each stream has.
+    """
+    gc.disable()  # it would look at the streams again and again while they are made
+    try:
+        yield
+        gc.collect()
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
 def _end_process_after(timeout_s: float) -> None:
     """End the process, however it hangs, unless it has ended by itself by then. What was acked is on the disk."""
 
@@ -110,7 +126,8 @@ async def _serve(config: BrokerConfig, open_files_max: int, ready: Callable[[Add
     notifier = Notifier(os.environ)
     running = _Running(take_data_dir(config.data_dir))
     try:
-        addresses = await _start(config, open_files_max, running)
+        with made_to_stay():
+            addresses = await _start(config, open_files_max, running)
         ready(addresses)
         notifier.ready(f"serving clients on {addresses.client}, NATS at {addresses.nats}")
         await _first_of(stopping, running.failed)
