@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from penstock.base.errors import OperationalError
 from penstock.bench import liftbridge, liftbridge_format, worker
 from penstock.bench.content import difference
 from penstock.bench.generator import Load
-from penstock.bench.liftbridge import LiftbridgeLog, variants
+from penstock.bench.liftbridge import LiftbridgeLog, LiftbridgeSystem, variants
 from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.readers import ReadTask
 from penstock.bench.rounds import untrue
@@ -54,7 +55,11 @@ class FakeLiftbridge(grpc.GenericRpcHandler):  # type: ignore[misc]
         name = handler_call_details.method.rpartition("/")[2]
         if name == "Subscribe":
             return grpc.unary_stream_rpc_method_handler(self.subscribe)
-        return grpc.unary_unary_rpc_method_handler({"CreateStream": self.create, "DeleteStream": self.delete}[name])
+        calls = {"CreateStream": self.create, "DeleteStream": self.delete, "FetchMetadata": self.metadata}
+        return grpc.unary_unary_rpc_method_handler(calls[name])
+
+    def metadata(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        return b""
 
     def create(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         if self._thread is not None:
@@ -147,3 +152,14 @@ def test_an_ack_with_an_error_voids_the_round(tmp_path: Path) -> None:
 def test_what_liftbridge_refuses_is_said(tmp_path: Path) -> None:
     with running(tmp_path) as (_, system), system.log(), pytest.raises(OperationalError, match="stream already exists"):
         system.log().__enter__()
+
+
+@pytest.mark.parametrize("who", ["Liftbridge", "no nats-server answers"])
+def test_nobody_there_is_said_before_anything_is_measured(tmp_path: Path, who: str) -> None:
+    with running(tmp_path) as (_, system), socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = Address("127.0.0.1", server.getsockname()[1])
+        server.close()
+        assert isinstance(system, LiftbridgeSystem)
+        places = (nobody, system.nats) if who == "Liftbridge" else (system.service.address, nobody)
+        with pytest.raises(OperationalError, match=f"{who} at {nobody}: " if who == "Liftbridge" else who):
+            variants(*places)[0].start(tmp_path).__enter__()

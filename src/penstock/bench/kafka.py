@@ -208,7 +208,7 @@ def _client(address: Address) -> dict[str, str]:
 
 def _failed(address: Address, error: Exception) -> OperationalError:
     """What librdkafka says, as an error of ours."""
-    return OperationalError(f"Kafka at {address}: {error}")
+    return OperationalError(f"Kafka at {address}: {error.args[0].str()}")
 
 
 class KafkaSystem(System):

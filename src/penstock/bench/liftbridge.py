@@ -22,6 +22,7 @@ from penstock.base.limits import BENCH_SECONDS_MAX, BENCH_START_S
 from penstock.bench import liftbridge_format
 from penstock.bench.content import Content, Tally
 from penstock.bench.extras import imported
+from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.processes import listening_on
 from penstock.bench.readers import Clock, Consumed, ReadTask, chained
 from penstock.bench.systems import Log, NatsLog, System, Variant
@@ -48,9 +49,18 @@ def _running(service: Address, nats: Address) -> Callable[[Path], AbstractContex
     @contextmanager
     def start(folder: Path) -> Iterator[System]:
         with connected(service) as calls:
+            calls.call("FetchMetadata", b"")
+            _is_nats(nats)
             yield LiftbridgeSystem(calls, nats)
 
     return start
+
+
+def _is_nats(address: Address) -> None:
+    try:
+        NatsSocket(address).close()
+    except OSError as error:
+        raise OperationalError(f"no nats-server answers at {address}: {error}") from None
 
 
 @contextmanager
