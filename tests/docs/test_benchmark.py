@@ -1,0 +1,58 @@
+"""The page on measuring: its commands can be given, its configs stay on this machine, and its rows are measured."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from penstock.bench import peers
+from penstock.bench.systems import VARIANTS
+from penstock.broker.settings import Address
+from penstock.cli.reference import commands
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to/benchmark.md").read_text(encoding="utf-8")
+COMMANDS = {" ".join(path): command for path, command in commands()}
+PRODUCTS = ("penstock", "jetstream", "kafka", "liftbridge", "echo", "null")
+
+
+def blocks(*languages: str) -> list[str]:
+    found = re.findall(r"^ *```(\w+)\n(.*?)^ *```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return [text for language, text in found if language in languages]
+
+
+LINES = [line.strip() for text in blocks("sh") for line in text.splitlines() if line.strip().startswith("penstock ")]
+
+
+def test_there_is_something_to_test() -> None:
+    assert len(LINES) >= 4
+    assert len(blocks("properties")) == len(blocks("yaml")) == 1
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_command_can_be_given(line: str) -> None:
+    words = shlex.split(line)
+    name = max((name for name in COMMANDS if line.startswith(name)), key=len)
+    COMMANDS[name].make_context(name, words[len(name.split()) :])  # raises what a person would be told
+
+
+def test_nothing_listens_on_other_than_loopback() -> None:
+    addresses = re.findall(r"\b([\w.]+):(\d{4,5})\b", "".join(blocks("sh", "properties", "yaml")))
+    assert len(addresses) > 5
+    assert [one for one in addresses if not Address(one[0], int(one[1])).is_loopback] == []
+
+
+def test_every_row_that_is_named_is_measured() -> None:
+    known = {*VARIANTS, *peers.KNOWN}
+    named = set(re.findall(rf"`((?:{'|'.join(PRODUCTS)})(?:-[a-z0-9]+)*)`", PAGE))
+    assert {"kafka-null", "jetstream-async", "echo"} <= named <= known
+
+
+def test_every_linked_file_is_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", PAGE)
+    assert links
+    assert [link for link in links if not (DOCS / "how-to" / link).exists()] == []
+    assert "(how-to/benchmark.md)" in (DOCS / "README.md").read_text(encoding="utf-8")
