@@ -42,7 +42,10 @@ class PersistentMap(Mapping[K, V]):
         changed._shared, changed._length = self._shared, length
         changed._different = {**self._different, key: value}
         if len(changed._different) > max(_DIFFERENT_MIN, isqrt(len(self._shared))):
-            changed._shared, changed._different = dict(changed.items()), {}
+            merged = {**changed._shared, **changed._different}
+            for gone in [one for one, kept in changed._different.items() if kept is _GONE]:
+                del merged[gone]
+            changed._shared, changed._different = merged, {}
         return changed
 
     def __getitem__(self, key: K) -> V:
