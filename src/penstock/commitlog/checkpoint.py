@@ -87,10 +87,11 @@ def read(vfs: Vfs, directory: str) -> Read:
     try:
         found = []
         mistakes = []
+        content = file.read_at(0, (SLOTS - 1) * SLOT_STEP_BYTES + SLOT_BYTES)
         for slot in range(SLOTS):
             position = slot * SLOT_STEP_BYTES
-            data = file.read_at(position, SLOT_BYTES)
-            if not any(data):
+            data = content[position : position + SLOT_BYTES]
+            if not data.strip(b"\0"):
                 continue
             try:
                 found.append(unpack_slot(data, file=file.path, position=position))

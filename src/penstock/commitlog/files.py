@@ -19,6 +19,7 @@ from penstock.vfs import Vfs
 
 CHECKPOINT = "checkpoint"
 LINEAGE = "lineage"
+_FIXED = frozenset({CHECKPOINT, LINEAGE})
 _SEGMENT = re.compile(r"(\d{20})\.arrows")
 _OFFSET_END = 2**63
 _KNOWN = re.compile(r"\d{20}\.index|checkpoint|lineage(\.new)?|.+\.cut-\d+(\.\d+)?")
@@ -59,4 +60,4 @@ def side_path(vfs: Vfs, path: str, position: int) -> str:
 
 def is_known(name: str) -> bool:
     """Whether a log may have a file of this name."""
-    return base_offset_of(name) is not None or _KNOWN.fullmatch(name) is not None
+    return name in _FIXED or base_offset_of(name) is not None or _KNOWN.fullmatch(name) is not None

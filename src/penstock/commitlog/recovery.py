@@ -356,8 +356,13 @@ class Recovery:
         point = self._out.checkpoint
         if point is None or first_base > point.log_start:
             return
-        below = {base for name in names if (base := files.owner_of(name)) is not None and base < first_base}
-        self._out.retired = tuple(files.segment_path(self._directory, base) for base in sorted(below))
+        below: dict[int, None] = {}
+        for name in names:  # sorted, so that those of the lowest offsets come first
+            if (base := files.owner_of(name)) is not None:
+                if base >= first_base:
+                    break
+                below[base] = None
+        self._out.retired = tuple(files.segment_path(self._directory, base) for base in below)
 
     def _keep_as_it_is(self, kept: list[_Found], flushed_end: int) -> None:
         for one in kept:

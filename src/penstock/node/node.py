@@ -45,9 +45,8 @@ from penstock.messages import (
     StatusRequest,
     api_versions,
 )
-from penstock.metadata.commands import StartBroker
-from penstock.metadata.image import ClusterImage, Outcome, StreamState, apply
-from penstock.metadata.journal import Entry, Journal
+from penstock.metadata.fold import fold
+from penstock.metadata.journal import Journal
 from penstock.node.appends import Appends
 from penstock.node.catalog import Catalog
 from penstock.node.directory import Directory
@@ -115,7 +114,7 @@ class Node:
         if note is not None:
             self._outbox.notice(note)
         check_folders(self._vfs, journal.index)
-        image, deleted, last_start_us = _folded(entries)
+        image, deleted, last_start_us = fold((entry.index, entry.command) for entry in entries)
         self._catalog = Catalog(journal, image, self._outbox, led=lambda: self._streams.led())
         self._catalog.start(now.wall_us)
         self._streams = Streams(
@@ -130,7 +129,12 @@ class Node:
             closed=self._stream_closed,
         )
         self._report = Report(
-            self._settings, self._catalog, self._streams, self._listening.gaps, started_us=now.wall_us
+            self._settings,
+            self._catalog,
+            self._streams,
+            self._listening.gaps,
+            self._budget.counters,
+            started_us=now.wall_us,
         )
         self._streams.start(deleted, now.wall_us)
         last_message_us = max((p.log.last_timestamp_us for p in self._streams.partitions.values()), default=0)
@@ -329,17 +333,3 @@ class Node:
         committed_end = partition.committed_end
         partition.append(caller, raw, self._now.wall_us, self._outbox.step)
         self._upkeep.moved(partition, committed_end)
-
-
-def _folded(entries: Iterable[Entry]) -> tuple[ClusterImage, list[StreamState], int]:
-    """What the journal adds up to: the image, the streams that were deleted, and when the broker last started."""
-    image = ClusterImage()
-    deleted = []
-    last_start_us = 0
-    for entry in entries:
-        image, outcome = apply(image, entry.index, entry.command)
-        if isinstance(outcome, Outcome) and outcome.deleted and outcome.stream is not None:
-            deleted.append(outcome.stream)
-        if isinstance(entry.command, StartBroker):
-            last_start_us = entry.command.started_us
-    return image, deleted, last_start_us

@@ -15,8 +15,9 @@ what was checked against the end of the log, and the order of a publisher's mess
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from penstock.base import limits
 from penstock.base.config import Durability
@@ -46,6 +47,7 @@ _CODES = {
     OVER_BUDGET: ErrorCode.OVERLOADED,
 }
 _PARTITION = 0  # every stream has one
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -62,14 +64,21 @@ class _Pending:
 
 @dataclass(slots=True)
 class Budget:
-    """What all partitions of a broker have in flight together, and what one may have."""
+    """What all partitions of a broker have in flight together, what one may have, and what they have counted so far."""
 
     partition_bytes_max: int
     used_bytes: int = 0
+    counters: Counter[str] = field(default_factory=Counter)  # of deleted streams, too
 
 
 class Partition:
-    """The leader's side of one partition."""
+    """The leader's side of one partition. An idle one is small: what it counts and what waits is made when needed."""
+
+    __slots__ = (
+        "_budget", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
+        "counters", "damage_told", "dropped", "fenced_told", "flushing", "in_flight_bytes", "leads", "log",
+        "refusal", "stream", "subscribed", "trouble", "vfs", "visit_us", "waits_for_sync", "when_idle",
+    )  # fmt: skip
 
     def __init__(self, stream: StreamState, log: Log, vfs: Vfs, budget: Budget) -> None:
         self.log = log
@@ -88,10 +97,10 @@ class Partition:
         self._recovered_end = log.log_end
         self.subscribed = False
         self.refusal = ""  # why NATS does not let the broker subscribe
-        self.counters: Counter[str] = Counter()
-        self.dropped: Counter[str] = Counter()
+        self.counters = budget.counters
+        self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
         self._budget = budget
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_Pending] | None = None
         self.reconfigure(stream)
 
     def reconfigure(self, stream: StreamState) -> None:
@@ -109,7 +118,7 @@ class Partition:
         else:
             admission = admit(group, self._rules, log_end=self.log.log_end)
         if admission.dropped:
-            self.dropped.update(admission.dropped)
+            self._count_dropped(admission.dropped)
         if admission.errors:
             step.publish += admission.errors
         rows = admission.rows
@@ -120,11 +129,15 @@ class Partition:
             if refusal is None:
                 refusal = self._append_messages(rows, start, end, now_us, step)
             if refusal is not None:
-                self.dropped[STORE_FAILED] += end - start
+                self._count_dropped({STORE_FAILED: end - start})
                 for row in range(start, end):
                     self._refuse(rows.reply(row) or rows.early(row), refusal, step)
             start = end
         self.advance(step)
+
+    def _count_dropped(self, dropped: Mapping[str, int]) -> None:
+        self.dropped = Counter(self.dropped) + Counter(dropped)
+        self.counters["dropped"] += sum(dropped.values())
 
     def _refuse(self, reply: bytes | None, error: acks.AckError, step: Step) -> None:
         if reply:
@@ -194,6 +207,8 @@ class Partition:
             raise
 
     def _await_commit(self, pending: _Pending) -> None:
+        if self._pending is None:
+            self._pending = deque()
         self._pending.append(pending)
         self.in_flight_bytes += pending.size_bytes
         self._budget.used_bytes += pending.size_bytes
@@ -211,6 +226,8 @@ class Partition:
         while self._pending and self._pending[0].end_offset <= end:
             self.committed_bytes += self._pending[0].size_bytes
             self._answer(self._pending.popleft(), flushed_end, step)
+        if not self._pending:
+            self._pending = None
         return True
 
     def _answer(self, pending: _Pending, flushed_end: int, step: Step) -> None:

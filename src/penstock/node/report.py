@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.base import limits
-from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, TimestampUs
 from penstock.batch.schema import FORMAT_VERSION
 from penstock.commitlog import LogState
 from penstock.messages import (
@@ -56,11 +57,21 @@ class Settings:
 class Report:
     """Puts the answers together."""
 
-    def __init__(self, settings: Settings, catalog: Catalog, streams: Streams, gaps: Gaps, *, started_us: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        streams: Streams,
+        gaps: Gaps,
+        counters: Mapping[str, int],
+        *,
+        started_us: int,
+    ) -> None:
         self._settings = settings
         self._catalog = catalog
         self._streams = streams
         self._gaps = gaps
+        self._counters = counters
         self._started_us = started_us
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
@@ -142,13 +153,8 @@ class Report:
 
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:
         """The broker as the node knows it; the driver adds its connections and its link to NATS."""
-        counters: Counter[str] = Counter()
         by_state: Counter[str] = Counter()
         for stream_id in self._catalog.image.streams:
-            partition = self._streams.partitions.get(StreamId(stream_id))
-            if partition is not None:
-                counters += partition.counters
-                counters["dropped"] += sum(partition.dropped.values())
             by_state[self._health(stream_id)[0]] += 1
         return StatusResponse(
             broker_id=self._settings.broker_id,
@@ -164,5 +170,5 @@ class Report:
             partitions_by_state=dict(by_state),
             in_flight_bytes=in_flight_bytes,
             in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,
-            counters=dict(counters),
+            counters=dict(self._counters),
         )

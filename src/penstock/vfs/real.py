@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
 
 from penstock.vfs import Buffer
 
+_NAME = r"(?!\.{1,2}(?:/|\Z))[^/\0]+"
+_PLAIN = re.compile(f"{_NAME}(?:/{_NAME})*/*", re.DOTALL)
 _BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS
 _FILE_MODE = 0o640
 _FOLDER_MODE = 0o750
@@ -203,10 +206,9 @@ class RealVfs:
     def _full(self, path: str) -> str:
         if not path:
             return self._root
-        parts = path.rstrip("/").split("/")
-        if "\0" in path or any(part in {"", ".", ".."} for part in parts):
+        if _PLAIN.fullmatch(path) is None:
             raise OSError(errno.EINVAL, "a path must stay within its root, in plain names", path)
-        return os.path.join(self._root, *parts)
+        return os.path.join(self._root, path.rstrip("/"))
 
     def _make_root(self) -> None:
         made = []

@@ -1,0 +1,55 @@
+"""What a journal adds up to: `apply`, command by command, with all starts of the broker taken together.
+
+Theory: a start raises the leader epoch of every stream, so a journal of a thousand starts and ten thousand streams
+would make ten million states, nearly all of them for nothing. No other command looks at an epoch: so the starts are
+counted, and each stream is raised once, by those that came after it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from penstock.base.errors import RemoteError
+from penstock.base.ids import LeaderEpoch, StreamId
+from penstock.metadata.commands import Command, CreateStream, StartBroker
+from penstock.metadata.image import ClusterImage, StreamState, apply
+from penstock.metadata.persistent import PersistentMap
+
+
+class Folded(NamedTuple):
+    """The image; the streams that were deleted (their leader epoch means nothing); when the broker last started."""
+
+    image: ClusterImage
+    deleted: tuple[StreamState, ...]
+    last_start_us: int
+
+
+def fold(commands: Iterable[tuple[int, Command]]) -> Folded:
+    """What these commands, with their indexes, add up to."""
+    image = ClusterImage()
+    deleted: list[StreamState] = []
+    starts = last_start_us = 0
+    starts_before: dict[StreamId, int] = {}
+    for index, command in commands:
+        if isinstance(command, StartBroker):
+            starts += 1
+            last_start_us = command.started_us
+            image = replace(image, index=index)
+            continue
+        image, outcome = apply(image, index, command)
+        if isinstance(outcome, RemoteError) or outcome.stream is None or not outcome.changed:
+            continue
+        if isinstance(command, CreateStream):
+            starts_before[outcome.stream.stream_id] = starts
+        elif outcome.deleted:
+            deleted.append(outcome.stream)
+    raised = {
+        stream_id: _raised(state, starts - starts_before[stream_id]) for stream_id, state in image.streams.items()
+    }
+    return Folded(replace(image, streams=PersistentMap(raised)), tuple(deleted), last_start_us)
+
+
+def _raised(state: StreamState, by: int) -> StreamState:
+    return StreamState(state.stream_id, state.config, state.created_us, LeaderEpoch(state.leader_epoch + by))
