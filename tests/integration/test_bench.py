@@ -18,7 +18,7 @@ from penstock.bench.generator import Load, Published
 from penstock.bench.processes import children_of
 from penstock.bench.report import Comparison, Report, read_json
 from penstock.bench.rounds import Measurement, publish_measure, untrue
-from penstock.bench.systems import Log, PenstockLog
+from penstock.bench.systems import VARIANTS, Log, PenstockLog
 from penstock.bench.throughput import publishing, reading, started
 
 TIMEOUT_S = 60.0
@@ -69,22 +69,22 @@ class Tampering(Log):
 
 
 def test_what_was_not_sent_voids_the_round(tmp_path: Path) -> None:
-    with started(("penstock",), tmp_path) as systems, systems["penstock"].log() as log:
+    with VARIANTS["penstock"].start(tmp_path) as system, system.log() as log:
         assert isinstance(log, PenstockLog)
         tampered = Tampering(log)
         assert untrue(tampered, tampered.publish(LOAD), ordered=True) == "600 messages were acked, 601 came back"
 
 
 def test_refusals_are_no_acks(tmp_path: Path) -> None:
-    with started(("penstock",), tmp_path) as systems:
-        systems["penstock"].config = {"max_message_bytes": 50}  # type: ignore[attr-defined]
-        void = publish_measure("penstock", systems["penstock"], LOAD)(0).void
+    with VARIANTS["penstock"].start(tmp_path) as system:
+        system.config = {"max_message_bytes": 50}  # type: ignore[attr-defined]
+        void = publish_measure("penstock", system, LOAD)(0).void
     assert void is not None
     assert void.startswith("600 answers were no acks; the first: ")
 
 
 def test_time_limits_what_is_sent_and_all_of_it_is_acked(tmp_path: Path) -> None:
-    with started(("echo-raw",), tmp_path) as systems, systems["echo-raw"].log() as log:
+    with VARIANTS["echo-raw"].start(tmp_path) as system, system.log() as log:
         published = log.publish(Load(messages=1_000_000, window=1, seconds_max=0.2))
         assert 0 < published.acks == published.sent.messages < 1_000_000
         assert published.errors == 0
@@ -112,7 +112,9 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
         "5s",
     )
     finished = subprocess.run(
-        command("throughput", *arguments, "--json", str(file), "--dir", str(tmp_path / "logs")),
+        command(
+            "throughput", *arguments, "--json", str(file), "--html", f"{file}.html", "--dir", str(tmp_path / "logs")
+        ),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -125,6 +127,8 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
         assert comparison.title in finished.stdout
         valid(comparison)
     assert "--window 20" in report.command
+    assert {one.name for one in report.limits} >= {"sendfile", "fdatasync"}
+    assert "acked publish, 64 B" in Path(f"{file}.html").read_text()
     assert list((tmp_path / "logs").iterdir()) == []
 
 

@@ -362,7 +362,7 @@ def run(plan: Plan, folder: Path, said: Said, done: Callable[[Comparison], None]
         for load in plan.loads:
             found.append(publishing(systems, load, plan.rounds, said, plan.peers))
             done(found[-1])
-        for load in plan.reads:
+        for load in plan.reads if readers_of(plan.variants) else ():
             found.append(reading(systems, load, plan.rounds, said))
             done(found[-1])
     return found

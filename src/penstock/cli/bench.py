@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.base import limits
-from penstock.base.units import parse_bytes, parse_duration_us
-from penstock.cli import bench_output, bench_peers, output
+from penstock.cli import bench_peers
+from penstock.cli.bench_options import (
+    LOAD_PANEL,
+    AgainstAny,
+    Dir,
+    HtmlFile,
+    JsonFile,
+    Only,
+    Rounds,
+    Short,
+    seconds_of,
+    sizes,
+)
 from penstock.cli.bench_peers import KafkaAddress, LiftbridgeAddress, LiftbridgeNats
+from penstock.cli.bench_run import Place, running
 from penstock.cli.failure import clearly
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, examples
-
-if TYPE_CHECKING:
-    from penstock.bench.report import Comparison
-    from penstock.bench.rounds import Measurement
-
-_PRODUCTS = ("jetstream",)  # those that we start
-_ROUNDS_DEFAULT = 5
-_ROUNDS_MAX = 1_000
 
 app = typer.Typer(
     cls=Group,
@@ -39,132 +41,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-
-
-def _products(partly: str) -> list[str]:
-    return [name for name in _PRODUCTS if name.startswith(partly)]
-
-
-def _all_products(partly: str) -> list[str]:
-    return [name for name in (*_PRODUCTS, *bench_peers.PRODUCTS) if name.startswith(partly)]
-
-
-def _check_any_product(names: list[str] | None) -> list[str]:
-    known = _all_products("")
-    unknown = [name for name in names or () if name not in known]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
-    return names or []
-
-
-def _check_product(names: list[str] | None) -> list[str]:
-    unknown = [name for name in names or () if name not in _PRODUCTS]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(_PRODUCTS)}")
-    return names or []
-
-
-def _systems(partly: str) -> list[str]:
-    from penstock.bench import peers
-    from penstock.bench.systems import VARIANTS
-
-    return [name for name in (*VARIANTS, *peers.KNOWN) if name.startswith(partly)]
-
-
-def _check_systems(names: list[str] | None) -> list[str]:
-    known = _systems("") if names else []
-    unknown = [name for name in names or () if name not in known]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
-    return names or []
-
-
-def _sizes(texts: list[str] | None) -> tuple[int, ...]:
-    try:
-        sizes = tuple(parse_bytes(text) for text in texts or ())
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    for size in sizes:
-        if not 1 <= size <= limits.BENCH_MESSAGE_BYTES_MAX:
-            raise typer.BadParameter(
-                f"a message of {size:,} bytes; from 1 to {limits.BENCH_MESSAGE_BYTES_MAX:,} can be sent"
-            )
-    return sizes
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = parse_duration_us(text) / 1e6
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    if not 0 < seconds <= limits.BENCH_SECONDS_MAX:
-        raise typer.BadParameter(f"more than nothing, and at most {limits.BENCH_SECONDS_MAX:g}s")
-    return seconds
-
-
-_LOAD_PANEL = "Load"
-_RUN_PANEL = "Run"
-
-Against = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--against",
-        metavar="PRODUCT",
-        help=f"Measure it in turn with Penstock; may be repeated. One of: {', '.join(_PRODUCTS)}.",
-        autocompletion=_products,
-        callback=_check_product,
-        show_default=False,
-    ),
-]
-AgainstAny = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--against",
-        metavar="PRODUCT",
-        help=f"Measure it in turn with Penstock; may be repeated. One of: {', '.join(_all_products(''))}.",
-        autocompletion=_all_products,
-        callback=_check_any_product,
-        show_default=False,
-    ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--only",
-        metavar="SYSTEM",
-        help="Measure only this system, such as penstock-os or jetstream; may be repeated.",
-        autocompletion=_systems,
-        callback=_check_systems,
-        rich_help_panel=_RUN_PANEL,
-        show_default=False,
-    ),
-]
-Rounds = Annotated[
-    int | None,
-    typer.Option(
-        "--rounds",
-        metavar="N",
-        min=1,
-        max=_ROUNDS_MAX,
-        help=f"How often each system has its turn.  Default: {_ROUNDS_DEFAULT}; fewer say nothing of the spread.",
-        rich_help_panel=_RUN_PANEL,
-        show_default=False,
-    ),
-]
-JsonFile = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", dir_okay=False, help="Write all results and the facts of the machine."),
-]
-Dir = Annotated[
-    Path | None,
-    typer.Option(
-        "--dir",
-        metavar="DIR",
-        file_okay=False,
-        help="Where logs are written meanwhile.  Default: the folder for temporary files, if it is on a disk.",
-        rich_help_panel=_RUN_PANEL,
-    ),
-]
 
 
 @app.command(
@@ -191,7 +67,7 @@ def throughput(
             "--size",
             metavar="SIZE",
             help="Bytes of a message, of random content; may be repeated.  Default: 256, 1024, 5120.",
-            rich_help_panel=_LOAD_PANEL,
+            rich_help_panel=LOAD_PANEL,
         ),
     ] = None,
     window: Annotated[
@@ -201,7 +77,7 @@ def throughput(
             metavar="N",
             min=1,
             help="Unacked messages of all publishers together; may be repeated.  Default: 1, 100, 4000.",
-            rich_help_panel=_LOAD_PANEL,
+            rich_help_panel=LOAD_PANEL,
             show_default=False,
         ),
     ] = None,
@@ -213,7 +89,7 @@ def throughput(
             min=1,
             max=limits.BENCH_PUBLISHERS_MAX,
             help="Connections that publish; may be repeated.  Default: 1, 4, 16.",
-            rich_help_panel=_LOAD_PANEL,
+            rich_help_panel=LOAD_PANEL,
             show_default=False,
         ),
     ] = None,
@@ -225,7 +101,7 @@ def throughput(
             min=1,
             max=limits.BENCH_MESSAGES_MAX,
             help="Messages of one round.  Default: 100,000.",
-            rich_help_panel=_LOAD_PANEL,
+            rich_help_panel=LOAD_PANEL,
             show_default=False,
         ),
     ] = None,
@@ -235,7 +111,7 @@ def throughput(
             "--seconds",
             metavar="DURATION",
             help="A round sends no further message after that.  Default: 10s.",
-            rich_help_panel=_LOAD_PANEL,
+            rich_help_panel=LOAD_PANEL,
             show_default=False,
         ),
     ] = None,
@@ -245,7 +121,7 @@ def throughput(
             "--all",
             metavar="",
             help="Every combination of sizes, windows and publishers, not one thing at a time.",
-            rich_help_panel=_LOAD_PANEL,
+            rich_help_panel=LOAD_PANEL,
         ),
     ] = False,
     reach: Annotated[
@@ -254,18 +130,14 @@ def throughput(
             "--reach", metavar="", help="Measure what Penstock promises, beside JetStream, and say what it got."
         ),
     ] = False,
-    short: Annotated[
-        bool,
-        typer.Option(
-            "--short", metavar="", help="A few minutes: smaller rounds of one size.", rich_help_panel=_RUN_PANEL
-        ),
-    ] = False,
+    short: Short = False,
     kafka_address: KafkaAddress = None,
     liftbridge_address: LiftbridgeAddress = None,
     liftbridge_nats: LiftbridgeNats = None,
     only: Only = None,
     rounds: Rounds = None,
     json_file: JsonFile = None,
+    html_file: HtmlFile = None,
     folder: Dir = None,
     debug: Debug = False,
 ) -> None:
@@ -279,12 +151,9 @@ def throughput(
     Without lists of your own, sizes, windows and publishers vary one at a time around 256 bytes, a window of 4,000 and
     one publisher. Lists that you give are combined.
     """
+    from penstock.bench import limits as machine_limits
     from penstock.bench import reach as goals
     from penstock.bench import throughput as measured
-    from penstock.bench.machine import machine
-    from penstock.bench.place import place
-    from penstock.bench.report import Report, now, write_json
-    from penstock.cli.interrupts import Interrupts
 
     if reach and (size or window or publishers or every):
         raise typer.BadParameter("--reach has loads of its own: leave out --size, --window, --publishers and --all")
@@ -292,38 +161,19 @@ def throughput(
         against=tuple(against or ()),
         only=tuple(only or ()),
         addresses=bench_peers.addresses(kafka_address, liftbridge_address, liftbridge_nats),
-        axes=measured.Axes(_sizes(size), tuple(window or ()), tuple(publishers or ())),
+        axes=measured.Axes(sizes(size), tuple(window or ()), tuple(publishers or ())),
         messages=messages,
-        seconds_max=None if seconds is None else _seconds(seconds),
+        seconds_max=None if seconds is None else seconds_of(seconds),
         rounds=rounds,
         every=every,
         short=short,
         reach=reach,
     )
     plan = measured.planned(wish)
-    Interrupts()
-    console = output.console()
-    started, started_s = now(), time.monotonic()
-    with place(folder, bytes_needed=plan.bytes_needed) as inside, bench_output.steps(plan.measurements) as step:
-        facts = machine(inside)
-        bench_output.show_machine(console, facts)
-
-        def said(one: Measurement) -> None:
-            step(one.system)
-
-        def done(one: Comparison) -> None:
-            bench_output.show_comparison(console, one)
-
-        comparisons = measured.run(plan, inside, said, done)
-    report = Report(
-        kind="throughput",
-        command=bench_output.command_line(),
-        started=started,
-        seconds=round(time.monotonic() - started_s, 1),
-        machine=facts,
-        comparisons=comparisons,
-        reach=goals.reached(comparisons) if reach else [],
-    )
-    bench_output.show_end(console, report)
-    if json_file is not None:
-        write_json(report, json_file)
+    total = plan.measurements + machine_limits.count(plan.rounds)
+    place = Place(folder, plan.bytes_needed)
+    with running("throughput", place, total=total, json_file=json_file, html_file=html_file) as run:
+        run.found["comparisons"] = comparisons = measured.run(plan, run.folder, run.said, run.show)
+        run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.rounds, said=run.step)
+        if reach:
+            run.found["reach"] = goals.reached(comparisons)

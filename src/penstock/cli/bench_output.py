@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.bench.machine import Machine
-    from penstock.bench.report import Comparison, Reach, Report, Summary
+    from penstock.bench.report import Comparison, Limit, Reach, Report, Summary
     from penstock.bench.rounds import Ratio
 
 
@@ -111,6 +111,15 @@ def ratio_text(ratio: Ratio) -> str:
     return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}, {output.counted(ratio.rounds, 'round')})"
 
 
+def show_limits(console: Console, found: list[Limit]) -> None:
+    """What no product can pass."""
+    table = output.table("limit of this machine", "median", "spread", "unit", right=("median", "spread"))
+    for one in found:
+        table.add_row(output.cell(one.title), f"{one.median:,.0f}", f"{one.low:,.0f} to {one.high:,.0f}", one.unit)
+    console.print()
+    console.print(table)
+
+
 def show_reach(console: Console, lines: list[Reach]) -> None:
     """The goals, and what was got."""
     table = output.table("what", "reach", "stretch", "got", "", right=("reach", "stretch"))
@@ -125,7 +134,9 @@ def show_reach(console: Console, lines: list[Reach]) -> None:
 
 
 def show_end(console: Console, report: Report) -> None:
-    """What was reached, if that was asked for, and what a reader must know."""
+    """The machine's limits and what was reached, where they were measured, and what a reader must know."""
+    if report.limits:
+        show_limits(console, report.limits)
     if report.reach:
         show_reach(console, report.reach)
     console.print()

@@ -1,0 +1,151 @@
+"""What the commands of `penstock bench` have in common: whom to measure, how often, where, and what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.base import limits
+from penstock.base.units import parse_bytes, parse_duration_us
+from penstock.cli import bench_peers
+
+PRODUCTS = ("jetstream",)  # those that we start
+LOAD_PANEL = "Load"
+RUN_PANEL = "Run"
+_ROUNDS_DEFAULT = 5
+_ROUNDS_MAX = 1_000
+
+
+def _products(partly: str) -> list[str]:
+    return [name for name in PRODUCTS if name.startswith(partly)]
+
+
+def _all_products(partly: str) -> list[str]:
+    return [name for name in (*PRODUCTS, *bench_peers.PRODUCTS) if name.startswith(partly)]
+
+
+def _check_any_product(names: list[str] | None) -> list[str]:
+    known = _all_products("")
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
+    return names or []
+
+
+def _check_product(names: list[str] | None) -> list[str]:
+    unknown = [name for name in names or () if name not in PRODUCTS]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PRODUCTS)}")
+    return names or []
+
+
+def _systems(partly: str) -> list[str]:
+    from penstock.bench import peers
+    from penstock.bench.systems import VARIANTS
+
+    return [name for name in (*VARIANTS, *peers.KNOWN) if name.startswith(partly)]
+
+
+def _check_systems(names: list[str] | None) -> list[str]:
+    known = _systems("") if names else []
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(known)}")
+    return names or []
+
+
+def sizes(texts: list[str] | None) -> tuple[int, ...]:
+    """Bytes of messages, as people write them."""
+    try:
+        found = tuple(parse_bytes(text) for text in texts or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    for size in found:
+        if not 1 <= size <= limits.BENCH_MESSAGE_BYTES_MAX:
+            raise typer.BadParameter(
+                f"a message of {size:,} bytes; from 1 to {limits.BENCH_MESSAGE_BYTES_MAX:,} can be sent"
+            )
+    return found
+
+
+def seconds_of(text: str) -> float:
+    """How long a round sends at most."""
+    try:
+        seconds = parse_duration_us(text) / 1e6
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not 0 < seconds <= limits.BENCH_SECONDS_MAX:
+        raise typer.BadParameter(f"more than nothing, and at most {limits.BENCH_SECONDS_MAX:g}s")
+    return seconds
+
+
+Against = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--against",
+        metavar="PRODUCT",
+        help=f"Measure it in turn with Penstock; may be repeated. One of: {', '.join(PRODUCTS)}.",
+        autocompletion=_products,
+        callback=_check_product,
+        show_default=False,
+    ),
+]
+AgainstAny = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--against",
+        metavar="PRODUCT",
+        help=f"Measure it in turn with Penstock; may be repeated. One of: {', '.join(_all_products(''))}.",
+        autocompletion=_all_products,
+        callback=_check_any_product,
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="SYSTEM",
+        help="Measure only this system, such as penstock-os or jetstream; may be repeated.",
+        autocompletion=_systems,
+        callback=_check_systems,
+        rich_help_panel=RUN_PANEL,
+        show_default=False,
+    ),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds",
+        metavar="N",
+        min=1,
+        max=_ROUNDS_MAX,
+        help=f"How often each system has its turn.  Default: {_ROUNDS_DEFAULT}; fewer say nothing of the spread.",
+        rich_help_panel=RUN_PANEL,
+        show_default=False,
+    ),
+]
+Short = Annotated[
+    bool,
+    typer.Option("--short", metavar="", help="A few minutes: fewer and smaller rounds.", rich_help_panel=RUN_PANEL),
+]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", dir_okay=False, help="Write all results and the facts of the machine."),
+]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", dir_okay=False, help="Write a report with plots, for any browser."),
+]
+Dir = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        file_okay=False,
+        help="Where logs are written meanwhile.  Default: the folder for temporary files, if it is on a disk.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
