@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -58,6 +59,7 @@ WRITTEN_TWICE = (
 ROOT = Path(__file__).resolve().parent
 HOT = ROOT / "src" / "penstock" / "hot"
 NOTE = "compiled.json"
+CIMPORT = re.compile(r"^from penstock\.hot(?:\.(\w+))? cimport (.*)$", re.MULTILINE)
 
 DIRECTIVES = {
     "language_level": 3,
@@ -71,12 +73,26 @@ class NotCompiledError(Exception):
 
 
 def source_digest(module: str) -> str:
-    """What decides how `module` is compiled: its source, every declaration that it may include, and this file."""
-    deciding = [HOT / f"{module.rpartition('.')[2]}.py", *sorted(HOT.glob("*.pxd")), ROOT / "setup.py"]
-    digest = hashlib.sha256()
+    """What decides how `module` is compiled: its source, the declarations that it includes, this file, this Python."""
+    name = module.rpartition(".")[2]
+    deciding = [HOT / f"{name}.py", *included(name), ROOT / "setup.py"]
+    digest = hashlib.sha256(sys.version.encode())
     for path in deciding:
         digest.update(b"%s %d\n" % (path.name.encode(), path.stat().st_size) + path.read_bytes())
     return digest.hexdigest()
+
+
+def included(name: str) -> list[Path]:
+    """The `.pxd` of a module, and those that it takes declarations from."""
+    found: dict[str, Path] = {}
+    waiting = [name]
+    while waiting:
+        path = HOT / f"{waiting.pop()}.pxd"
+        if path.stem not in found and path.exists():
+            found[path.stem] = path
+            for one, many in CIMPORT.findall(path.read_text()):
+                waiting += [one] if one else [part.strip() for part in many.split(",")]
+    return [found[stem] for stem in sorted(found)]
 
 
 def file_digest(path: Path) -> str:

@@ -140,3 +140,17 @@ def test_a_wheel_holds_the_hot_path(project: Path, tmp_path_factory: pytest.Temp
     extensions = [name for name in files if name.endswith(".so")]
     assert len(extensions) == (2 if mode == "compiled" else 0)
     assert wheel.name.endswith("-none-any.whl") == (mode == "plain")
+
+
+def test_a_module_depends_on_every_declaration_that_it_takes_in() -> None:
+    stems = [path.stem for path in hot_modes.load_setup().included("verdicts")]
+    assert {"verdicts", "headers", "memory"} <= set(stems)  # memory only through the others
+    assert "envelope" not in stems
+
+
+def test_every_declaration_is_taken_in_the_way_that_is_found() -> None:
+    (folder,) = hot.__path__
+    for path in Path(folder).glob("*.p[xy]*"):
+        for line in path.read_text().splitlines():
+            if "cimport" in line and "penstock" in line and not line.lstrip().startswith(("#", '"')):
+                assert hot_modes.load_setup().CIMPORT.match(line), f"{path.name}: {line}"
