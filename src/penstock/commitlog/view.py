@@ -28,7 +28,8 @@ from penstock.commitlog.segment import Damage, Segment
 from penstock.vfs import File, Vfs
 
 _T = TypeVar("_T")
-_EXTENTS_AT_ONCE = 256
+_EXTENTS_AT_ONCE = 256  # at most: whoever wants one message asks for one, whoever reads on for ever more
+_EXTENTS_GROWTH = 16
 _base_offset = attrgetter("base_offset")
 _last_timestamp_us = attrgetter("last_timestamp_us")
 
@@ -93,12 +94,17 @@ class LogView:
 
     def offset_at(self, timestamp_us: int, *, end: int) -> int:
         """Offset of the first message at or after `timestamp_us`, or `end` if there is none before it."""
+        return self.first_at(timestamp_us, end=end)[0]
+
+    def first_at(self, timestamp_us: int, *, end: int) -> tuple[int, int | None]:
+        """The same, and its timestamp if its batch had to be read to find it."""
         number = bisect_left(self._segments, timestamp_us, key=_last_timestamp_us)
         if number == len(self._segments):
-            return end
+            return end, None
         segment = self._segments[number]
-        found = self._with_entries(segment, lambda entries: self._first_at(segment, entries, timestamp_us))
-        return min(max(found, self.log_start), end)
+        offset, found_us = self._with_entries(segment, lambda entries: self._first_in(segment, entries, timestamp_us))
+        clamped = min(max(offset, self.log_start), end)
+        return clamped, found_us if clamped == offset != end else None
 
     def start_keeping(self, bytes_max: int) -> int:
         """The smallest base offset of a batch from which on the log has at most `bytes_max` bytes.
@@ -145,11 +151,15 @@ class LogView:
         self, segment: Segment, start: int, end: int, *, reverse: bool
     ) -> Iterator[tuple[BatchHeader, bytes]]:
         at = end if reverse else start
+        wanted = 1
         while (at > start) if reverse else (at < end):
             extents = self._with_entries(
                 segment,
-                lambda entries: _extents_before(entries, start, at) if reverse else _extents_from(entries, at, end),  # noqa: B023
+                lambda entries: (
+                    _extents_before(entries, start, at, wanted) if reverse else _extents_from(entries, at, end, wanted)  # noqa: B023
+                ),
             )
+            wanted = min(wanted * _EXTENTS_GROWTH, _EXTENTS_AT_ONCE)
             # An offset that no extent holds is lost: entries cover the log without gaps where it is sound.
             if not extents:
                 raise self._corrupt(segment, at - 1 if reverse else at)
@@ -203,19 +213,21 @@ class LogView:
             segment.path, first.position, last.end_position - first.position, first.base_offset, last.end_offset
         )
 
-    def _first_at(self, segment: Segment, entries: Entries, timestamp_us: int) -> int:
+    def _first_in(self, segment: Segment, entries: Entries, timestamp_us: int) -> tuple[int, int | None]:
         number = index.first_not_before(entries, timestamp_us)
         if number == entries.count:
-            return segment.end_offset
+            return segment.end_offset, None
         extent = entries.extent(number)
         if extent.min_timestamp_us >= timestamp_us:
-            return extent.base_offset
+            return extent.base_offset, None
         file = self._open(segment)
         try:
             _, data = self._read(segment, file, extent)
         finally:
             file.close()
-        return codec.offsets(data)[bisect_left(codec.timestamps(data), timestamp_us)]
+        timestamps = codec.timestamps(data)
+        row = bisect_left(timestamps, timestamp_us)
+        return codec.offsets(data)[row], timestamps[row]
 
     def _number_of(self, offset: int) -> int:
         return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
@@ -343,15 +355,15 @@ def _extent_of(entries: Entries, offset: int) -> Extent | None:
     return entries.extent(number) if number >= 0 else None
 
 
-def _extents_from(entries: Entries, start: int, end: int) -> list[Extent]:
+def _extents_from(entries: Entries, start: int, end: int, wanted: int) -> list[Extent]:
     first = max(0, entries.last_at_or_below(start))
-    found = [entries.extent(number) for number in range(first, min(first + _EXTENTS_AT_ONCE, entries.count))]
+    found = [entries.extent(number) for number in range(first, min(first + wanted, entries.count))]
     return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
 
 
-def _extents_before(entries: Entries, start: int, end: int) -> list[Extent]:
+def _extents_before(entries: Entries, start: int, end: int, wanted: int) -> list[Extent]:
     last = entries.last_at_or_below(end - 1)
-    found = [entries.extent(number) for number in range(last, max(last - _EXTENTS_AT_ONCE, -1), -1)]
+    found = [entries.extent(number) for number in range(last, max(last - wanted, -1), -1)]
     return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
 
 

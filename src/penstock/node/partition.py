@@ -103,6 +103,11 @@ class Partition:
         self._pending: deque[_Pending] | None = None
         self.reconfigure(stream)
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether messages are stored now."""
+        return not self.cannot_lead and self.log.state is LogState.WRITABLE
+
     def reconfigure(self, stream: StreamState) -> None:
         """Take over an altered config."""
         self.stream = stream

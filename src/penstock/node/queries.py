@@ -143,7 +143,9 @@ class FindOffset(Query):
     def run(self) -> None:
         """Look it up; RemoteError corrupt_range where the log is damaged there."""
         if self._wanted_us is not None:
-            self.offset = self._view.offset_at(self._wanted_us, end=self._committed_end)
+            self.offset, self.timestamp_us = self._view.first_at(self._wanted_us, end=self._committed_end)
+            if self.timestamp_us is not None:
+                return
         for _, data in self._batches(self.offset, self._committed_end):
             offsets = codec.offsets(data)
             row = bisect_left(offsets, self.offset)

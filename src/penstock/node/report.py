@@ -154,8 +154,12 @@ class Report:
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:
         """The broker as the node knows it; the driver adds its connections and its link to NATS."""
         by_state: Counter[str] = Counter()
+        partitions = self._streams.partitions
         for stream_id in self._catalog.image.streams:
-            by_state[self._health(stream_id)[0]] += 1
+            # All streams at once: what nearly all of them are is seen at a glance.
+            partition = partitions.get(stream_id)
+            is_online = partition is not None and partition.subscribed and partition.is_writable
+            by_state[PartitionState.ONLINE if is_online else self._health(stream_id)[0]] += 1
         return StatusResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,
