@@ -62,6 +62,7 @@ def _plain_modules() -> dict[str, ModuleType]:
     try:
         for name in own:
             del sys.modules[name]
+            vars(hot).pop(name.removeprefix("penstock.hot."), None)  # where `from penstock.hot import …` looks first
         sys.path_importer_cache[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
         found = {name: running(name) for name in every}
     finally:

@@ -65,7 +65,7 @@ def encode(
     assert 0 < end - start <= limits.BATCH_ROWS_MAX, (start, end)
     message, fields = _ENCODER.encode(group, start, end, base_offset, timestamp_us, leader_epoch)
     assert len(message) <= limits.BATCH_BYTES_MAX, len(message)
-    return message, BatchHeader._make((*fields, *Producer()))
+    return message, BatchHeader._make(fields)
 
 
 def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:

@@ -5,6 +5,8 @@ from penstock.hot.group cimport Group
 
 cdef int64_t _COLUMN_BYTES_MAX
 cdef int64_t _OFFSET_MAX
+cdef int64_t _EPOCH_MAX
+cdef bytes _NO_RUN
 cdef Py_ssize_t _COLUMNS
 cdef Py_ssize_t _BUFFERS
 cdef Py_ssize_t _SIZE_DIGITS
@@ -37,7 +39,7 @@ cdef class Encoder:
         Py_ssize_t end,
         int64_t base_offset,
         int64_t timestamp_us,
-        uint32_t leader_epoch,
+        int64_t leader_epoch,
     )
 
     @cython.locals(

@@ -29,6 +29,8 @@ from penstock.hot.message import Layout
 
 _COLUMN_BYTES_MAX = 2**31 - 1  # value offsets are int32
 _OFFSET_MAX = 2**63 - 1
+_EPOCH_MAX = 2**32 - 1
+_NO_RUN = bytes(16)
 _PADDING = (b"", *[bytes(size) for size in range(1, 8)])
 
 _COLUMNS = 6
@@ -71,16 +73,18 @@ class Encoder:
 
     def encode(
         self, group: Group, start: int, end: int, base_offset: int, timestamp_us: int, leader_epoch: int
-    ) -> tuple[bytearray, tuple[int, ...]]:
-        """The rows [start, end) of `group` as one whole encapsulated message, and the numbers of its header.
+    ) -> tuple[bytearray, tuple[int | bytes, ...]]:
+        """The rows [start, end) of `group` as one whole encapsulated message, and the fields of its header.
 
-        Every row gets the same timestamp. The numbers: those of `BatchHeader` up to max_timestamp_us.
+        Every row gets the same timestamp; nobody is noted as the producer.
         """
         count = end - start
         if not 0 <= start < end <= group.count:
             raise IndexError(f"rows {start} to {end} of {group.count}")
         if not 0 <= base_offset <= _OFFSET_MAX - count:
             raise OverflowError(f"{count} rows from offset {base_offset} on")
+        if not 0 <= leader_epoch <= _EPOCH_MAX:
+            raise OverflowError(f"leader epoch {leader_epoch}")
         if cython.compiled:
             message = self._fill(group, start, end, base_offset, timestamp_us)
         else:
@@ -104,6 +108,7 @@ class Encoder:
         end_offset = base_offset + count
         return message, (
             version, 0, size, crc, count, leader_epoch, base_offset, end_offset, timestamp_us, timestamp_us,
+            0, 0, 0, _NO_RUN,
         )  # fmt: skip
 
     def _fill(self, group: Group, start: int, end: int, base_offset: int, timestamp_us: int) -> bytearray:

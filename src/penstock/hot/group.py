@@ -127,8 +127,10 @@ class Group:
     ) -> None:
         """Put a row behind the others. A part is in `data`, the key in `keys`; IndexError if one is not."""
         if not cython.compiled:  # where no slice leaves its bytes
-            self.numbers += (subject, subject_end, reply, reply_end, headers, headers_end)
-            self.numbers += (value, value_end, key, key_end, early, early_end)
+            self.numbers += (
+                subject, subject_end, reply, reply_end, headers, headers_end, value, value_end,
+                key, key_end, early, early_end,
+            )  # fmt: skip
             self.count += 1
             return
         size = len(self.data)

@@ -31,6 +31,7 @@ cpdef Py_ssize_t scan(object buffer, Py_ssize_t start, Py_ssize_t end, Frames si
     last_sid=int64_t,
     group=Group,
     position=Py_ssize_t,
+    line_limit=Py_ssize_t,
     line_end=Py_ssize_t,
     has_headers=bint,
     subject=Py_ssize_t,
@@ -51,7 +52,6 @@ cdef Py_ssize_t _scan(bytes data, Frames sink) except -1
 
 @cython.locals(
     text="const unsigned char*",
-    has_headers=bint,
     sid=Py_ssize_t,
     second=Py_ssize_t,
     third=Py_ssize_t,
@@ -64,7 +64,7 @@ cdef Py_ssize_t _scan(bytes data, Frames sink) except -1
     number=int64_t,
 )
 cdef (Py_ssize_t, Py_ssize_t, Py_ssize_t, int64_t, int64_t, int64_t) _fields(
-    bytes data, Py_ssize_t position, Py_ssize_t subject, Py_ssize_t line_end
+    bytes data, Py_ssize_t position, Py_ssize_t subject, Py_ssize_t line_end, bint has_headers
 ) except *
 
 @cython.locals(rest=Py_ssize_t, taken=Py_ssize_t, end=Py_ssize_t)

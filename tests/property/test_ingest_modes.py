@@ -1,0 +1,227 @@
+"""Compiled and plain ingest do the same with whatever comes: the same rows, verdicts, bytes and acks, or error."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.base import limits
+from penstock.batch import codec
+from penstock.batch.schema import arrow_schema
+from tests import hot_modes
+from tests.batch_samples import Row, numbers_of, opened, rows_of, segment_of
+
+pytestmark = hot_modes.needs_compiled
+
+SUBJECTS = (
+    st.sampled_from([b"a", b"a.b", b"a..b", b".a", b"a.", b"*", b"a.*", b"a.>", b"a*", b">b", b"$SYS.x", b"_INBOX.y"])
+    | st.text(max_size=12).map(str.encode)
+    | st.text("aé\u2028\u00a0\x7f. →😀", max_size=12).map(str.encode)
+    | st.binary(min_size=1, max_size=12)
+)
+LINES = st.sampled_from(
+    [
+        b"Penstock-Key: k",
+        b"Penstock-Key:\t k \x0b",
+        b"Penstock-Key",
+        b"Penstock-Key-Base64: AP8=",
+        b"Penstock-Key-Base64: QQ==QQ==",
+        b"Penstock-Tombstone: 1",
+        b"Penstock-Ack: none",
+        b"Penstock-Ack: leader",
+        b"Penstock-Ack: all",
+        b"Penstock-Ack: ",
+        b"Nats-Expected-Stream: s",
+        b"Nats-Expected-Stream: other",
+        b"Nats-Expected-Last-Sequence: 007",
+        b"Nats-Expected-Last-Sequence: 8",
+        b"Nats-Msg-Id: x",
+        b"Nats-Service-Error: x",
+        b"Nats-Stream-Source: x",
+        b"Nats-Stream-Sources: x",
+        b"Nats-:",
+        b"nats-TTL: 1",
+        b"",
+    ]
+) | st.binary(max_size=16).map(lambda text: b"Penstock-Key-Base64:" + text)
+BLOCKS = (
+    st.none()
+    | st.binary(max_size=40)
+    | st.lists(LINES | st.binary(max_size=12), max_size=5).map(lambda lines: b"\r\n".join([b"NATS/1.0", *lines, b""]))
+)
+MESSAGES = st.lists(
+    st.tuples(SUBJECTS, st.none() | st.sampled_from([b"r", b"_INBOX.abc"]), BLOCKS, st.binary(max_size=30)), max_size=12
+)
+FRAMES = st.lists(
+    st.sampled_from([b"MSG", b"HMSG", b"PING", b" ", b"\r\n", b"\n", b"a.b", b"1", b"12", b"0", b"5", b"3", b"hello"])
+    | st.binary(max_size=6),
+    max_size=30,
+).map(b"".join)
+
+
+def in_both(run: Any) -> list[Any]:
+    """What `run` gives when it finds the modules compiled, and plain."""
+    return [run(hot_modes.running), run(hot_modes.plain)]
+
+
+def parts(group: Any) -> list[tuple[bytes | None, ...]]:
+    """All that a group holds."""
+    read = (group.subject, group.reply, group.headers, group.value, group.key, group.early)
+    return [tuple(part(row) for part in read) for row in range(len(group))]
+
+
+def group_in(mode: Any, messages: list[Any]) -> Any:
+    subjects, replies, headers, values = zip(*messages, strict=True) if messages else ((), (), (), ())
+    return mode("group").Group.of(subjects, values, headers=headers, replies=replies)
+
+
+def scanned(mode: Any, data: bytes, start: int, end: int, skip_bytes: int) -> tuple[Any, ...]:
+    frames = mode("scan").Frames(skip_bytes)
+    result = hot_modes.outcome(mode("scan").scan, data, start, end, frames)
+    groups = {sid: (parts(group), list(group.too_large)) for sid, group in frames.groups.items()}
+    return result, groups, frames.lines, frames.needed_bytes, frames.skip_bytes
+
+
+@st.composite
+def whole_frames(draw: st.DrawFn) -> bytes:
+    out = b""
+    for subject, reply, headers, value in draw(MESSAGES):
+        name = bytes(byte for byte in subject if byte not in b" \t\n") or b"x"
+        middle = b"" if reply is None else reply + b" "
+        sid = draw(st.integers(1, 3))
+        if headers is None:
+            out += b"MSG %b %d %b%d\r\n%b\r\n" % (name, sid, middle, len(value), value)
+        else:
+            total = len(headers) + len(value)
+            out += b"HMSG %b %d %b%d %d\r\n%b%b\r\n" % (name, sid, middle, len(headers), total, headers, value)
+    return out
+
+
+@given(whole_frames() | FRAMES, st.integers(0, 400), st.binary(max_size=3), st.integers(-2, 60), st.integers(0, 9))
+@settings(max_examples=400)
+def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) -> None:
+    at %= len(data) + 1
+    damaged = data[:at] + damage + data[at + len(damage) :]
+    skip_bytes = skip_bytes if skip_bytes >= 2 else 0
+    compiled, plain = in_both(lambda mode: scanned(mode, damaged, 0, len(damaged) - cut, skip_bytes))
+    assert compiled == plain
+
+
+@given(MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.sampled_from([0, 7, 8, 2**63 - 20]))
+@settings(max_examples=400)
+def test_verdicts(messages: list[Any], acks: bool, bytes_max: int, skips_reserved: bool, log_end: int) -> None:
+    def sort(mode: Any) -> tuple[Any, ...]:
+        found = mode("verdicts").sort(group_in(mode, messages), b"s", acks, bytes_max, skips_reserved, log_end)
+        refused = [(one.row, one.verdict, one.number, one.is_answered) for one in found.refused]
+        return parts(found.rows), refused, found.other_stream, found.reserved
+
+    compiled, plain = in_both(sort)
+    assert compiled == plain
+
+
+@given(BLOCKS.filter(lambda block: block is not None))
+@settings(max_examples=300)
+def test_headers(block: bytes) -> None:
+    def read(mode: Any) -> tuple[Any, ...]:
+        fields = mode("headers").Fields()
+        fields.read(block, 0, len(block))
+        names = ("ack", "encoded_key", "key", "sequence", "stream", "tombstone")
+        begins = [(name, getattr(fields, name)) for name in names]
+        return [(begin, getattr(fields, f"{name}_end")) for name, begin in begins if begin >= 0], fields.unsupported
+
+    compiled, plain = in_both(read)
+    assert compiled == plain
+    assert compiled[1] == bool(hot_modes.running("headers").unsupported(block))
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.binary(max_size=9), st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=20),
+        st.none() | st.binary(max_size=9), st.none() | st.sampled_from([b"r", b"_INBOX.x"]),
+    ),
+    min_size=1,
+    max_size=20,
+)  # fmt: skip
+
+
+@given(ROWS, st.data(), st.integers(-1, 2**63), st.integers(-(2**63), 2**63 - 1), st.integers(-1, 2**32))
+@settings(max_examples=300)
+def test_encode_and_acks(rows: list[Any], data: st.DataObject, base: int, time: int, epoch: int) -> None:
+    start, end = data.draw(st.tuples(st.integers(-1, len(rows) + 1), st.integers(-1, len(rows) + 1)))
+
+    def write(mode: Any) -> tuple[Any, ...]:
+        subjects, keys, values, headers, replies = zip(*rows, strict=True)
+        group = mode("group").Group.of(subjects, values, keys=keys, headers=headers, replies=replies)
+        encoder = mode("encode").Encoder(codec.LAYOUT)
+        waiting = hot_modes.outcome(mode("acks").waiting, group, start, end, False)
+        acks = hot_modes.outcome(mode("acks").pubacks, b"s", waiting[1], base, b"}") if waiting[0] == "value" else None
+        try:
+            message = encoder.encode(group, start, end, base, time, epoch)
+        except (IndexError, OverflowError):
+            message = "refused"
+        return message, waiting, acks if 0 <= base < 2**63 - 20 else None
+
+    compiled, plain = in_both(write)
+    assert compiled == plain
+
+
+@given(ROWS, st.integers(0, 2**63 - 100), st.integers(-(2**63), 2**63 - 1))
+def test_encode_is_what_arrow_makes_of_the_rows(rows: list[Any], base_offset: int, timestamp_us: int) -> None:
+    _, keys, values, headers, _ = zip(*rows, strict=True)
+    names = [b"s%d" % number for number in range(len(rows))]
+    for mode in (hot_modes.running, hot_modes.plain):
+        group = mode("group").Group.of(names, values, keys=keys, headers=headers)
+        message, fields = mode("encode").Encoder(codec.LAYOUT).encode(group, 0, len(rows), base_offset, timestamp_us, 1)
+        assert codec.verify(message) == fields
+        table = opened(segment_of(message))
+        model = [
+            pa.array(column, field.type)
+            for column, field in zip((names, keys, values, headers), list(arrow_schema())[2:], strict=True)
+        ]
+        assert rows_of(table) == list(map(Row, names, keys, values, headers))
+        assert [table.column(number + 2).null_count for number in range(4)] == [array.null_count for array in model]
+        assert numbers_of(table, "offset") == list(range(base_offset, base_offset + len(rows)))
+        assert numbers_of(table, "timestamp") == [timestamp_us] * len(rows)
+
+
+@given(ROWS, st.integers(0, 80), st.integers(1, 9))
+def test_batches_keep_to_their_bounds(rows: list[Any], bytes_max: int, rows_max: int) -> None:
+    subjects, keys, values, headers, _ = zip(*rows, strict=True)
+
+    def cut(mode: Any) -> list[int]:
+        group = mode("group").Group.of(subjects, values, keys=keys, headers=headers)
+        ends = [0]
+        while ends[-1] < len(group):
+            ends.append(group.batch_end(ends[-1], rows_max, bytes_max))
+        return ends
+
+    compiled, plain = in_both(cut)
+    assert compiled == plain
+    sizes = [sum(len(part or b"") for part in row[:4]) for row in rows]
+    for start, end in itertools.pairwise(compiled):
+        assert 0 < end - start <= rows_max
+        assert end - start == 1 or sum(sizes[start:end]) <= bytes_max
+        assert end == len(rows) or end - start == rows_max or sum(sizes[start : end + 1]) > bytes_max
+
+
+def test_what_lies_outside_of_the_bytes_is_refused() -> None:
+    group = hot_modes.running("group").Group(b"abc")
+    nowhere = [-1] * 10
+    for begin, end in ((0, 4), (2, 1), (-2, 1), (-1, 0), (4, 4), (2**31, 2**31)):
+        for place in range(6):
+            row = [0, 0, *nowhere]
+            row[2 * place : 2 * place + 2] = begin, end
+            try:
+                group.add(*row)
+            except IndexError:
+                continue
+            raise AssertionError((place, begin, end))
+    assert len(group) == 0
+    fields = hot_modes.running("headers").Fields()
+    for begin, end in ((0, 4), (2, 1), (-1, 2)):
+        assert hot_modes.outcome(fields.read, b"abc", begin, end)[1] == "IndexError"
+    assert limits.BATCH_ROWS_BYTES_MAX < 2**31
