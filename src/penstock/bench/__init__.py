@@ -26,6 +26,7 @@ what can be said. CPU seconds of every process are taken beside the clock: they 
 | `timed_socket` | a connection to NATS that waits for the clock too                         |
 | `latency_…`   | the sender and the receivers of a latency run, and what its rounds say     |
 | `limits`      | what the machine itself can do                                             |
+| `scale`       | many streams and long ones: idle cost, memory, start, look-ups             |
 | `report`      | results, facts of the machine: the JSON form                               |
 | `html`        | the same as a page, with `plots`, `svg` and `style`                        |
 """

@@ -80,10 +80,26 @@ class Reach(msgspec.Struct, frozen=True):
         return self.got.median <= self.reach if self.at_most else self.got.median >= self.reach
 
 
+class Figure(msgspec.Struct, frozen=True):
+    """A number of ours alone, of which less is better, and the goal for it (None: there is none)."""
+
+    name: str
+    what: str
+    unit: str
+    got: float
+    reach: float | None = None
+    stretch: float | None = None
+
+    @property
+    def is_reached(self) -> bool | None:
+        """None: nothing was promised."""
+        return None if self.reach is None else self.got <= self.reach
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run."""
 
-    kind: str  # throughput, latency, limits
+    kind: str  # throughput, latency, limits, scale
     command: str
     started: datetime
     seconds: float = 0.0
@@ -93,6 +109,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     latencies: list[LatencyComparison] = []
     limits: list[Limit] = []
     reach: list[Reach] = []
+    figures: list[Figure] = []
     format: int = FORMAT
 
 

@@ -177,3 +177,54 @@ def throughput(
         run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.rounds, said=run.step)
         if reach:
             run.found["reach"] = goals.reached(comparisons)
+
+
+@app.command(
+    "scale",
+    cls=Command,
+    epilog=examples(
+        "# some minutes, and some gigabytes",
+        "penstock bench scale",
+        "penstock bench scale --streams 1000 --messages 10000000 --json scale.json",
+    ),
+)
+@clearly
+def scale(
+    streams: Annotated[
+        int,
+        typer.Option(
+            "--streams", metavar="N", min=2, max=limits.BENCH_STREAMS_MAX, help="Streams to which nobody writes."
+        ),
+    ] = 10_000,
+    messages: Annotated[
+        int,
+        typer.Option(
+            "--messages", metavar="N", min=1, max=limits.BENCH_LONG_MESSAGES_MAX, help="Messages of the long stream."
+        ),
+    ] = 100_000_000,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds",
+            metavar="S",
+            min=0.1,
+            max=limits.BENCH_IDLE_SECONDS_MAX,
+            help="How long an idle broker is watched.",
+        ),
+    ] = 20.0,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What idle streams cost, and whether a long stream is as quick as a short one.
+
+    Makes many streams, then measures the CPU and the memory of a broker that serves them while nothing happens, and how
+    long it takes to start, after a stop and after kill -9. Then makes one long stream of 16-byte messages, and compares
+    its start and its look-ups with those of a stream of 1,000,000.
+    """
+    from penstock.bench import scale as measured
+
+    plan = measured.Plan(streams, messages, min(messages, measured.Plan().short_messages), seconds)
+    place = Place(folder, plan.bytes_needed)
+    with running("scale", place, total=measured.STEPS, json_file=json_file) as run:
+        run.found["figures"] = measured.run(plan, run.folder, run.step)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from penstock.bench.machine import Machine
-    from penstock.bench.report import Comparison, Limit, Reach, Report, Summary
+    from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, Summary
     from penstock.bench.rounds import Ratio
 
 
@@ -133,10 +133,24 @@ def show_reach(console: Console, lines: list[Reach]) -> None:
     console.print(table)
 
 
+def show_figures(console: Console, figures: list[Figure]) -> None:
+    """Numbers with goals of their own."""
+    table = output.table("what", "reach", "stretch", "got", "unit", "", right=("reach", "stretch", "got"))
+    for one in figures:
+        reach = "" if one.reach is None else f"≤ {one.reach:g}"
+        stretch = "" if one.stretch is None else f"{one.stretch:g}"
+        verdict = {None: "", True: "reached", False: "missed"}[one.is_reached]
+        table.add_row(output.cell(one.what), reach, stretch, f"{one.got:,.3g}", one.unit, verdict)
+    console.print()
+    console.print(table)
+
+
 def show_end(console: Console, report: Report) -> None:
     """The machine's limits and what was reached, where they were measured, and what a reader must know."""
     if report.limits:
         show_limits(console, report.limits)
+    if report.figures:
+        show_figures(console, report.figures)
     if report.reach:
         show_reach(console, report.reach)
     console.print()

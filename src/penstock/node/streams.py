@@ -50,8 +50,13 @@ def stream_path(stream: StreamState) -> str:
     return f"{STREAMS_PATH}/{_folder(stream)}"
 
 
+def folder_of(stream_id: int, name: str) -> str:
+    """The name of a stream's folder, without its path."""
+    return f"{stream_id:08d}-{name}"
+
+
 def _folder(stream: StreamState) -> str:
-    return f"{stream.stream_id:08d}-{stream.name}"
+    return folder_of(stream.stream_id, stream.name)
 
 
 def deleted_error(state: StreamState) -> RemoteError:

@@ -117,6 +117,15 @@ class RealFile:
         self.close()
 
 
+class UnsyncedFile(RealFile):
+    """One whose bytes are synced by somebody else."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """Nothing."""
+
+
 class RealFolder:
     """One open descriptor of a folder."""
 
@@ -140,8 +149,19 @@ class RealFolder:
         self.close()
 
 
+class UnsyncedFolder(RealFolder):
+    """The same for names."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """Nothing."""
+
+
 class RealVfs:
     """The folder `root`, made where it is missing (durably: its name survives a power loss)."""
+
+    _file: type[RealFile] = RealFile
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
@@ -157,12 +177,12 @@ class RealVfs:
         full = self._full(path)
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         try:
-            return RealFile(path, full, os.open(full, flags, _FILE_MODE))
+            return self._file(path, full, os.open(full, flags, _FILE_MODE))
         except FileNotFoundError:
             if not (create and make_folders):
                 raise
         os.makedirs(os.path.dirname(full), _FOLDER_MODE, exist_ok=True)
-        return RealFile(path, full, os.open(full, flags, _FILE_MODE))
+        return self._file(path, full, os.open(full, flags, _FILE_MODE))
 
     def open_folder(self, path: str) -> RealFolder:
         """Open a folder that is there."""
@@ -220,6 +240,19 @@ class RealVfs:
             os.makedirs(self._root, _FOLDER_MODE, exist_ok=True)
             for folder in made:
                 _sync_folder(os.path.dirname(folder))
+
+
+class UnsyncedVfs(RealVfs):
+    """One that syncs nothing: for making much at once, whose maker then syncs the whole file system."""
+
+    _file = UnsyncedFile
+
+    def open_folder(self, path: str) -> UnsyncedFolder:
+        """Open a folder that is there."""
+        return UnsyncedFolder(self._full(path))
+
+    def sync_dir(self, path: str) -> None:
+        """Nothing."""
 
 
 def _sync_folder(full: str) -> None:

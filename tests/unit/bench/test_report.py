@@ -8,7 +8,7 @@ import pytest
 
 from penstock.bench.generator import Load
 from penstock.bench.machine import file_system, machine
-from penstock.bench.report import Reach, Report, compared, now, read_json, write_json
+from penstock.bench.report import Figure, Reach, Report, compared, now, read_json, write_json
 from penstock.bench.rounds import Measurement, Ratio
 
 MEASUREMENTS = [
@@ -83,3 +83,8 @@ def test_the_facts_of_the_machine(tmp_path: Path) -> None:
     assert facts.hot_path in {"compiled", "plain"}
     assert "pyarrow" in facts.packages
     assert facts.file_system == file_system(tmp_path / "not" / "there")
+
+
+@pytest.mark.parametrize(("got", "reach", "is_reached"), [(3.0, 3.0, True), (3.1, 3.0, False), (1.0, None, None)])
+def test_a_figure_is_reached_by_less(got: float, reach: float | None, is_reached: bool | None) -> None:
+    assert Figure("idle-cpu", "CPU", "%", got, reach).is_reached is is_reached

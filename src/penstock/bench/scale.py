@@ -1,0 +1,259 @@
+"""`penstock bench scale`: what streams cost that nobody writes to, and whether a long one is as quick as a short one.
+
+Rules: the streams are made on the disk before a broker runs, by the code that a broker runs, with one sync for all.
+What a broker costs by itself is measured on one stream and taken off. A start is measured from the call of the command
+until its ready line, after a stop and after kill -9. Look-ups go to random places, in turn in both streams, through a
+client of ours. One log is the other's beginning: its batches have as many rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from penstock.base.config import StreamConfig
+from penstock.base.limits import MIB
+from penstock.batch import codec
+from penstock.batch.schema import arrow_schema
+from penstock.bench.processes import cpu_seconds
+from penstock.bench.report import Figure
+from penstock.broker.child import ReadyLine, serving
+from penstock.broker.data_dir import take_data_dir
+from penstock.client import blocking
+from penstock.commitlog import Log, LogConfig
+from penstock.metadata.commands import CreateStream
+from penstock.metadata.journal import Journal
+from penstock.node.made import MadeLogs
+from penstock.node.streams import PARTITION, folder_of
+from penstock.vfs.real import UnsyncedVfs
+
+STEPS = 8  # that a run tells of
+_STREAM_MESSAGES = 3
+_ROWS = 16_384
+_VALUE_BYTES = 16
+_BATCH_BYTES = 64 * _ROWS  # a little more than it takes
+_FLUSH_BATCHES = 64
+_FIRST_US = 1_700_000_000_000_000
+_LOOKUPS = 200
+_TIMEOUT_S = 60.0
+_LONG = "long"
+
+Said = Callable[[str], None]
+"""Is told of every step."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    streams: int = 10_000
+    messages: int = 100_000_000
+    short_messages: int = 1_000_000
+    idle_seconds: float = 20.0
+    settle_seconds: float = 3.0  # after a start, until the checkpoints are written
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of disk, at most."""
+        return 256 * MIB + self.streams * 32 * 1024 + (self.messages + self.short_messages) * _BATCH_BYTES // _ROWS
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """One start, and what the broker then cost while nothing happened."""
+
+    start_seconds: float
+    cpu_percent: float
+    resident_bytes: int
+
+
+# Making
+
+
+def make_streams(folder: Path, count: int) -> None:
+    """A data directory with so many streams, of a few messages each."""
+    with _made_in(folder) as (vfs, journal):
+        marks = MadeLogs(vfs)
+        for number in range(count):
+            config = StreamConfig(name=f"stream-{number:05d}", subject=f"scale.{number:05d}")
+            log = _new_log(vfs, journal, marks, config)
+            message = _message(config.subject, [b"0123456789abcdef"])
+            for _ in range(_STREAM_MESSAGES):
+                _append(log, message, _FIRST_US)
+            log.close()
+
+
+def make_long(folder: Path, messages: int) -> None:
+    """A data directory with one stream of so many small messages, left as kill -9 leaves it."""
+    with _made_in(folder) as (vfs, journal):
+        log = _new_log(vfs, journal, MadeLogs(vfs), StreamConfig(name=_LONG, subject="scale.long"))
+        values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
+        whole = _message("scale.long", values)
+        while (left := messages - log.log_end) > 0:
+            message = whole if left >= _ROWS else _message("scale.long", values[:left])
+            _append(log, message, _FIRST_US + log.log_end)
+            if log.log_end // _ROWS % _FLUSH_BATCHES == 0:
+                _flush(log)
+        _flush(log)
+
+
+@contextmanager
+def _made_in(folder: Path) -> Iterator[tuple[UnsyncedVfs, Journal]]:
+    folder.mkdir(parents=True)
+    take_data_dir(folder).release()
+    vfs = UnsyncedVfs(folder)
+    journal, _, _ = Journal.open(vfs)
+    yield vfs, journal
+    journal.flush().run()
+    journal.close()
+    os.sync()
+
+
+def _new_log(vfs: UnsyncedVfs, journal: Journal, marks: MadeLogs, config: StreamConfig) -> Log:
+    stream_id = journal.append(CreateStream(config=config, created_us=_FIRST_US))
+    name = folder_of(stream_id, config.name)
+    log = Log.open(vfs, f"streams/{name}/{PARTITION}", stream_id, PARTITION, LogConfig.of(config), now_us=_FIRST_US)
+    log.start_epoch(1)
+    marks.mark(name)
+    return log
+
+
+def _message(subject: str, values: list[bytes]) -> bytearray:
+    import pyarrow as pa
+
+    rows = len(values)
+    columns = {"subject": [subject] * rows, "key": [None] * rows, "value": values, "headers": [None] * rows}
+    schema = arrow_schema()
+    arrays = [pa.array(found, schema.field(name).type) for name, found in columns.items()]
+    return codec.encode_arrow(pa.RecordBatch.from_arrays(arrays, names=list(columns)))
+
+
+def _append(log: Log, message: bytearray, timestamp_us: int) -> None:
+    data = codec.reencode(message, base_offset=log.log_end, timestamp_us=timestamp_us, leader_epoch=1)
+    log.append(data, codec.read_header(data))
+
+
+def _flush(log: Log) -> None:
+    if (flush := log.flush()) is not None:
+        flush.run()
+        log.flushed(flush)
+
+
+# Measuring
+
+
+@contextmanager
+def _started(folder: Path) -> Iterator[tuple[ReadyLine, float]]:
+    """A broker on `folder`, and the seconds until it was ready."""
+    began = time.monotonic()
+    with serving(folder, "--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "error") as ready:
+        yield ready, time.monotonic() - began
+
+
+def _kill(ready: ReadyLine) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(ready.process_id, signal.SIGKILL)
+
+
+def idle(folder: Path, plan: Plan, seconds: float, *, kill: bool) -> Idle:
+    """Start a broker on `folder`, do nothing for so long, and stop or kill it."""
+    with _started(folder) as (ready, start_seconds):
+        time.sleep(plan.settle_seconds)
+        before = cpu_seconds(ready.process_id), time.monotonic()
+        time.sleep(seconds)
+        used, passed = cpu_seconds(ready.process_id) - before[0], max(1e-6, time.monotonic() - before[1])
+        resident_bytes = _resident_bytes(ready.process_id)
+        if kill:
+            _kill(ready)
+    return Idle(start_seconds, 100 * used / passed, resident_bytes)
+
+
+def _resident_bytes(process_id: int) -> int:
+    return int(Path(f"/proc/{process_id}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, float]:
+    """Milliseconds of a look-up (the median), by name: at random offsets, or at random times."""
+    chance = random.Random(2)  # noqa: S311 (places, no secret)
+    taken: dict[str, list[float]] = {name: [] for name in folders}
+    with contextlib.ExitStack() as running:
+        clients = {}
+        for name, (folder, _) in folders.items():
+            ready, _ = running.enter_context(_started(folder))
+            clients[name] = running.enter_context(blocking.connect(ready.client, timeout=_TIMEOUT_S))
+        for turn in range(2 * _LOOKUPS):
+            for name, (_, messages) in folders.items():
+                place = chance.randrange(messages)
+                seconds = _looked_up(clients[name], kind, place)
+                if turn >= _LOOKUPS:  # before that the page cache is filled
+                    taken[name].append(seconds)
+    return {name: 1_000 * statistics.median(found) for name, found in taken.items()}
+
+
+def _looked_up(client: blocking.Client, kind: str, place: int) -> float:
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=_FIRST_US + place)
+    began = time.perf_counter()
+    if kind == "offset":
+        found = client.get(_LONG, place, timeout=_TIMEOUT_S).offset
+        assert found == place, (found, place)
+    else:
+        client.offsets(_LONG, moment, timeout=_TIMEOUT_S)
+    return time.perf_counter() - began
+
+
+def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+    """The whole plan."""
+    return [*_streams(plan, folder, said), *_long_stream(plan, folder, said)]
+
+
+def _streams(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+    one, many = folder / "one", folder / "many"
+    make_streams(one, 1)
+    make_streams(many, plan.streams)
+    said(f"{plan.streams:,} streams made")
+    alone = idle(one, plan, plan.idle_seconds, kill=False)
+    said("one stream")
+    clean = idle(many, plan, plan.idle_seconds, kill=True)
+    said("many streams")
+    killed = idle(many, plan, 0.0, kill=False)
+    said("many streams after kill -9")
+    each = (clean.resident_bytes - alone.resident_bytes) / max(1, plan.streams - 1) / 1024
+    which = f"{plan.streams:,} idle streams"
+    return [
+        Figure("idle-cpu", f"{which}: CPU", "% of a core", clean.cpu_percent, 3, 1),
+        Figure("idle-memory", f"{which}: resident, each", "KB", each, 10, 4),
+        Figure("idle-start", f"{which}: start", "s", clean.start_seconds, 10, 3),
+        Figure("idle-start-killed", f"{which}: start after kill -9", "s", killed.start_seconds, 10, 3),
+        Figure("one-start", "one stream: start", "s", alone.start_seconds),
+    ]
+
+
+def _long_stream(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+    short, long = folder / "short", folder / "long"
+    make_long(short, plan.short_messages)
+    make_long(long, plan.messages)
+    said(f"{plan.messages:,} messages made")
+    logs = {"short": (short, plan.short_messages), "long": (long, plan.messages)}
+    starts = {name: idle(where, plan, 0.0, kill=True).start_seconds for name, (where, _) in logs.items()}
+    said("start after kill -9")
+    by_offset = lookups(logs, kind="offset")
+    said("look-ups by offset")
+    by_time = lookups(logs, kind="time")
+    said("look-ups by time")
+    which = f"{plan.messages:,} messages against {plan.short_messages:,}"
+    return [
+        Figure("long-start", f"{plan.messages:,} messages: start after kill -9", "s", starts["long"], 2),
+        Figure("short-start", f"{plan.short_messages:,} messages: the same", "s", starts["short"]),
+        Figure("long-offset", f"{which}: look-up by offset", "×", by_offset["long"] / by_offset["short"], 1.2),
+        Figure("long-offset-ms", f"{plan.messages:,} messages: look-up by offset", "ms", by_offset["long"]),
+        Figure("long-time", f"{which}: look-up by time", "×", by_time["long"] / by_time["short"], 1.2),
+        Figure("long-time-ms", f"{plan.messages:,} messages: look-up by time", "ms", by_time["long"]),
+    ]
