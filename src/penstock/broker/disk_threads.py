@@ -2,19 +2,21 @@
 
 Rules: every lane has threads of its own, so that slow work of one kind never holds up another. `done` is called on the
 event loop, whatever became of the work. The threads are daemons: a process can end though a disk never answers.
+To wake the loop costs more than a small piece of work: what is finished before it looks wakes it once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from penstock.node.step import Lane
 
-_Work = tuple[Callable[[], None], Callable[[BaseException | None], None]]
+_Back = Callable[[BaseException | None], None]
+_Work = tuple[Callable[[], None], _Back]
 
 
 class DiskThreads:
@@ -24,6 +26,8 @@ class DiskThreads:
         self.open_count = 0  # pieces of work that have not come back
         self._loop = loop
         self._threads = threads
+        self._finished: deque[tuple[_Back, BaseException | None]] = deque()
+        self._told = False  # the loop will look
         self._idle = asyncio.Event()
         self._idle.set()
         self._queues: dict[Lane, SimpleQueue[_Work | None]] = {lane: SimpleQueue() for lane in Lane}
@@ -65,6 +69,24 @@ class DiskThreads:
                 run()
             except BaseException as failure:  # noqa: BLE001 (it goes to the loop)
                 error = failure
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
-                self._loop.call_soon_threadsafe(back, error)
+            self._finished.append((back, error))
             del work, run, back, error  # a thread that waits holds nothing
+            if not self._told:
+                self._told = True
+                self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._look)
+        except RuntimeError:  # the loop has been closed: nobody waits any more
+            self._finished.clear()
+
+    def _look(self) -> None:
+        self._told = False  # first: what is finished from now on is told again
+        try:
+            while self._finished:
+                back, error = self._finished.popleft()
+                back(error)
+        finally:
+            if self._finished:  # behind one that raised
+                self._tell()

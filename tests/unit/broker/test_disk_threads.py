@@ -6,6 +6,9 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 from penstock.broker.disk_threads import DiskThreads
 from penstock.node.step import Lane
@@ -43,6 +46,62 @@ async def test_an_error_comes_back() -> None:
         threads.submit(Lane.WRITE, fail, found.set_result)
         error = await asyncio.wait_for(found, 10)
         assert isinstance(error, OSError)
+    finally:
+        threads.close()
+
+
+class CountingLoop:
+    """The running loop, and how often it was woken."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.wakes = 0
+
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+        self.wakes += 1
+        self._loop.call_soon_threadsafe(callback)
+
+
+async def test_what_is_finished_while_the_loop_is_busy_wakes_it_once() -> None:
+    loop = CountingLoop()
+    threads = DiskThreads(cast(asyncio.AbstractEventLoop, loop), 1)
+    all_run = threading.Event()
+    back: list[int] = []
+
+    def came_back(number: int, _error: Exception | None) -> None:
+        back.append(number)
+
+    try:
+        for number in range(100):
+            threads.submit(Lane.WRITE, lambda: None, partial(came_back, number))
+        threads.submit(Lane.WRITE, all_run.set, lambda error: None)
+        assert all_run.wait(10)  # the loop does nothing else meanwhile
+        assert back == []
+        await asyncio.wait_for(threads.idle(), 10)
+        assert back == list(range(100))
+        assert loop.wakes <= 2, "the last one may come after the loop has looked"
+    finally:
+        threads.close()
+
+
+async def test_whoever_comes_back_behind_a_failure_is_heard() -> None:
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context.get("exception")))
+    threads = DiskThreads(asyncio.get_running_loop(), 1)
+    all_run = threading.Event()
+    failure = RuntimeError("a mistake of ours")
+
+    def fail(_error: Exception | None) -> None:
+        raise failure
+
+    try:
+        threads.submit(Lane.WRITE, lambda: None, fail)
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        threads.submit(Lane.WRITE, lambda: None, lambda error: heard.set_result(None))
+        threads.submit(Lane.WRITE, all_run.set, lambda error: None)
+        assert all_run.wait(10)
+        await asyncio.wait_for(heard, 10)
+        assert failures == [failure]
     finally:
         threads.close()
 
