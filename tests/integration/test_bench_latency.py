@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +18,11 @@ from penstock.bench.html import write_html
 from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, latency_measure
 from penstock.bench.latency_sender import SendTask, Sent, send
 from penstock.bench.machine import machine
-from penstock.bench.report import Report, now
+from penstock.bench.report import Report, now, read_json
 from penstock.bench.systems import System, nats_server, variant
 from penstock.bench.worker import run
+
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module", params=["penstock-os", "jetstream", "echo"])
@@ -78,3 +84,80 @@ def test_the_limits_of_the_machine_are_measured_and_leave_nothing_behind(
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
     write_html(report, tmp_path / "report.html")
     assert "sendfile over loopback" in (tmp_path / "report.html").read_text()
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-W", "error", "-m", "penstock", "bench", *arguments]
+
+
+def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def test_the_command_shows_writes_and_draws_what_it_measured(tmp_path: Path) -> None:
+    json_file, page, again = tmp_path / "run.json", tmp_path / "run.html", tmp_path / "again.html"
+    load = ("--size", "64", "--rate", "200", "--duration", "500ms", "--rounds", "2")
+    files = ("--json", str(json_file), "--html", str(page), "--dir", str(tmp_path / "logs"))
+    run = finished("latency", "--only", "penstock-os", "--only", "jetstream", *load, *files)
+    assert run.returncode == 0, run.stderr
+    report = read_json(json_file)
+    (comparison,) = report.latencies
+    assert {name: (one.rounds, one.void) for name, one in comparison.systems.items()} == {
+        "penstock-os": (2, 0),
+        "jetstream": (2, 0),
+    }
+    assert list(comparison.systems["jetstream"].paths[CONSUMER].percentiles_us) == ["50", "75", "90", "95"]  # of 200
+    assert comparison.ratios["penstock-os / jetstream"].keys() == {ACK, CONSUMER, LATE}
+    assert "publish → consumer" in run.stdout
+    assert "--rate 200" in report.command
+    assert list((tmp_path / "logs").iterdir()) == []
+    shown = finished("report", str(json_file), "--html", str(again))
+    assert shown.returncode == 0, shown.stderr
+    assert "publish → consumer" in shown.stdout
+    assert page.read_text() == again.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("latency", "--size", "7"), "8 bytes"),
+        (("latency", "--size", "2MB"), "can be sent"),
+        (("latency", "--rate", "10000", "--duration", "1h"), "36,010,000 messages"),
+        (("latency", "--duration", "0s"), "more than nothing"),
+        (("latency", "--rate", "0"), "0.1"),
+        (("latency", "--only", "kafka5"), "is none of"),
+        (("latency", "--against", "kafka"), "'kafka' is none of jetstream"),
+        (("report", "nothing.json"), "does not exist"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_at_once(arguments: tuple[str, ...], said: str) -> None:
+    run = finished(*arguments)
+    assert run.returncode == 2
+    assert said in " ".join(run.stderr.replace("│", " ").split())
+
+
+def test_what_is_no_report_is_named(tmp_path: Path) -> None:
+    (tmp_path / "no.json").write_text("{}")
+    run = finished("report", str(tmp_path / "no.json"))
+    assert run.returncode != 0
+    assert "no.json is no report" in " ".join(run.stderr.split())
+
+
+def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
+    load = ("--only", "jetstream", "--duration", "60s", "--size", "64")
+    process = subprocess.Popen(
+        command("latency", *load, "--dir", str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    watchdog = threading.Timer(TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        assert any(line.startswith("about ") for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    finally:
+        watchdog.cancel()
+        process.kill()
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []

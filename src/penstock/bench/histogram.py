@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from penstock.base.errors import OperationalError
+from penstock.bench.extras import imported
 
 PERCENTILES = ("50", "75", "90", "95", "99", "99.9", "99.99", "99.999", "99.9999")
 SAMPLES_BEYOND_MIN = 10
@@ -115,9 +115,4 @@ class Latencies:
 
 
 def _empty() -> Any:
-    try:
-        from hdrh.histogram import HdrHistogram
-    except ImportError as error:
-        text = "the benchmarks need the package hdrhistogram: pip install 'penstock[bench]'"
-        raise OperationalError(text) from error
-    return HdrHistogram(1, _HIGHEST_NS, _SIGNIFICANT_DIGITS)
+    return imported("hdrh.histogram", extra="bench").HdrHistogram(1, _HIGHEST_NS, _SIGNIFICANT_DIGITS)

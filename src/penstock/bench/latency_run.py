@@ -68,6 +68,7 @@ class LatencyWish(NamedTuple):
     """What somebody asked for; empty and None: nothing said."""
 
     against: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     rate_per_s: float = 50.0
     seconds: float | None = None
@@ -83,8 +84,9 @@ def planned(wish: LatencyWish) -> LatencyPlan:
     ours = PENSTOCK_ALL if wish.every else PENSTOCK
     seconds = wish.seconds or (SHORT_SECONDS if wish.short else SECONDS)
     sizes = wish.sizes or (SHORT_SIZES if wish.short else SIZES)
+    variants = wish.only or (*ours, *(name for product in wish.against for name in others[product]), *FLOOR)
     return LatencyPlan(
-        variants=(*ours, *(name for product in wish.against for name in others[product]), *FLOOR),
+        variants=tuple(dict.fromkeys(variants)),
         loads=tuple(LatencyLoad(size, wish.rate_per_s, seconds, wish.consumer) for size in dict.fromkeys(sizes)),
         rounds=wish.rounds or ROUNDS_MIN,
     )

@@ -1,8 +1,9 @@
 """The sender of `penstock bench latency`: a process of its own that publishes on time and notes when acks come.
 
 Rules: a message is due when the schedule says so, and never left out. If the connection does not take it, it waits in
-the sender, and its latency counts from when it was due. Every message has a reply subject of its own, so that an ack
-belongs to one message, whatever else comes. An error is not an ack. No garbage collection, no busy waiting.
+the sender, and its latency counts from when it was due. Every message has a reply subject of its own (all of one
+length), so that an ack belongs to one message, whatever else comes. An error is not an ack. No garbage collection, no
+busy waiting.
 
 It sleeps in `select`, with the kernel's timers as exact as they get. How late it woke up all the same is part of what
 it reports (`late_ns`): the generator's own error, contained in every latency that it measured.
@@ -101,7 +102,7 @@ class _Run:
         due_ns = self._due[index]
         self._held += free_ns > due_ns
         self._late[index] = now_ns - max(due_ns, free_ns)
-        head = f"PUB {self._task.subject} {self._inbox}.{index} {self._plan.size}\r\n".encode()
+        head = f"PUB {self._task.subject} {self._inbox}.{index:07} {self._plan.size}\r\n".encode()
         self._socket.send(head, *self._contents.parts(index), b"\r\n")
 
     def _take_answers(self) -> None:

@@ -70,7 +70,7 @@ class LimitKind(NamedTuple):
 
 
 def count(rounds: int) -> int:
-    """How many measurements so many rounds are."""
+    """How many measurements so many rounds make."""
     return rounds * len(LIMITS)
 
 

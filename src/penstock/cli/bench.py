@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.base import limits
-from penstock.cli import bench_peers
+from penstock.cli import bench_latency, bench_peers
 from penstock.cli.bench_options import (
     LOAD_PANEL,
     AgainstAny,
@@ -36,6 +36,8 @@ app = typer.Typer(
         "# a few minutes: what Penstock promises, beside JetStream",
         "penstock bench throughput --reach",
         "penstock bench throughput --against jetstream --size 256 --window 4000 --messages 1000000 --rounds 9",
+        "# how long a message takes, with plots",
+        "penstock bench latency --against jetstream --html latency.html",
     ),
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -228,3 +230,11 @@ def scale(
     place = Place(folder, plan.bytes_needed)
     with running("scale", place, total=measured.STEPS, json_file=json_file) as run:
         run.found["figures"] = measured.run(plan, run.folder, run.step)
+
+
+for _name, _command, _examples in (
+    ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
+    ("limits", bench_latency.limits_of_the_machine, bench_latency.LIMITS_EXAMPLES),
+    ("report", bench_latency.report, bench_latency.REPORT_EXAMPLES),
+):
+    app.command(_name, cls=Command, epilog=_examples)(_command)

@@ -21,11 +21,12 @@ def test_without_a_wish_it_is_the_run_of_the_article() -> None:
 
 
 def test_a_wish_is_fulfilled() -> None:
-    wish = LatencyWish(("jetstream",), (1_000, 256, 1_000), 10.0, 3.0, 2, consumer=False)
+    wish = LatencyWish(("jetstream",), (), (1_000, 256, 1_000), 10.0, 3.0, 2, consumer=False)
     plan = planned(wish)
     assert [load.size for load in plan.loads] == [1_000, 256]
     assert plan.loads[0] == LatencyLoad(1_000, 10.0, 3.0, consumer=False)
     assert plan.variants == ("penstock", "penstock-os", "jetstream", "echo")
+    assert planned(wish._replace(only=("null", "echo", "null"))).variants == ("null", "echo")
     every = planned(wish._replace(every=True))
     assert {"penstock-memory", "jetstream-always", "jetstream-memory"} <= set(every.variants)
 

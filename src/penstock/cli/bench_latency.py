@@ -1,0 +1,264 @@
+"""`penstock bench latency`, `limits`, `report`: how long a message takes, what the machine can do, a page of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.base import limits
+from penstock.base.units import parse_duration_us
+from penstock.cli import bench_output, output
+from penstock.cli.bench_options import (
+    LOAD_PANEL,
+    RUN_PANEL,
+    Against,
+    Dir,
+    HtmlFile,
+    JsonFile,
+    Only,
+    Rounds,
+    Short,
+    sizes,
+)
+from penstock.cli.bench_run import Place, running
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, examples
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.bench.latency_run import LatencyPlan
+    from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
+
+_LIMIT_BYTES = limits.GIB
+_LIMIT_ROUNDS_MAX = 5  # beside a latency run, however many rounds that has
+
+LATENCY_EXAMPLES = examples(
+    "# some minutes: 256 bytes and 1 MB",
+    "penstock bench latency --short",
+    "# the article's run, beside JetStream, with plots",
+    "penstock bench latency --against jetstream --html latency.html",
+    "# enough samples for the 99.9th percentile of one size",
+    "penstock bench latency --against jetstream --size 256 --duration 4m --rounds 5 --json latency.json",
+    "# faster, and without a consumer beside it",
+    "penstock bench latency --size 1KiB --rate 1000 --no-consumer",
+)
+LIMITS_EXAMPLES = examples("penstock bench limits", "penstock bench limits --rounds 9 --dir /data --json limits.json")
+REPORT_EXAMPLES = examples(
+    "penstock bench report latency.json",
+    "# several runs, each on a page of its own",
+    "penstock bench report throughput.json --html throughput.html",
+)
+
+
+def _duration(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = parse_duration_us(text) / 1e6
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not 0 < seconds <= limits.BENCH_LATENCY_SECONDS_MAX:
+        raise typer.BadParameter(f"more than nothing, and at most {limits.BENCH_LATENCY_SECONDS_MAX:g}s")
+    return seconds
+
+
+@clearly
+def latency(
+    against: Against = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="SIZE",
+            help="Bytes of a message, of random content; may be repeated.  Default: 256, 1024, 5120, 1MB.",
+            rich_help_panel=LOAD_PANEL,
+        ),
+    ] = None,
+    rate: Annotated[
+        float,
+        typer.Option(
+            "--rate",
+            metavar="N",
+            min=0.1,
+            max=limits.BENCH_RATE_MAX,
+            help="Messages a second.",
+            rich_help_panel=LOAD_PANEL,
+        ),
+    ] = 50.0,
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            "--duration",
+            metavar="DURATION",
+            help="Of one round.  Default: 30s. Longer ones say higher percentiles.",
+            rich_help_panel=LOAD_PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    no_consumer: Annotated[
+        bool,
+        typer.Option(
+            "--no-consumer",
+            metavar="",
+            help="Measure acks only, without a consumer that follows beside it.",
+            rich_help_panel=LOAD_PANEL,
+        ),
+    ] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            metavar="",
+            help="Every variant: also in memory, and JetStream with sync_interval always.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = False,
+    short: Short = False,
+    only: Only = None,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """How long a message takes at a fixed rate: to its ack, and to a consumer.
+
+    A sender publishes on a schedule that it keeps whatever happens, and latency counts from when a message was due: a
+    stall counts for every message that it held up. A percentile is told only where at least ten samples lie beyond it,
+    so a round of 30 seconds at 50 a second tells up to the 99th, and what all rounds tell together goes further.
+
+    The consumer of Penstock is its Python client, which verifies and decodes; that of JetStream reads raw frames.
+    """
+    from penstock.bench import latency_run
+    from penstock.bench import limits as machine_limits
+
+    wish = latency_run.LatencyWish(
+        against=tuple(against or ()),
+        only=tuple(only or ()),
+        sizes=_sizes(size),
+        rate_per_s=rate,
+        seconds=_duration(duration),
+        rounds=rounds,
+        consumer=not no_consumer,
+        every=every,
+        short=short,
+    )
+    plan = latency_run.planned(wish)
+    _check_count(plan)
+    limit_rounds = min(plan.rounds, _LIMIT_ROUNDS_MAX)
+    total = plan.measurements + machine_limits.count(limit_rounds)
+    place = Place(folder, plan.bytes_needed)
+    with running("latency", place, total=total, json_file=json_file, html_file=html_file) as run:
+        run.console.print(f"about {max(1, round(plan.seconds / 60))} minutes")
+
+        def done(one: LatencyComparison) -> None:
+            show_latency(run.console, one)
+
+        run.found["latencies"] = comparisons = latency_run.run(plan, run.folder, run.said, done)
+        run.found["limits"] = machine_limits.measured(run.folder, rounds=limit_rounds, said=run.step)
+        run.found["reach"] = latency_run.reached(comparisons)
+
+
+def _sizes(texts: list[str] | None) -> tuple[int, ...]:
+    from penstock.bench.schedule import INDEX_BYTES
+
+    found = sizes(texts)
+    if any(size < INDEX_BYTES for size in found):
+        raise typer.BadParameter(f"a message tells which one it is in {INDEX_BYTES} bytes: it cannot be shorter")
+    return found
+
+
+def _check_count(plan: LatencyPlan) -> None:
+    """Fail before anything is started."""
+    most = max(load.plan(0).count for load in plan.loads)
+    if most > limits.BENCH_LATENCY_MESSAGES_MAX:
+        allowed = f"at most {limits.BENCH_LATENCY_MESSAGES_MAX:,}"
+        raise typer.BadParameter(f"{most:,} messages in one round; {allowed}: lower --rate or --duration")
+
+
+@clearly
+def limits_of_the_machine(
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What this machine can do at most: NATS there and back, raw NATS, sendfile, the page cache, fdatasync.
+
+    No product can be better than these in the same run; what is near them is good.
+    """
+    from penstock.bench import limits as machine_limits
+
+    wanted = rounds or machine_limits.ROUNDS
+    place, total = Place(folder, _LIMIT_BYTES), machine_limits.count(wanted)
+    with running("limits", place, total=total, json_file=json_file, html_file=html_file) as run:
+        run.found["limits"] = machine_limits.measured(run.folder, rounds=wanted, said=run.step)
+
+
+@clearly
+def report(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="What --json wrote.", show_default=False)
+    ],
+    html_file: HtmlFile = None,
+    debug: Debug = False,
+) -> None:
+    """Show a run again, or make a page of it."""
+    from penstock.bench.html import write_html
+    from penstock.bench.report import read_json
+
+    found = read_json(file)
+    console = output.console()
+    console.print(f"{found.command}\n{found.started:%Y-%m-%d %H:%M} UTC, {found.seconds / 60:.1f} minutes")
+    bench_output.show_machine(console, found.machine)
+    for one in found.latencies:
+        show_latency(console, one)
+    for each in found.comparisons:
+        bench_output.show_comparison(console, each)
+    bench_output.show_end(console, found)
+    if html_file is not None:
+        write_html(found, html_file)
+
+
+# What is shown
+
+
+def show_latency(console: Console, comparison: LatencyComparison) -> None:
+    """A table for each path, and the ratios below it."""
+    from penstock.bench.latency import ACK, PATHS
+
+    load = comparison.load
+    console.print(f"\n{comparison.title}, {load.rate_per_s:g}/s for {load.seconds:g} s a round (milliseconds)")
+    for path, title in PATHS.items():
+        rows = {name: one for name, one in comparison.systems.items() if path in one.paths}
+        if not rows:
+            continue
+        said = list(dict.fromkeys(p for one in rows.values() for p in one.paths[path].percentiles_us))
+        names = [f"p{one}" for one in said]
+        table = output.table(title, *names, "greatest", "samples", right=(*names, "greatest", "samples"))
+        for one in rows.values():
+            summary = one.paths[path]
+            values = [_ms(summary.percentiles_us.get(percentile)) for percentile in said]
+            table.add_row(output.cell(one.title), *values, _ms(summary.max_us), f"{summary.samples:,}")
+        if path in (ACK, "consumer"):
+            for pair, ratios in comparison.ratios.items():
+                if path in ratios:
+                    told = [_ratio(ratios[path].get(percentile)) for percentile in said]
+                    table.add_row(output.cell(f"  {pair}", "dim"), *told, "", "")
+        console.print(table)
+    for one in comparison.systems.values():
+        if one.void:
+            text = f"  {one.title}: {one.void} of {one.void + one.rounds} rounds are void: {one.void_reason}"
+            console.print(output.cell(text, "yellow"))
+
+
+def _ms(micros: float | None) -> str:
+    return "" if micros is None else f"{micros / 1000:,.2f}"
+
+
+def _ratio(found: LatencyRatio | None) -> str:
+    return "" if found is None else f"{found.pooled:.2f} ×"
