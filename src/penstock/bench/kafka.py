@@ -17,7 +17,7 @@ A window is a bound on what is not reported yet; how that becomes requests is li
 | `kafka-acks-1`         | the same with linger.ms=0 and acks=1: with one replica the same promise               |
 | `kafka-fsync`          | the topic with flush.messages=1: synced before the ack                                |
 | `kafka-fsync-linger-0` | the same with linger.ms=0                                                             |
-| `kafka-null`           | librdkafka's mock broker: the generator's ceiling                                     |
+| `kafka-null`           | librdkafka's mock broker, linger.ms=0: the generator's ceiling                        |
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class MockLog(Log):
 
     def publish(self, load: Load) -> Published:
         """See `Log`."""
-        task = KafkaTask({**_PRODUCER, **_QUIET, "test.mock.num.brokers": "1"}, "bench", load)
+        task = KafkaTask({**_PRODUCER, **_NO_LINGER, **_QUIET, "test.mock.num.brokers": "1"}, "bench", load)
         return worker.run(publish, task, timeout_s=time_for(load))
 
     def read_back(self, *, ordered: bool) -> None:
