@@ -11,6 +11,7 @@ with its reason.
 | reach      | `Report.reach`: goals and what was got      |
 | latency    | `Report.latencies`: percentile plots        |
 | throughput | `Report.comparisons`: medians and rounds    |
+| figures    | `Report.figures`: numbers of ours alone     |
 | limits     | `Report.limits`: what the machine can do    |
 | machine    | `Report.machine`                            |
 """
@@ -26,7 +27,7 @@ from penstock.bench import latency
 from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
 from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
 from penstock.bench.plots import Curve, Spread, milliseconds, percentile_plot, spread_plot
-from penstock.bench.report import Comparison, Limit, Reach, Report
+from penstock.bench.report import Comparison, Figure, Limit, Reach, Report
 from penstock.bench.rounds import Ratio
 from penstock.bench.style import STYLE
 from penstock.bench.svg import text_of
@@ -48,6 +49,7 @@ def page(report: Report) -> str:
         _reach(report.reach),
         *(_latency(one, colours) for one in report.latencies),
         *(_throughput(one, colours) for one in report.comparisons),
+        _figures(report.figures),
         _limits(report.limits),
         _machine(report),
     ]
@@ -156,14 +158,30 @@ def _throughput(one: Comparison, colours: dict[str, int]) -> str:
         spread = f"{_number(system.low)} – {_number(system.high)}"
         rows.append((system.title, _number(system.median), spread, system.rounds, cpu))
     headers = ("", one.unit, "least – greatest", "rounds", "CPU µs a message")
-    ratios = [(pair, _ratio_text(found), found.rounds) for pair, found in one.ratios.items()]
+    ratios = [
+        (pair, _ratio_text(found), _ratio_text(one.cpu_ratios.get(pair)), found.rounds)
+        for pair, found in one.ratios.items()
+    ]
     return _section(
         one.title,
         _voids(one),
         _figure(spread_plot(one.title, spreads, written), "bar: median; marks: rounds") if spreads else "",
         _table(one.title, headers, rows),
-        _table("Ratios, round by round", ("", "median (least – greatest)", "rounds"), ratios) if ratios else "",
+        _table("Ratios, round by round: median (least – greatest)", ("", one.unit, "CPU a message", "rounds"), ratios)
+        if ratios
+        else "",
     )
+
+
+def _figures(figures: Sequence[Figure]) -> str:
+    if not figures:
+        return ""
+    rows = []
+    for one in figures:
+        goals = ["" if goal is None else f"≤ {_number(goal)}" for goal in (one.reach, one.stretch)]
+        verdict = {None: "", True: "reached", False: "not reached"}[one.is_reached]
+        rows.append((one.what, f"{_number(one.got)} {one.unit}", *goals, verdict))
+    return _section("Figures", _table("What was got; less is better", ("", "got", "reach", "stretch", ""), rows))
 
 
 def _voids(one: Comparison | LatencyComparison) -> str:

@@ -26,6 +26,7 @@ from penstock.broker.settings import Address
 _READ_BYTES = 1 << 20
 _BODY = b'{"stream":"NULL","seq":1,"partition":0,"offset":0}'
 _ACK = b" %d\r\n%b\r\n" % (len(_BODY), _BODY)
+_PING = b"\r\nPING\r\n"  # from nats-server, between two messages; or in a payload, by chance
 _INFO = b'INFO {"server_id":"null","version":"2.0.0","headers":true,"max_payload":1048576}\r\n'
 
 
@@ -59,6 +60,8 @@ class Replies:
             count = (len(self._buffer) - start) // stride
             if count == 0:
                 break
+            if (ping := self._buffer.find(_PING, start, start + count * stride + len(_PING))) >= 0:
+                count = max(1, (ping + 2 - start) // stride)  # only what lies before it is known to be alike
             out += self._acks(start, line_end, stride, count, words)
             start += count * stride
         del self._buffer[:start]

@@ -19,7 +19,7 @@ from penstock.bench.html import page
 from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement
 from penstock.bench.machine import Machine
 from penstock.bench.plots import Curve, Spread, log_ticks, milliseconds, percentile_plot, spread_plot
-from penstock.bench.report import Limit, Reach, Report, compared
+from penstock.bench.report import Figure, Limit, Reach, Report, compared
 from penstock.bench.rounds import Measurement, Ratio
 from penstock.bench.svg import Drawing, text_of
 
@@ -156,6 +156,7 @@ def report_of(text: str = "a") -> Report:
         comparisons=[
             compared(name=text, title=text, titles=titles, measurements=rates, pairs=pairs, unit=text, load=Load())
         ],
+        figures=[Figure(text, text, text, 2.5, 3.0, 1.0), Figure(text, text, text, 4.0)],
         limits=[Limit("sendfile", text, text, 1.0, 0.5, 2.0, 3)],
         reach=[Reach(text, 1.3, 1.0, Ratio(1.2, 1.1, 1.4, 5), at_most=True), Reach(text, 2.0, None, None)],
     )

@@ -31,6 +31,23 @@ def test_every_message_is_answered_once_on_its_reply(replies: list[str], cuts: l
     assert all(int(size) == len(body) and b'"seq"' in body for _, size, body in published)
 
 
+@given(st.lists(st.sampled_from(["_INBOX.aa", "_INBOX.bb", "PING"])), st.lists(st.integers(0, 500)))
+def test_a_ping_may_come_between_messages(frames: list[str], cuts: list[int]) -> None:
+    stream = b"".join(b"PING\r\n" if one == "PING" else delivered(one) for one in frames)
+    places = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    responder = Replies(b"MSG", b"PUB ")
+    answers = b"".join(responder.take(stream[start:end]) for start, end in pairwise(places))
+    told = [reply.decode() or "PING" for reply in re.findall(rb"(?:PUB (\S+) .*\r\n.*|PONG)\r\n", answers)]
+    assert told == frames
+
+
+def test_a_payload_may_look_like_a_ping() -> None:
+    payload = b"x\r\nPING\r\n"
+    frame = b"MSG bench.echo 1 _INBOX.aa %d\r\n%b\r\n" % (len(payload), payload)
+    published = PUBLISHED.findall(Replies(b"MSG", b"PUB ").take(frame * 3))
+    assert [reply for reply, _, _ in published] == [b"_INBOX.aa"] * 3
+
+
 def test_the_null_responder_speaks_as_nats_server() -> None:
     responder = NullReplies()
     assert responder.take(b'CONNECT {"verbose":false}\r\nSUB _INBOX.x 1\r\nPING\r\n') == b"PONG\r\n"
