@@ -59,6 +59,12 @@ def test_the_ceiling_is_measured_without_an_address() -> None:
         assert log.read_back(ordered=True) is None
 
 
+def test_a_window_may_be_larger_than_librdkafkas_queue() -> None:
+    with MockSystem().log() as log:
+        published = log.publish(Load(size=10, messages=110_000, window=110_000, seconds_max=60.0))
+    assert (published.acks, published.errors) == (110_000, 0)
+
+
 def test_what_a_broker_does_not_do_is_said(mock_broker: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.base.limits.BENCH_START_S", 1.0)  # the mock broker cannot make topics
     with pytest.raises(OperationalError, match=f"Kafka at {mock_broker}: "):

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _EXTRA = "bench-kafka"
 _FETCHED_AT_ONCE = 10_000
 _PARTITION = 0
+_QUEUE_MESSAGES = 100_000  # librdkafka's default; a larger window needs more room
 _NO_LINGER = {"linger.ms": "0"}
 _SYNCED = {"flush.messages": "1"}
 
@@ -291,7 +292,8 @@ class _Publisher:
         self._messages = [{"value": bytes(value)} for value in self.pool.values(self.pool.count)]
         self._topic = task.topic
         self._kafka = kafka
-        self._producer = kafka.Producer(task.settings)
+        room = max(_QUEUE_MESSAGES, self._window)
+        self._producer = kafka.Producer({**task.settings, "queue.buffering.max.messages": str(room)})
         # So that the first message does not wait for the addresses of the brokers, which a connection to NATS has too.
         self._producer.list_topics(task.topic, timeout=limits.BENCH_START_S)
 
