@@ -530,6 +530,13 @@ def check(arguments: List[str]) -> int:
     return 1 if failed else 0
 
 
+def fuzz(arguments: List[str]) -> NoReturn:
+    """Fuzz the compiled hot path with the compiler's sanitizers; `--help` says how."""
+    require_compiled()
+    set_up(EXTRAS["test"])
+    _become([PYTHON, "-m", "tests.fuzz.run"] + arguments, clean_environment())
+
+
 def setup(arguments: List[str]) -> int:
     """Set up everything, to work on Penstock, and run nothing."""
     require_compiled()
@@ -557,7 +564,7 @@ def clean(arguments: List[str]) -> int:
     return 0
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check, "setup": setup, "clean": clean}
+COMMANDS = {"demo": demo, "test": test, "check": check, "fuzz": fuzz, "setup": setup, "clean": clean}
 
 
 def _parse(arguments: List[str]) -> Tuple[str, List[str]]:

@@ -54,18 +54,21 @@ def plain(name: str) -> ModuleType:
 
 @cache
 def _plain_modules() -> dict[str, ModuleType]:
-    (folder,) = hot.__path__
+    folder = str(Path(hot.__file__).parent)
     every = [path.stem for path in Path(folder).glob("*.py") if not path.stem.startswith("__")]
     own = {name: module for name, module in sys.modules.items() if name.startswith("penstock.hot.")}
     attributes = dict(vars(hot))
     finder = sys.path_importer_cache.get(folder)
+    places = list(hot.__path__)  # with compiled modules from elsewhere, where they are fuzzed
     try:
+        hot.__path__[:] = [folder]
         for name in own:
             del sys.modules[name]
             vars(hot).pop(name.removeprefix("penstock.hot."), None)  # where `from penstock.hot import …` looks first
         sys.path_importer_cache[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
         found = {name: running(name) for name in every}
     finally:
+        hot.__path__[:] = places
         sys.path_importer_cache[folder] = finder
         for name in every:
             sys.modules.pop(f"penstock.hot.{name}", None)

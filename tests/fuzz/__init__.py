@@ -1,0 +1,1 @@
+"""Fuzzing of the hot path; see `tests.fuzz.run`."""

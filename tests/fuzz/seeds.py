@@ -1,0 +1,82 @@
+"""Inputs to begin with, valid ones and nearly valid ones, and the pieces that mutations put in."""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.hot.crc import crc32c
+from tests.fuzz.targets import BASES
+
+_FRAMES = (
+    b"PING\r\n",
+    b"+OK\r\n",
+    b"-ERR 'Unknown'\r\n",
+    b"MSG a.b 1 5\r\nhello\r\n",
+    b"MSG a.b 1 _INBOX.x.1 0\r\n\r\n",
+    b"MSG orders.* 2 r 1\r\nx\r\n",
+    "MSG größe.→ 3 2\r\nab\r\n".encode(),
+    b"HMSG a.b 1 r 12 17\r\nNATS/1.0\r\n\r\nhello\r\n",
+    b"HMSG a.b 1 r 31 33\r\nNATS/1.0\r\nPenstock-Key: k1\r\n\r\nab\r\n",
+    b"MSG a 1 70000000\r\n",
+    b"HMSG a 12 r 12 70000000\r\nNATS/1.0\r\n\r\n",
+)
+_BLOCKS = (
+    b"NATS/1.0\r\n\r\n",
+    b"NATS/1.0\r\nPenstock-Key: k\r\nA: b\r\n\r\n",
+    b"NATS/1.0\r\nPenstock-Key-Base64: AP8=\r\nPenstock-Ack: leader\r\n\r\n",
+    b"NATS/1.0\r\nPenstock-Tombstone: 1\r\nPenstock-Ack:none\r\n\r\n",
+    b"NATS/1.0\r\nNats-Expected-Stream: orders\r\nNats-Expected-Last-Sequence: 41\r\n\r\n",
+    b"NATS/1.0\r\nNats-Msg-Id: 1\r\nNats-Rollup: all\r\nPenstock-Later: x\r\n\r\n",
+    b"NATS/1.0 503\r\n\r\n",
+)
+_BODIES = (
+    b"",
+    bytes.fromhex("08011201611a0568656c6c6f4a060a01411201420a60013002"),
+    bytes.fromhex("1a0168") + bytes.fromhex("52065f494e424f58") + bytes.fromhex("5a02313230ffffffffffffffffff01"),
+    bytes.fromhex("4a080a034b65791201564a000a0178"),
+)
+
+
+def _hmsg(block: bytes, value: bytes = b"") -> bytes:
+    return b"HMSG a.b 1 _INBOX.r.7 %d %d\r\n%s%s\r\n" % (len(block), len(block) + len(value), block, value)
+
+
+def _envelope(body: bytes) -> tuple[bytes, bytes]:
+    plain = b"\x00" + bytes.fromhex("b90e43b400080000") + body
+    summed = b"\xff" + bytes.fromhex("b90e43b4000c0100") + struct.pack(">I", crc32c(body)) + body
+    return plain, summed
+
+
+_WIRE = (*_FRAMES, b"".join(_FRAMES[:9]), *map(_hmsg, _BLOCKS), b"".join(_hmsg(block, b"v") for block in _BLOCKS))
+
+SEEDS: dict[str, tuple[bytes, ...]] = {
+    "scan": (*(b"\x80" + frames for frames in _WIRE), *(b"\x00" + frames for frames in _WIRE)),
+    "headers": _BLOCKS,
+    "ingest": tuple(bytes((0x80, flags)) + frames for frames in _WIRE for flags in (0, 1, 3, 5, 0x19)),
+    "message": tuple(mend + base for base in BASES for mend in (b"\x00", b"\xff")),
+    "rows": (*(bytes((n,)) for n in range(4)), *(bytes((n,)) + struct.pack("<HI", 400, 1) * 2 for n in range(4))),
+    "join": (b"\x00|\x01|\x02|\x03", b"\x02|\x02", b"\x00" + struct.pack("<HI", 470, 0) + b"|\x01"),
+    "envelope": (
+        b"\x00\xb9\x0e\x43\xb4\x00\xff\x00\x00",  # what crashes others
+        *(data for body in _BODIES for data in _envelope(body)),
+    ),
+    "keyhash": (b"\x02" + struct.pack("<2i", 0, 5) + b"hello", b"\x03" + struct.pack("<3i", 0, 2, 70) + b"k" * 70),
+}
+
+PIECES = (
+    *(b"\r\n", b"\n", b"\r", b" ", b".", b"*", b">", b":", b"MSG ", b"HMSG ", b"NATS/1.0\r\n", b"$JS.", b"_INBOX."),
+    *(b"Nats-", b"Penstock-Key: ", b"Penstock-Key-Base64: ", b"Penstock-Ack: ", b"Penstock-Tombstone: 1", b"|"),
+    *(b"Nats-Expected-Stream: orders", b"Nats-Expected-Last-Sequence: ", b"none", b"leader", b"all", b"====", b"\x00"),
+    *(b"%d" % number for number in (0, 1, 12, 65535, 65536, 67108864, 67108865, 2147483647, 2147483648, 10**18)),
+    *(struct.pack("<i", number) for number in (-(2**31), -1, 0, 1, 4, 8, 9, 20, 2**24, 2**31 - 1)),
+    *(struct.pack("<q", number) for number in (-(2**63), -1, 0, 1, 8, 2**31, 2**32, 2**63 - 1)),
+    *(
+        b"\xff" * 9 + b"\x01",
+        b"\x80",
+        b"\xc3\xb6",
+        b"\xed\xa0\x80",
+        b"\xe2\x80\x83",
+        b"\xf4\x90\x80\x80",
+        b"\xb9\x0e\x43\xb4",
+    ),
+)

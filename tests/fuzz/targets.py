@@ -1,0 +1,236 @@
+"""What is fuzzed: each target feeds one input to modules of the hot path and says what came of it.
+
+Rules: a target takes the modules that it is given, compiled or plain, so that both can be compared. What it returns is
+plain data, the errors that may come included; any other exception is a finding. What was written must pass the checks.
+
+| target   | an input is                                                                            |
+|----------|----------------------------------------------------------------------------------------|
+| scan     | where the reads end, then NATS protocol                                                |
+| headers  | a NATS header block                                                                    |
+| ingest   | the stream's rules, then NATS protocol: scanned, sorted, encoded, acked                 |
+| message  | whether to mend the checksum, then a batch message                                     |
+| rows     | which message, then patches of its metadata and its body; checked, then its rows       |
+| join     | the same for several messages behind each other, gathered and joined                   |
+| envelope | whether to mend the checksum, then an envelope                                         |
+| keyhash  | how many value offsets, these, then keys                                               |
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from penstock.base import limits
+from penstock.batch import codec, layout
+from penstock.batch.header import CRC_POSITION
+from penstock.hot.crc import crc32c, crc32c_with_gap
+from tests.batch_samples import MIXED, Row, message_of
+
+Modules = Callable[[str], ModuleType]
+"""A module of the hot path by its name, in one of the two modes."""
+
+_PATCH = struct.Struct("<HI")
+_NAME = b"orders"
+_TAIL = b',"partition":0}'
+_PATTERNS = (b"a.b", b">", b"*.b", b"orders.*", b"$JS.>")
+
+
+def scan(modules: Modules, data: bytes) -> object:
+    """Frames out of reads that end anywhere."""
+    frames, error = _frames(modules, data[1:], data[0] if data else 0)
+    return [_seen(sink) for sink in frames], error
+
+
+def _frames(modules: Modules, data: bytes, cut: int) -> tuple[list[Any], object]:
+    """As a connection does it: what a scan leaves over is scanned again with what comes next."""
+    module = modules("scan")
+    found = []
+    position = skip = 0
+    for end in sorted({len(data) * cut // 256, len(data)}):
+        sink = module.Frames(skip)
+        found.append(sink)
+        try:
+            position = module.scan(bytearray(data), position, end, sink)
+        except module.ProtocolError as error:
+            return found, (str(error), error.position)
+        assert 0 <= position <= end
+        skip = sink.skip_bytes
+    return found, position
+
+
+def _seen(sink: Any) -> object:
+    groups = {sid: (_rows(group), list(map(tuple, group.too_large))) for sid, group in sink.groups.items()}
+    return groups, sink.lines, sink.needed_bytes, sink.skip_bytes
+
+
+def _rows(group: Any) -> object:
+    parts = (group.subject, group.reply, group.early, group.headers, group.value, group.key)
+    return [[part(row) for part in parts] for row in range(len(group))]
+
+
+def headers(modules: Modules, data: bytes) -> object:
+    """What a header block says."""
+    module = modules("headers")
+    fields = module.Fields()
+    fields.read(data, 0, len(data))
+    names = ("ack", "encoded_key", "key", "sequence", "stream", "tombstone")
+    found = [(getattr(fields, name), getattr(fields, name + "_end")) for name in names]
+    values = [data[begin:end] if begin >= 0 else None for begin, end in found]
+    assert all(begin <= end <= len(data) for begin, end in found if begin >= 0)
+    return values, fields.unsupported, module.unsupported(data)
+
+
+def ingest(modules: Modules, data: bytes) -> object:
+    """From the bytes of NATS to a batch message and its acks."""
+    if len(data) < 2:
+        return None
+    out: list[object] = []
+    flags = data[1]
+    frames, error = _frames(modules, data[2:], data[0])
+    encoder = modules("encode").Encoder(codec.LAYOUT)
+    for sink in frames:
+        for sid, group in sink.groups.items():
+            bytes_max = 40 if flags & 4 else limits.MESSAGE_BYTES_MAX
+            found = modules("verdicts").sort(group, _NAME, bool(flags & 1), bytes_max, bool(flags & 2), 41)
+            refused = [(one.row, one.verdict, one.number, one.is_answered) for one in found.refused]
+            out.append((sid, refused, found.other_stream, found.reserved, _rows(found.rows)))
+            out += _batches(modules, encoder, found.rows, flags >> 3)
+    return out, error
+
+
+def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[object]:
+    acks = modules("acks")
+    out: list[object] = []
+    start = 0
+    while start < len(rows):
+        end = rows.batch_end(start, rows_max or limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
+        assert start < end <= len(rows)
+        message, fields = encoder.encode(rows, start, end, 41 + start, 1_700_000_000_000_000, 7)
+        checked = modules("message").Checker(codec.LAYOUT).message(message)
+        assert checked[: len(fields)] == fields
+        looked_at = modules("rows").Rows(message, codec.LAYOUT)
+        assert looked_at.mistake() is None
+        assert looked_at.refused_subject(b">") in (None, *(rows.subject(row) for row in range(start, end)))
+        out.append(bytes(message))
+        for is_early in (False, True):
+            waiting = acks.waiting(rows, start, end, is_early)
+            out += (waiting, acks.waiting_count(waiting), acks.pubacks(_NAME, waiting, 41 + start, _TAIL))
+        start = end
+    return out
+
+
+def message(modules: Modules, data: bytes) -> object:
+    """The checks of metadata and checksum."""
+    body = bytearray(data[1:])
+    if data[:1] > b"\x7f":
+        _seal(body)
+    checker = modules("message").Checker(codec.LAYOUT)
+    header, whole = checker.header(bytes(body)), checker.message(body)
+    assert not isinstance(whole, tuple) or whole == header
+    return header, whole
+
+
+def _seal(message: bytearray) -> None:
+    """Let the checksum fit what the message is now."""
+    if len(message) > CRC_POSITION + 8:
+        message[CRC_POSITION : CRC_POSITION + 8] = b"%08x" % crc32c_with_gap(bytes(message), CRC_POSITION)
+
+
+BASES = (
+    bytes(message_of(MIXED, base_offset=5)),
+    bytes(message_of([Row(b"a.b", None, b"x" * 20, None)] * 9, base_offset=5)),
+    bytes(
+        message_of([Row(b"a.%d" % n, b"k" * n, None if n % 3 else b"v", b"h" * n) for n in range(20)], base_offset=5)
+    ),
+    bytes(message_of([Row("größe.→".encode(), b"", b"", b"")] * 3, base_offset=5)),
+)
+"""Sound messages, which begin at the same offset, so that one can stand in another's place."""
+
+
+def patched(data: bytes) -> bytearray:
+    """One of BASES with 4 bytes overwritten here and there, behind the batch header, under a checksum that fits."""
+    base = bytearray(BASES[data[0] % len(BASES)] if data else BASES[0])
+    for place in range(1, len(data) - _PATCH.size + 1, _PATCH.size):
+        position, number = _PATCH.unpack_from(data, place)
+        at = layout.ROWS_POSITION + position % (len(base) - layout.ROWS_POSITION - 4)
+        struct.pack_into("<I", base, at, number)
+    _seal(base)
+    return base
+
+
+def rows(modules: Modules, data: bytes) -> object:
+    """The look at rows that a stranger built."""
+    whole = patched(data)
+    checked = modules("message").Checker(codec.LAYOUT).message(whole)
+    if not isinstance(checked, tuple):
+        return checked
+    found = modules("rows").Rows(whole, codec.LAYOUT)
+    mistake = found.mistake()
+    if mistake is not None:
+        return tuple(mistake)
+    refused = [found.refused_subject(pattern) for pattern in _PATTERNS]
+    return refused, [found.widest_message(0), found.widest_key(0), found.widest_headers(0), found.widest_key(2**62)]
+
+
+def join(modules: Modules, data: bytes) -> object:
+    """Several messages, joined as far as they are sound."""
+    parts = [patched(part) for part in data[:400].split(b"|")]
+    raw = memoryview(b"".join(parts))
+    checker = modules("message").Checker(codec.LAYOUT)
+    joiner = modules("join").Joiner(codec.LAYOUT, checker)
+    out: list[object] = [joiner.last(raw)]
+    position = 0
+    for _ in parts:
+        gathered = joiner.gather(raw, position, 5, (0, 2**62), 1_000, 1_000_000, 100_000)
+        out.append(tuple(gathered))
+        if gathered.begins:
+            joined = joiner.join(raw, gathered)
+            out.append(joined if isinstance(joined, int) else _columns(joined))
+        position = gathered.end + (gathered.end == position)
+    return out
+
+
+def _columns(joined: Any) -> object:
+    columns = [(column.null_count, *map(bytes, column[1:])) for column in joined.columns]
+    return bytes(joined.offsets), bytes(joined.timestamps), columns
+
+
+def envelope(modules: Modules, data: bytes) -> object:
+    """The optional envelope."""
+    text = bytearray(data[1:])
+    if data[:1] > b"\x7f" and len(text) >= 12:
+        struct.pack_into(">I", text, 8, crc32c(bytes(text[12:])))
+    found = modules("envelope").parse(bytes(text), 0, len(text))
+    if found is None:
+        return None
+    names = ("key", "value", "stream", "subject", "reply", "ack_inbox", "correlation_id")
+    places = [(getattr(found, name), getattr(found, name + "_end")) for name in names]
+    assert all(begin == end == -1 or 0 <= begin <= end <= len(text) for begin, end in places)
+    assert all(0 <= place <= len(text) for place in found.headers)
+    return places, list(found.headers), found.offset, found.timestamp, found.partition, found.ack_policy
+
+
+def keyhash(modules: Modules, data: bytes) -> object:
+    """A column of keys."""
+    count = data[0] % 16 if data else 0
+    ends, keys = data[1 : 1 + 4 * count], data[1 + 4 * count :]
+    module = modules("keyhash")
+    try:
+        column = bytes(module.partitions_of(keys, ends, 16))
+    except ValueError as error:
+        column = str(error).encode()
+    return column, module.xxh64(keys), module.partition_of(keys, 1 + count)
+
+
+TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
+    "scan": scan,
+    "headers": headers,
+    "ingest": ingest,
+    "message": message,
+    "rows": rows,
+    "join": join,
+    "envelope": envelope,
+    "keyhash": keyhash,
+}
