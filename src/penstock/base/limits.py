@@ -39,6 +39,10 @@ UPKEEP_VISITS_MAX = 64  # logs that get their checkpoint, roll or retention in o
 UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 
+# Memory
+FREED_BYTES_MAX = 32 * MIB  # what the C library keeps of freed memory: a few reads, their batches and their acks
+FREED_PIECE_BYTES_MAX = 16 * MIB  # larger pieces go back to the kernel at once
+
 # Socket API
 HELLO_BYTES_MAX = 4 * KIB  # before a client has said who it is, it gets no more memory than this
 REQUEST_BODY_BYTES_MAX = 1 * MIB

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -46,6 +47,8 @@ STOP_TIMEOUT_S = 8.0  # for a NATS or a disk that hangs and clients that take no
 END_TIMEOUT_S = 9.0  # from the signal on: then the process ends, whatever it waits for
 LAST_WORDS_S = 0.5
 OPEN_FILES = 65_536  # asked for, where the system allows it
+_M_TRIM_THRESHOLD = -1  # of malloc.h
+_M_MMAP_THRESHOLD = -3
 THREAD_SWITCH_S = 0.0005  # a disk thread that decodes must not keep the loop waiting for the default 5 ms
 
 
@@ -65,6 +68,7 @@ def run(config: BrokerConfig, *, ready: Callable[[Addresses], None]) -> int:
     import pyarrow.compute  # noqa: F401 (takes a while: no client's first append shall wait for it)
 
     sys.setswitchinterval(THREAD_SWITCH_S)
+    keep_freed_memory()
     try:
         return asyncio.run(_serve(config, _raised_file_limit(), ready))
     except (PenstockError, OSError) as error:
@@ -81,6 +85,18 @@ def _raised_file_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what is freed, up to FREED_BYTES_MAX, and hand it out again.
+
+    It gives large pieces back to the kernel at once, and gets them anew for the next batch, page by page: that cost
+    more than all that is done with the batch. Where the library is another one than glibc, nothing is changed.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, limits.FREED_PIECE_BYTES_MAX)
+        mallopt(_M_TRIM_THRESHOLD, limits.FREED_BYTES_MAX)
 
 
 @contextlib.contextmanager

@@ -17,25 +17,23 @@ Locate = Callable[[str, int, str], Damage | None]
 class KnownDamage:
     """The damage of one log. `known` is what its own task has taken in."""
 
-    __slots__ = ("_noted", "_reported", "known")
+    __slots__ = ("_noted", "_reported", "has_news", "known")
 
     def __init__(self, known: Iterable[Damage]) -> None:
         self.known = tuple(known)
         self._noted: dict[tuple[str, int], Damage] = {}
         self._reported: dict[tuple[str, int], str] = {}
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to take in."""
-        return bool(self._noted or self._reported)
+        self.has_news = False  # there is something to take in
 
     def note(self, damage: Damage) -> None:
         """Somebody found this."""
         self._noted[damage.file, damage.position] = damage
+        self.has_news = True
 
     def report(self, path: str, position: int, reason: str) -> None:
         """Somebody could not read the file from this byte on."""
         self._reported[path, position] = reason
+        self.has_news = True
 
     def of(self, path: str) -> tuple[Damage, ...]:
         """What is known of one file."""
@@ -43,10 +41,11 @@ class KnownDamage:
 
     def take_in(self, locate: Locate) -> None:
         """Make known what was noted and reported."""
+        self.has_news = False  # first: a thread may find more meanwhile
         while self._reported:
             (path, position), reason = self._reported.popitem()
             if (located := locate(path, position, reason)) is not None:
-                self.note(located)
+                self._noted[located.file, located.position] = located
         places = {(one.file, one.position) for one in self.known}
         while self._noted:
             place, damage = self._noted.popitem()

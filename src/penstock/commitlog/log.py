@@ -180,7 +180,8 @@ class Log:
     @property
     def state(self) -> LogState:
         """What may be done."""
-        self._take_damage()
+        if self._damage.has_news:
+            self._take_damage()
         return self._state
 
     @property

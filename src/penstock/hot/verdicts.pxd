@@ -47,6 +47,7 @@ cdef class Sorted:
         value=Py_ssize_t,
         value_end=Py_ssize_t,
         verdict=int,
+        is_marked=bint,
         early=Py_ssize_t,
         early_end=Py_ssize_t,
     )

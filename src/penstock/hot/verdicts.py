@@ -125,11 +125,8 @@ class Sorted:
             if reply >= 0 and fields.ack >= 0 and memory.equals(text, fields.ack, fields.ack_end, _LEADER):
                 early, early_end = reply, reply_end
                 reply = reply_end = -1
-            if (
-                value == value_end
-                and fields.tombstone >= 0
-                and memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
-            ):
+            is_marked = fields.tombstone >= 0 and memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
+            if is_marked and value == value_end:
                 value = value_end = -1
             out.add(
                 subject, subject_end, reply, reply_end, headers, headers_end, value, value_end,

@@ -11,6 +11,7 @@ The codes are those of nats-server's `errors.json`.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -29,6 +30,9 @@ __all__ = [
     "unavailable",
     "wrong_last_sequence",
 ]
+
+
+_TAILS_MAX = 64  # few differ: by how often streams have had leaders
 
 
 class AckError(NamedTuple):
@@ -69,6 +73,7 @@ def unavailable(reason: str) -> AckError:
     return AckError(503, 10008, f"temporarily unavailable: {reason}")
 
 
+@lru_cache(maxsize=_TAILS_MAX)
 def ack_tail(partition: int, leader_epoch: int, replicas: int, *, fsynced: bool) -> bytes:
     """The end of a PubAck's body: what the message got."""
     return b',"partition":%d,"epoch":%d,"replicas":%d,"fsynced":%s}' % (

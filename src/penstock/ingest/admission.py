@@ -81,6 +81,8 @@ def admit(group: Group, rules: Rules, *, log_end: int) -> Admission:
     """The rows of `group` for a log that ends at `log_end`. Pure."""
     found = sort(group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end)
     out = Admission(found.rows)
+    if found.rows is group and not group.too_large:
+        return out
     if found.reserved:
         out.drop(RESERVED_SUBJECT, found.reserved)
     if found.other_stream:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -20,6 +23,28 @@ def test_what_a_start_makes_is_not_looked_at_again() -> None:
         assert not any(one is made for one in gc.get_objects())
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library has its own ways")
+def test_memory_for_one_batch_is_that_of_the_one_before() -> None:
+    program = """
+import resource
+from penstock.broker.serve import keep_freed_memory
+keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def batch():
+    return [bytearray(b"x") * size for size in (4 << 20, 3 << 20, 1 << 20)]
+for _ in range(3):
+    batch()
+before = faults()
+for _ in range(20):
+    batch()
+print(faults() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    pages_of_a_batch = (8 << 20) // 4096
+    assert int(done.stdout) < pages_of_a_batch
 
 
 def test_a_start_that_fails_leaves_the_collector_at_work() -> None:
