@@ -16,6 +16,7 @@
 | `known_damage` | what is damaged, and what readers have found since      |
 | `remains`    | what of the bytes that recovery cuts may go               |
 | `retention`  | from which offset on messages are kept                    |
+| `keeper`     | when that is looked up, and what then waits to be removed |
 | `tasks`      | what runs in a disk thread                                |
 | `files`      | names of files                                            |
 | `dump`       | all of it as rows, for people                             |

@@ -24,6 +24,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.commitlog import files
 from penstock.hot.crc import crc32c
@@ -33,6 +34,7 @@ MARK = b"penckpt1"
 SLOT_STEP_BYTES = 4096
 SLOT_BYTES = 96
 SLOTS = 2
+_SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
 _BODY = struct.Struct("<8sQQIIQQQQq20x")
 _CRC = struct.Struct("<I")
 assert _BODY.size + _CRC.size == SLOT_BYTES
@@ -103,17 +105,62 @@ def read(vfs: Vfs, directory: str) -> Read:
 
 
 class CheckpointFile:
-    """Writes the slots in turn. Writing is for the log's own task; `sync` may run in a disk thread meanwhile."""
+    """Writes the slots in turn. All but `sync`, which may run in a disk thread, is for the log's own task.
 
-    __slots__ = ("_path", "_sequence", "_vfs")
+    `is_dirty`: it does not say, or not durably, how things are. `is_due`: the next flush is to sync it.
+    """
+
+    __slots__ = ("_path", "_saved_at", "_sequence", "_synced_us", "_vfs", "is_dirty", "is_due", "unsaved_flushes")
 
     def __init__(self, vfs: Vfs, directory: str, sequence: int) -> None:
         self._vfs = vfs
         self._path = f"{directory}/{files.CHECKPOINT}"
         self._sequence = sequence
+        self.is_dirty = self.is_due = False
+        self.unsaved_flushes = 0  # since it was written
+        self._saved_at = (0, 0)  # segment and position up to which it says that bytes are synced
+        self._synced_us = 0
+
+    def begin(self, saved_at: tuple[int, int], now_us: int) -> None:
+        """A log goes on from what it says."""
+        self._saved_at = saved_at
+        self._synced_us = now_us
+
+    def flushed(self) -> None:
+        """More is on the disk than it says."""
+        self.is_dirty = True
+        self.unsaved_flushes += 1
+
+    def is_behind(self, segment_base: int, position: int) -> bool:
+        """Whether a start after a crash would have more to scan than it should."""
+        saved_base, saved_position = self._saved_at
+        return (
+            self.unsaved_flushes >= limits.UNSAVED_FLUSHES_MAX
+            or saved_base != segment_base
+            or position - saved_position >= limits.UNSAVED_BYTES_MAX
+        )
+
+    @property
+    def due_us(self) -> int:
+        """When it is to be written and synced, if it is dirty."""
+        return self._synced_us + _SYNC_INTERVAL_US
+
+    def wants_sync(self, now_us: int) -> bool:
+        """Whether that is now; a clock that was set back does not put it off until it has caught up."""
+        self._synced_us = min(self._synced_us, now_us)
+        if not self.is_dirty or now_us < self.due_us:
+            return False
+        self._synced_us = now_us
+        return True
+
+    def will_sync(self) -> None:
+        """It was written, and the next flush syncs it."""
+        self.is_due = True
+        self.is_dirty = False
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write the next slot (its sequence is set here), or raise OSError; the other slot is as it was."""
+        self.is_dirty = True
         sequence = self._sequence + 1
         file = self._vfs.open(self._path, create=True, make_folders=False)
         try:
@@ -123,6 +170,8 @@ class CheckpointFile:
         finally:
             file.close()
         self._sequence = sequence
+        self._saved_at = (checkpoint.segment_base, checkpoint.segment_position)
+        self.unsaved_flushes = 0
 
     def sync(self) -> None:
         """Return once what was written survives a power loss."""

@@ -19,6 +19,7 @@ from penstock.commitlog import files, segment
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
+from penstock.commitlog.keeper import Keeper
 from penstock.commitlog.known_damage import KnownDamage
 from penstock.commitlog.lineage import Lineage, LineageEntry
 from penstock.commitlog.open_files import OpenFiles
@@ -32,21 +33,17 @@ from penstock.commitlog.view import LogView
 from penstock.vfs import Buffer, File, Folder, Vfs
 
 _NEVER = 2**63 - 1
-_CHECKPOINT_SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
 _REST_US = limits.LOG_REST_MS * 1000
-_RETENTION_INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
 
 
 class Log:
     """One partition's log. Make it with `Log.open`."""
 
     __slots__ = (
-        "_active", "_checkpoint", "_checkpoint_dirty", "_checkpoint_due", "_checkpoint_synced_us", "_config",
-        "_damage", "_directory", "_flush", "_flushed_at", "_flushed_end", "_ids", "_last_timestamp_us",
-        "_leader_epoch", "_lineage", "_lineage_file", "_log_end", "_log_start", "_names", "_noticed", "_oldest_us",
-        "_open_files", "_rebuilt_indexes", "_retained_us", "_retention", "_roll_at_us", "_saved_at", "_saves",
-        "_sealed", "_sealed_bytes", "_start_moved", "_state", "_unflushed", "_unremoved", "_unsaved_flushes",
-        "_vfs", "cuts", "fence_reason", "notices"
+        "_active", "_checkpoint", "_config", "_damage", "_directory", "_flush", "_flushed_at", "_flushed_end",
+        "_ids", "_keeper", "_last_timestamp_us", "_leader_epoch", "_lineage", "_lineage_file", "_log_end",
+        "_log_start", "_names", "_noticed", "_open_files", "_rebuilt_indexes", "_roll_at_us", "_saves", "_sealed",
+        "_sealed_bytes", "_state", "_unflushed", "_vfs", "cuts", "fence_reason", "notices",
     )  # fmt: skip
 
     def __init__(
@@ -87,21 +84,14 @@ class Log:
         # What the next flush has to sync beside segments: open already, so that it cannot fail for want of descriptors.
         self._names: Folder | None = None
         self._lineage_file: File | None = None
-        self._unremoved = found.retired
-        self._start_moved = bool(found.retired)
         self._checkpoint = CheckpointFile(vfs, directory, found.checkpoint.sequence if found.checkpoint else 0)
-        self._checkpoint_dirty = False
-        self._checkpoint_synced_us = self._retained_us = now_us
-        self._checkpoint_due = False
-        self._saved_at = self._flushed_at  # as the checkpoint file says
-        self._unsaved_flushes = 0
+        self._checkpoint.begin(self._flushed_at, now_us)
         self._saves = False  # the flush under way brings index and checkpoint up to date
         self._lineage = Lineage(vfs, directory, ())
         self._roll_at_us = _NEVER
         self._rebuilt_indexes = RebuiltIndexes()
-        self._retention: Retention | None = None  # under way
-        # No message is older. Retention looks up what it is exactly; None: there is no message.
-        self._oldest_us = None if self._log_start == self._log_end else 0
+        oldest_us = None if self._log_start == self._log_end else 0
+        self._keeper = Keeper(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
         self._set_roll_time()
 
     @classmethod
@@ -131,11 +121,9 @@ class Log:
             log._open_lineage()
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
                 # A log that was not known to be made: the folder's own name must be durable.
-                log._save_checkpoint()
-                log._checkpoint.sync()
+                log.checkpoint()
                 if found.checkpoint is None:
                     vfs.sync_dir(directory)
-                log._checkpoint_dirty = False
             if log._active is not None:
                 log._active.rest(log._log_end, log._last_timestamp_us)
         except OSError as error:
@@ -231,7 +219,7 @@ class Log:
             raise storage_error(f"{active.path} cannot be written", error) from error
         active.add(header)
         if self._log_start == self._log_end:
-            self._oldest_us = header.min_timestamp_us
+            self._keeper.oldest_us = header.min_timestamp_us
         if active.count == 1:
             self._set_roll_time()
         self._log_end = header.end_offset
@@ -259,7 +247,7 @@ class Log:
         except OSError as error:
             raise storage_error(f"the lineage of {self._directory} cannot be written", error) from error
         self._leader_epoch = leader_epoch
-        self._checkpoint_dirty = True
+        self._checkpoint.is_dirty = True
         _close(self._lineage_file)
         self._lineage_file = file
 
@@ -311,9 +299,10 @@ class Log:
         if self._flush is not None or self._state is LogState.FENCED or active is None:
             return None
         has_bytes = self._log_end != self._flushed_end or bool(self._unflushed)
-        saves = self._checkpoint_due or self._is_behind(active)
+        is_due = self._checkpoint.is_due
+        saves = is_due or self._checkpoint.is_behind(active.base_offset, active.size_bytes)
         has_entries = saves and bool(active.places)
-        if not (has_bytes or has_entries or self._names is not None or self._checkpoint_due):
+        if not (has_bytes or has_entries or self._names is not None or is_due):
             return None
         dirty = [
             DirtyFile(file, *one.take_places(), sealed, has_news=sealed.end_offset > self._flushed_end)
@@ -332,24 +321,15 @@ class Log:
             segment_base=active.base_offset,
             lineage=self._lineage_file,
             names=self._names,
-            sync_last=self._checkpoint.sync if self._checkpoint_due else None,
+            sync_last=self._checkpoint.sync if is_due else None,
             # An index would vouch for the damage at the next start; without it, that start reads the segment.
             indexes=self.state is LogState.WRITABLE,
         )
         self._unflushed = []
         self._names = self._lineage_file = None
-        self._checkpoint_due = False
+        self._checkpoint.is_due = False
         self._saves = saves
         return self._flush
-
-    def _is_behind(self, active: ActiveSegment) -> bool:
-        """Whether a start after a crash would have more to scan than it should."""
-        segment_base, position = self._saved_at
-        return (
-            self._unsaved_flushes >= limits.UNSAVED_FLUSHES_MAX
-            or segment_base != active.base_offset
-            or active.size_bytes - position >= limits.UNSAVED_BYTES_MAX
-        )
 
     def flushed(self, flush: Flush) -> None:
         """`flush.run()` returned."""
@@ -368,12 +348,11 @@ class Log:
             elif is_indexed and active is not None and active.path == dirty.file.path:
                 active.indexed(dirty.first_entry, len(dirty.places))
         if moved:
-            self._checkpoint_dirty = True
-            self._unsaved_flushes += 1
+            self._checkpoint.flushed()
         if moved and self._saves:
             # If it fails, it lags behind: the next start scans a little more. A later flush writes it again.
             with contextlib.suppress(OSError):
-                self._save_checkpoint()
+                self._checkpoint.write(self._checkpoint_values())
 
     def flush_failed(self, flush: Flush, error: OSError) -> None:
         """`flush.run()` raised: what it was to flush may be lost, now or later. The log is fenced until a restart."""
@@ -452,29 +431,20 @@ class Log:
         """
         if self.state is not LogState.WRITABLE:
             return None
-        # A clock that was set back must not put these off until it has caught up.
-        self._checkpoint_synced_us = min(self._checkpoint_synced_us, now_us)
-        self._retained_us = min(self._retained_us, now_us)
-        if self._checkpoint_dirty and now_us - self._checkpoint_synced_us >= _CHECKPOINT_SYNC_INTERVAL_US:
-            self._checkpoint_synced_us = now_us
+        if self._checkpoint.wants_sync(now_us):
             with contextlib.suppress(OSError):  # the next time, then
-                self._save_checkpoint()
-                self._checkpoint_due = True
-                self._checkpoint_dirty = False
+                self._checkpoint.write(self._checkpoint_values())
+                self._checkpoint.will_sync()
         active = self._active
         assert active is not None
         if active.count and now_us >= self._roll_at_us:
             self._try_roll(active)
         if now_us - self._last_timestamp_us >= _REST_US:
             self.rest()
-        is_due = now_us - self._retained_us >= _RETENTION_INTERVAL_US and self._is_exceeded(now_us)
-        if self._retention is not None or not (is_due or self._start_moved):
+        if not self._keeper.wants_look(self._config, now_us=now_us, **self._extent()):
             return None
-        self._retained_us = now_us
-        self._retention = Retention(
-            self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end
-        )
-        return self._retention
+        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end)
+        return self._keeper.look(look, now_us)
 
     def due_us(self, now_us: int) -> int | None:
         """When `tick` has something to do, as far as it is known now; None: not by time alone.
@@ -486,40 +456,22 @@ class Log:
         dues = []
         active = self._active
         assert active is not None
-        if self._checkpoint_dirty:
-            dues.append(self._checkpoint_synced_us + _CHECKPOINT_SYNC_INTERVAL_US)
+        if self._checkpoint.is_dirty:
+            dues.append(self._checkpoint.due_us)
         if active.count and self._roll_at_us != _NEVER:
             dues.append(self._roll_at_us)
         if active.file is not None:
             dues.append(self._last_timestamp_us + _REST_US)
-        if self._retention is None:
-            dues += self._retention_dues(now_us)
+        dues += self._keeper.dues_us(self._config, now_us=now_us, **self._extent())
         return min(dues, default=None)
 
-    def _retention_dues(self, now_us: int) -> list[int]:
-        if self._start_moved:
-            return [now_us]
-        earliest_us = self._retained_us + _RETENTION_INTERVAL_US
-        if self._is_exceeded(now_us):
-            return [earliest_us]
-        max_age_us = self._config.max_age_us
-        if max_age_us is None or self._oldest_us is None:
-            return []
-        return [max(earliest_us, self._oldest_us + max_age_us + 1)]
-
-    def _is_exceeded(self, now_us: int) -> bool:
-        return self._config.is_exceeded(
-            messages=self._log_end - self._log_start,
-            size_bytes=self.size_bytes,
-            oldest_us=self._oldest_us,
-            now_us=now_us,
-        )
+    def _extent(self) -> dict[str, int]:
+        return {"messages": self._log_end - self._log_start, "size_bytes": self.size_bytes}
 
     def retained(self, retention: Retention) -> Removal | None:
         """`retention.run()` returned or raised. Moves log_start, and gives a task if segments are to go with it."""
-        if retention is not self._retention:
+        if not self._keeper.looked(retention):
             return None  # the log was closed meanwhile
-        self._retention = None
         if self.state is not LogState.WRITABLE:
             return None
         # With a config that has changed meanwhile more may be kept: the next tick looks again.
@@ -529,13 +481,13 @@ class Log:
             except StorageFailedError:
                 return None  # a later tick tries again
             if retention.oldest_us is not None:
-                self._oldest_us = retention.oldest_us
-        return self._removal()
+                self._keeper.oldest_us = retention.oldest_us
+        paths = self._keeper.take_removable()
+        return None if paths is None else Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
 
     def removal_failed(self, removal: Removal) -> None:
         """`removal.run()` raised OSError: a later tick tries again."""
-        self._unremoved = (*removal.paths, *self._unremoved)
-        self._start_moved = True
+        self._keeper.failed(removal.paths)
 
     def _try_roll(self, active: ActiveSegment) -> None:
         try:
@@ -549,11 +501,10 @@ class Log:
             return
         before, self._log_start = self._log_start, log_start
         try:
-            self._save_checkpoint()
+            self._checkpoint.write(self._checkpoint_values())
         except OSError as error:
             self._log_start = before
             raise storage_error(f"the checkpoint of {self._directory} cannot be written", error) from error
-        self._start_moved = True
         active = self._active
         assert active is not None
         if log_start == self._log_end and active.count:
@@ -563,22 +514,15 @@ class Log:
         # What is gone and not flushed stays with the next flush, which closes its file: one may be at it right now.
         self._sealed = kept
         self._sealed_bytes -= sum(one.size_bytes for one in gone)
-        self._unremoved += tuple(one.path for one in gone)
-
-    def _removal(self) -> Removal | None:
-        if not self._start_moved:
-            return None
-        self._start_moved = False
-        paths, self._unremoved = self._unremoved, ()
-        return Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
+        self._keeper.moved(tuple(one.path for one in gone))
 
     # Checkpoint, lineage, end.
 
     def checkpoint(self) -> None:
         """Write the checkpoint and sync it, in this thread. OSError."""
-        self._save_checkpoint()
+        self._checkpoint.write(self._checkpoint_values())
         self._checkpoint.sync()
-        self._checkpoint_dirty = False
+        self._checkpoint.is_dirty = False
 
     def close(self) -> None:
         """Make everything durable, in this thread, and give back the files. No flush may be under way.
@@ -586,8 +530,8 @@ class Log:
         StorageFailedError if a sync failed; the log is closed nevertheless.
         """
         assert self._flush is None, "a flush is under way"
-        self._retention = None
-        self._unsaved_flushes = limits.UNSAVED_FLUSHES_MAX  # the index is to have all entries
+        self._keeper.give_up()
+        self._checkpoint.unsaved_flushes = limits.UNSAVED_FLUSHES_MAX  # the index is to have all entries
         try:
             if (flush := self.flush()) is not None:
                 try:
@@ -596,7 +540,7 @@ class Log:
                     self.flush_failed(flush, error)
                     raise
                 self.flushed(flush)
-            if self._state is LogState.WRITABLE and self._checkpoint_dirty:
+            if self._state is LogState.WRITABLE and self._checkpoint.is_dirty:
                 self.checkpoint()
         except OSError as error:
             raise storage_error(f"{self._directory} cannot be closed cleanly", error) from error
@@ -605,12 +549,6 @@ class Log:
             active_file = None if self._active is None else self._active.file
             for opened in (*(one.file for one, _ in self._unflushed), active_file, self._names, self._lineage_file):
                 _close(opened)
-
-    def _save_checkpoint(self) -> None:
-        self._checkpoint_dirty = True
-        self._checkpoint.write(self._checkpoint_values())
-        self._saved_at = self._flushed_at
-        self._unsaved_flushes = 0
 
     def _checkpoint_values(self) -> Checkpoint:
         return Checkpoint(

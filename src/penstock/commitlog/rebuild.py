@@ -19,7 +19,7 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import files, index
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
-from penstock.commitlog.resumed import Head
+from penstock.commitlog.resumed import Head, ResumedEntries
 from penstock.commitlog.scan import Beyond, Found, Walk, find_behind
 from penstock.commitlog.segment import Damage, Segment
 from penstock.vfs import Buffer, File, Vfs
@@ -46,6 +46,11 @@ class Scan:
     leader_epoch: int = 0
     damage: list[Damage] = field(default_factory=list)
     torn: Torn | None = None
+
+    def all_entries(self) -> PackedEntries | ResumedEntries:
+        """Those of the head, too."""
+        entries = PackedEntries(bytes(self.entries))
+        return entries if self.head is None else ResumedEntries(self.head, entries)
 
 
 def vouched_head(vfs: Vfs, file: File, *, base_offset: int, flushed_position: int) -> tuple[Head, int] | None:
@@ -234,5 +239,21 @@ def write_index(
             file.write_at(position, entries)
         if are_last and file.size() != end_position:
             file.truncate(end_position)
+    finally:
+        file.close()
+
+
+def write_again(vfs: Vfs, path: str, flushed_position: int, size_bytes: int) -> None:
+    """Make durable what was not known to be: a sync of pages that an earlier one gave up on would prove nothing."""
+    position = min(flushed_position, size_bytes)
+    if position >= size_bytes:
+        return
+    file = vfs.open(path)
+    try:
+        while position < size_bytes:
+            data = file.read_at(position, min(limits.SCAN_READ_BYTES, size_bytes - position))
+            file.write_at(position, data)
+            position += len(data)
+        file.sync()
     finally:
         file.close()

@@ -31,7 +31,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
 from penstock.commitlog import checkpoint as checkpoints
@@ -40,7 +39,6 @@ from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.index import FileEntries, PackedEntries
 from penstock.commitlog.rebuild import Scan, Torn
-from penstock.commitlog.resumed import ResumedEntries
 from penstock.commitlog.scan import Beyond, find_behind
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment, create
 from penstock.vfs import File, Vfs
@@ -366,7 +364,7 @@ class Recovery:
 
     def _keep_as_it_is(self, kept: list[_Found], flushed_end: int) -> None:
         for one in kept:
-            entries = None if one.scan is None else _entries_of(one.scan)
+            entries = None if one.scan is None else one.scan.all_entries()
             damage = () if one.scan is None else tuple(one.scan.damage)
             end = _end_of(one, flushed_end)
             self._out.sealed.append(
@@ -379,7 +377,7 @@ class Recovery:
         try:
             for one in kept:
                 if one.scan is not None and one.foreign is None:
-                    self._write_again(one)
+                    rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
             if out.checkpoint is not None:
                 # Else an older one could take its place, beyond which damage looks like a torn tail and is cut.
                 CheckpointFile(self._vfs, self._directory, out.checkpoint.sequence).sync()
@@ -416,7 +414,8 @@ class Recovery:
             kept_as = None
             if not self._tail_may_go(file, one, torn):
                 kept_as = files.side_path(self._vfs, one.path, torn.position)
-                self._copy(file, torn.position, one.size_bytes, kept_as)
+                remains.copy_aside(self._vfs, file, torn.position, one.size_bytes, kept_as)
+                self._vfs.sync_dir(self._directory)
             file.truncate(torn.position)
             if torn.position == 0:
                 file.write_at(0, schema_message(*self._ids))
@@ -449,19 +448,6 @@ class Recovery:
         assert one.scan is not None
         return remains.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
 
-    def _copy(self, source: File, position: int, end_position: int, side_path: str) -> None:
-        target = self._vfs.open(side_path, create=True, make_folders=False)
-        try:
-            start = position
-            while position < end_position:
-                data = source.read_at(position, min(limits.SCAN_READ_BYTES, end_position - position))
-                target.write_at(position - start, data)
-                position += len(data)
-            target.sync()
-        finally:
-            target.close()
-        self._vfs.sync_dir(self._directory)
-
     def _make_writable(self, kept: list[_Found]) -> None:
         out = self._out
         for one, following in pairwise(kept):
@@ -479,23 +465,9 @@ class Recovery:
         if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
             self._vfs.sync_dir(self._directory)
 
-    def _write_again(self, one: _Found) -> None:
-        """Make durable what was not known to be: a sync of pages that an earlier one gave up on would prove nothing."""
-        start = min(one.flushed_position or 0, one.size_bytes)
-        if start < one.size_bytes:
-            file = self._vfs.open(one.path)
-            try:
-                while start < one.size_bytes:
-                    data = file.read_at(start, min(limits.SCAN_READ_BYTES, one.size_bytes - start))
-                    file.write_at(start, data)
-                    start += len(data)
-                file.sync()
-            finally:
-                file.close()
-
     def _settle(self, one: _Found, scan: Scan) -> bool:
         """Make durable what was not known to be, and the index fit, if the disk takes it."""
-        self._write_again(one)
+        rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
         if scan.head is None and not scan.entries:
             return True  # an empty segment
         try:
@@ -506,11 +478,6 @@ class Recovery:
                 self._vfs.remove(files.index_path(one.path))
             return False
         return True
-
-
-def _entries_of(scan: Scan) -> PackedEntries | ResumedEntries:
-    entries = PackedEntries(bytes(scan.entries))
-    return entries if scan.head is None else ResumedEntries(scan.head, entries)
 
 
 def _end_of(one: _Found, flushed_end: int) -> int:

@@ -16,7 +16,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, layout
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.vfs import File
+from penstock.vfs import File, Vfs
 
 _MARK = layout.TEMPLATE[: layout.BODY_LENGTH_POSITION]
 
@@ -52,3 +52,17 @@ def is_unfinished_append(file: File, position: int, end_position: int, offset: i
         position += header.size_bytes
         offset = header.end_offset
     return True
+
+
+def copy_aside(vfs: Vfs, source: File, position: int, end_position: int, side_path: str) -> None:
+    """Copy these bytes to a side file, and sync it; its name is for the caller to sync. OSError."""
+    target = vfs.open(side_path, create=True, make_folders=False)
+    try:
+        start = position
+        while position < end_position:
+            data = source.read_at(position, min(limits.SCAN_READ_BYTES, end_position - position))
+            target.write_at(position - start, data)
+            position += len(data)
+        target.sync()
+    finally:
+        target.close()
