@@ -1,12 +1,29 @@
 # See load.py. Nothing here checks a bound.
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from *:
     """
     #define penstock_ones(bits) __builtin_popcount((unsigned int)(bits))
     """
     int penstock_ones(unsigned int bits) noexcept nogil
+
+
+cdef inline bytes head(object data, Py_ssize_t size):
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return PyBytes_FromStringAndSize(<const char*>view.buf, min(size, view.len))
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef inline bytes zeroed(bytes text, Py_ssize_t at):
+    cdef bytes out = PyBytes_FromStringAndSize(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    memset(PyBytes_AS_STRING(out) + at, 48, 8)
+    return out
 
 
 cdef inline bint same(

@@ -13,6 +13,16 @@ from operator import add, sub
 _INT32 = struct.Struct("<i")
 
 
+def head(data: bytes | bytearray | memoryview, size: int) -> bytes:
+    """A copy of the first bytes, `size` of them if there are so many."""
+    return bytes(data[:size])
+
+
+def zeroed(text: bytes, at: int) -> bytes:
+    """The same with the digits `00000000` at one place, which is within it."""
+    return b"%b00000000%b" % (text[:at], text[at + 8 :])
+
+
 def same(one: bytes, other: bytes, begin: int, end: int) -> bool:
     """Whether both hold the same from `begin` to `end`."""
     return one[begin:end] == other[begin:end]

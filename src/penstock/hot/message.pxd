@@ -17,7 +17,6 @@ cdef int _NEVER_NULL
 cdef class Checker:
     cdef bytes _template
     cdef object _packing
-    cdef object _crc_with_gap
     cdef Py_ssize_t _body_length_position
     cdef Py_ssize_t _header_position
     cdef Py_ssize_t _prefix_bytes

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from binascii import unhexlify
-from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ except ImportError:
     from penstock.hot import cython
 
 from penstock.hot import load
+from penstock.hot.crc import crc32c
 
 _int = int
 
@@ -29,6 +29,7 @@ _CRC = 3
 _COUNT = 4
 
 _INT64_MAX = 2**63 - 1
+_NO_RUN = bytes(16)
 _COLUMNS = 6
 _BUFFERS = 16
 _BUFFERS_OF_NUMBERS = 4  # two columns of numbers come first: validity and numbers of each
@@ -71,7 +72,6 @@ class Layout(NamedTuple):
     known_flags: int
     rows_max: int
     size_bytes_max: int
-    crc_with_gap: Callable[[memoryview, int], int]
     crc_position: int
 
 
@@ -92,27 +92,26 @@ class Checker:
         self._known_flags = layout.known_flags
         self._rows_max = layout.rows_max
         self._size_bytes_max = layout.size_bytes_max
-        self._crc_with_gap = layout.crc_with_gap
         self._crc_position = layout.crc_position
 
     def header(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
         """The fields of the header of the message that `data` begins with, or the Mistake in its first bytes."""
-        prefix = bytes(data[: self._prefix_bytes])
+        prefix = load.head(data, self._prefix_bytes)
         return self._fields(prefix) if len(prefix) == self._prefix_bytes else Mistake.TOO_SHORT
 
     def message(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
         """The fields of the header of the whole message `data`, or the Mistake in its metadata or its checksum."""
-        view = memoryview(data)
-        metadata = bytes(view[: self._body_position])
+        metadata = load.head(data, self._body_position)
         if len(metadata) < self._prefix_bytes:
             return Mistake.TOO_SHORT
         fields = self._fields(metadata)
         if not isinstance(fields, tuple):
             return fields
         size_bytes = fields[_SIZE]
-        if len(view) != size_bytes:
+        if len(data) != size_bytes:
             return Mistake.LENGTH
-        if self._crc_with_gap(view, self._crc_position) != fields[_CRC]:
+        body = memoryview(data)[self._body_position :]
+        if crc32c(body, crc32c(load.zeroed(metadata, self._crc_position))) != fields[_CRC]:
             return Mistake.CRC
         mistake = self._layout_mistake(metadata, fields[_COUNT], size_bytes - self._body_position)
         return mistake or fields
@@ -142,7 +141,9 @@ class Checker:
             producer_id = load.hex_number(text, begin + 104, 16)
             producer_epoch = load.hex_number(text, begin + 120, 8)
             producer_sequence = load.hex_number(text, begin + 128, 16)
-            run_id = unhexlify(text[begin + 144 : begin + 176])
+            run_id = _NO_RUN
+            if not load.same(text, template, begin + 144, begin + 176):  # the template's digits are zeros
+                run_id = unhexlify(text[begin + 144 : begin + 176])
         else:
             (
                 version, flags, size_bytes, crc, count, leader_epoch, base_offset, end_offset, min_timestamp_us,
