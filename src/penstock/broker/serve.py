@@ -83,6 +83,7 @@ def _raised_file_limit() -> int:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # then it is as it was
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            _log.info("%d files may be open, not %d: the limit was raised", wanted, soft)
             soft = wanted
     return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
