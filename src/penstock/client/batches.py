@@ -1,9 +1,9 @@
 """From the raw bytes of a response to Arrow batches that can be trusted not to crash their reader.
 
 Rules: no byte reaches pyarrow before the batch's metadata have been compared with the one layout there is and its
-CRC-32C has been checked; then `validate(full=True)` looks at every value offset and every subject, because a CRC only
-says that the bytes are those that the sender meant. (Measured: 2 µs a batch and 11 ns a message of 256 bytes for the
-former, 6 ns for the latter.)
+CRC-32C has been checked, and every value offset and every subject has been looked at, because a CRC only says that the
+bytes are those that the sender meant. (Measured: 1.4 µs a batch and 11 ns a message of 256 bytes for the former, 4 µs
+and 1 ns for the latter.)
 Batches follow each other without a hole: each begins where the one before it ends.
 """
 
@@ -17,7 +17,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch
 from penstock.batch import codec, joining
 from penstock.batch.header import BatchHeader
-from penstock.batch.schema import FORMAT_VERSION, arrow_schema
+from penstock.batch.schema import FORMAT_VERSION
 from penstock.client.values import Message
 from penstock.hot import row_objects
 
@@ -60,7 +60,7 @@ def batches_of(
         if len(found.begins) > 1:
             yield joining.join(view, found, file=source)
         elif found.begins:
-            yield _decoded(view[position : found.end], source=source)
+            yield codec.check_rows(view[position : found.end], file=source, position=position)
         if found.begins:
             position, offset = found.end, found.end_offset
             continue
@@ -69,7 +69,7 @@ def batches_of(
         codec.verify(message, file=source, position=position)
         if header.base_offset != offset:
             raise CorruptionError(source, position, f"a batch from offset {offset}", f"from {header.base_offset}")
-        batch = rows(header, message, wanted, source=source)
+        batch = rows(header, message, wanted, source=source, position=position)
         for start in range(0, batch.num_rows, rows_max):
             yield batch.slice(start, rows_max)
         position, offset = position + header.size_bytes, header.end_offset
@@ -84,9 +84,9 @@ def last_epoch(raw: bytes | memoryview, *, source: str) -> LeaderEpoch:
     return LeaderEpoch(codec.read_header(view[position:], file=source, position=position).leader_epoch)
 
 
-def rows(header: BatchHeader, message: memoryview, wanted: Range, *, source: str) -> pa.RecordBatch:
+def rows(header: BatchHeader, message: memoryview, wanted: Range, *, source: str, position: int = 0) -> pa.RecordBatch:
     """The rows of a verified message that lie in `wanted`, without copying; perhaps none."""
-    batch = _decoded(message, source=source)
+    batch = codec.check_rows(message, file=source, position=position)
     if wanted.start <= header.base_offset and header.end_offset <= wanted.end:
         return batch
     if header.end_offset - header.base_offset == header.count:  # no gaps: rows can be counted
@@ -96,17 +96,6 @@ def rows(header: BatchHeader, message: memoryview, wanted: Range, *, source: str
         offsets = codec.offsets(message)
         first, end = bisect_left(offsets, wanted.start), bisect_left(offsets, wanted.end)
     return batch.slice(first, max(0, end - first))
-
-
-def _decoded(message: memoryview, *, source: str) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(message), arrow_schema())
-        batch.validate(full=True)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptionError(source, 0, "a batch that Arrow can read", str(error)) from None
-    return batch
 
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
