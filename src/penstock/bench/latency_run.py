@@ -156,14 +156,14 @@ def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
             continue
         what = f"ack at 50/s, {size_text(goal.size)}, p{goal.percentile}: {goal.pair}"
         ratio = found.ratios[goal.pair].get(ACK, {}).get(goal.percentile)
-        got = None if ratio is None else _told_as(ratio, found, goal.pair)
-        lines.append(Reach(what, goal.reach, goal.stretch, got, at_most=True))
+        together = "" if ratio is None or ratio.rounds is not None else ", all rounds as one"
+        got = None if ratio is None else _told_as(ratio)
+        lines.append(Reach(what + together, goal.reach, goal.stretch, got, at_most=True))
     return lines
 
 
-def _told_as(ratio: LatencyRatio, found: LatencyComparison, pair: str) -> Ratio:
+def _told_as(ratio: LatencyRatio) -> Ratio:
     """The ratio of all samples together, with the spread of single rounds if these say anything."""
-    if ratio.rounds is not None:
-        return Ratio(ratio.pooled, ratio.rounds.low, ratio.rounds.high, ratio.rounds.rounds)
-    rounds = min(found.systems[name].rounds for name in pair.split(" / "))
-    return Ratio(ratio.pooled, ratio.pooled, ratio.pooled, rounds)
+    if ratio.rounds is None:
+        return Ratio(ratio.pooled, ratio.pooled, ratio.pooled, 1)
+    return Ratio(ratio.pooled, ratio.rounds.low, ratio.rounds.high, ratio.rounds.rounds)
