@@ -2,7 +2,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo test check fuzz clean
+.PHONY: demo bench test check fuzz clean
 
-demo test check fuzz clean:
+demo bench test check fuzz clean:
 	@$(PYTHON) dev.py $@ $(ARGS)

@@ -54,6 +54,7 @@ JS_SOURCE = os.path.join(ROOT, "tests", "compat", "js", "package.json")
 # and what then lies in .venv. Each line is what the extra adds to those above it.
 SIZES_MB = {
     "core": (74, 265),
+    "bench": (1, 4),
     "demo": (38, 170),
     "test": (130, 411),
     "node": (61, 205),
@@ -63,6 +64,7 @@ SLOW_LINE_MB_PER_SECOND = 2.5  # 20 Mbit/s: what the estimate of the time is for
 SHOWN_MB = 1.0  # smaller downloads are not worth a line
 
 EXTRAS = {
+    "bench": frozenset({"core", "bench"}),
     "demo": frozenset({"core", "demo"}),
     "test": frozenset({"core", "demo", "test", "js"}),
 }
@@ -502,6 +504,14 @@ def demo(arguments: List[str]) -> NoReturn:
     _become([os.path.join(VENV, "bin", "penstock"), "demo"] + arguments, environment)
 
 
+def bench(arguments: List[str]) -> NoReturn:
+    """Measure what Penstock promises, beside JetStream, in some minutes; or what `penstock bench` is told to."""
+    require_compiled()
+    set_up(EXTRAS["bench"])
+    program = [os.path.join(VENV, "bin", "penstock"), "bench"]
+    _become(program + (arguments or ["reach", "--short"]), clean_environment())
+
+
 def require_compiled() -> None:
     """Where the hot path can be compiled, let it be an error if it is not: who tests must not test the other way."""
     if can_compile():
@@ -564,7 +574,15 @@ def clean(arguments: List[str]) -> int:
     return 0
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check, "fuzz": fuzz, "setup": setup, "clean": clean}
+COMMANDS = {
+    "demo": demo,
+    "bench": bench,
+    "test": test,
+    "check": check,
+    "fuzz": fuzz,
+    "setup": setup,
+    "clean": clean,
+}
 
 
 def _parse(arguments: List[str]) -> Tuple[str, List[str]]:

@@ -1,6 +1,14 @@
 """The goals that Penstock set itself, beside what a run got. A goal that was missed is shown as missed.
 
-Rules: every goal is a ratio of two systems in one comparison of the same run, on 256-byte messages.
+Rules: every goal is a ratio of two systems in one comparison of the same run, or a number of ours alone; which ones is
+said here and in `latency_run` and `scale`, and nowhere else. The short form takes the same measurements in smaller
+rounds: what they are too short for (a percentile, a stream of 100 million messages) it does not tell.
+
+| measured by    | long                                            | short                                 |
+|----------------|-------------------------------------------------|---------------------------------------|
+| `throughput`   | 100,000 messages, at most 10 s a round          | 50,000, at most 3 s                   |
+| `latency_run`  | 50/s for 40 s, four sizes: up to the 99.9th     | 6 s, two sizes: up to the 99th        |
+| `scale`        | 10,000 streams, one of 100,000,000 messages     | 10,000 streams, one of 5,000,000      |
 """
 
 from __future__ import annotations
@@ -8,8 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from penstock.bench import latency_run, limits, scale, throughput
 from penstock.bench.generator import Load
+from penstock.bench.latency import LatencyLoad
+from penstock.bench.latency_run import LatencyPlan
 from penstock.bench.report import Comparison, Reach
+from penstock.bench.rounds import ROUNDS_MIN
+
+_VARIANTS = ("penstock", "penstock-os", "jetstream", "jetstream-always", "echo", "null")
+_LATENCY_VARIANTS = ("penstock", "penstock-os", "jetstream")
+_LATENCY_SAMPLES = 10_000  # of all rounds together: ten of them lie beyond the 99.9th percentile
+_LIMIT_ROUNDS_MAX = 5
+_SHORT_LOAD = Load(messages=50_000, seconds_max=3.0)
+_SHORT_READ = Load(messages=150_000)
+_READ = Load(messages=400_000)
+_SHORT_SCALE = scale.Plan(messages=5_000_000, idle_seconds=5.0)
 
 
 class Goal(NamedTuple):
@@ -21,9 +42,6 @@ class Goal(NamedTuple):
     reach: float
     stretch: float
 
-
-VARIANTS = ("penstock", "penstock-os", "jetstream", "jetstream-always", "echo", "null")
-LOADS = (Load(), Load(window=1))
 
 GOALS = (
     Goal(
@@ -38,8 +56,48 @@ GOALS = (
 )
 
 
+class ReachPlan(NamedTuple):
+    """All that has to be measured."""
+
+    throughput: throughput.Plan
+    latency: LatencyPlan
+    scale: scale.Plan
+    limit_rounds: int
+
+    @property
+    def steps(self) -> int:
+        """How many a progress bar has."""
+        measured = self.throughput.measurements + self.latency.measurements
+        return measured + limits.count(self.limit_rounds) + scale.STEPS
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of disk, at most: they are measured one after the other."""
+        return max(self.throughput.bytes_needed, self.latency.bytes_needed, self.scale.bytes_needed)
+
+
+def planned(*, short: bool, rounds: int | None = None) -> ReachPlan:
+    """The plan, long or short."""
+    rounds_count = rounds or ROUNDS_MIN
+    base = _SHORT_LOAD if short else Load()
+    loads = throughput.cross(throughput.Axes(windows=(4_000, 1)), base)
+    read = throughput.read_load(base, (_SHORT_READ if short else _READ).messages)
+    seconds = max(latency_run.SECONDS, _LATENCY_SAMPLES / rounds_count / LatencyLoad().rate_per_s)
+    latency = latency_run.planned(
+        latency_run.LatencyWish(
+            only=_LATENCY_VARIANTS, seconds=None if short else seconds, rounds=rounds_count, short=short
+        )
+    )
+    return ReachPlan(
+        throughput.Plan(_VARIANTS, loads, (read,), rounds_count),
+        latency,
+        _SHORT_SCALE if short else scale.Plan(),
+        min(rounds_count, _LIMIT_ROUNDS_MAX),
+    )
+
+
 def reached(comparisons: Iterable[Comparison]) -> list[Reach]:
-    """Every goal, with its ratio if these comparisons hold it."""
+    """Every goal of throughput, with its ratio if these comparisons hold it."""
     by_name = {one.name: one for one in comparisons}
     lines = []
     for goal in GOALS:

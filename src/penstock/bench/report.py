@@ -24,6 +24,8 @@ SHARED = (
     "run are what can be compared."
 )
 
+STOPPED = "The run ended before its time: what stands here was measured, and the rest was not."
+
 
 class Summary(msgspec.Struct, frozen=True):
     """One system in one comparison. CPU is of all its processes (generator and readers too), by what they are."""

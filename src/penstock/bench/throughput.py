@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.bench import kafka, liftbridge, peers, reach, readers, rounds, worker
+from penstock.bench import kafka, liftbridge, peers, readers, rounds, worker
 from penstock.bench.content import Content, difference
 from penstock.bench.generator import Load
 from penstock.bench.readers import Consumed, ReadTask
@@ -57,7 +57,7 @@ _SHORT_MESSAGES = 20_000
 _SHORT_SECONDS = 3.0
 _READ_MESSAGES = 400_000
 _SHORT_READ_MESSAGES = 150_000
-_READ_BYTES = 128 * limits.MIB
+_READ_BYTES = 256 * limits.MIB
 _PASSES = 4
 _MESSAGE_BYTES = 100  # a row of a log beside its value
 
@@ -110,7 +110,6 @@ class Wish(msgspec.Struct, frozen=True):
     rounds: int | None = None
     every: bool = False
     short: bool = False
-    reach: bool = False
 
 
 def planned(wish: Wish) -> Plan:
@@ -124,11 +123,6 @@ def planned(wish: Wish) -> Plan:
     )
     rounds_count = wish.rounds or rounds.ROUNDS_MIN
     read = wish.messages or (_SHORT_READ_MESSAGES if wish.short else _READ_MESSAGES)
-    if wish.reach:
-        loads = tuple(msgspec.structs.replace(base, window=load.window) for load in reach.LOADS)
-        names = wish.only or reach.VARIANTS
-        others = peers.variants(names, wish.addresses)
-        return Plan(names, loads, (_read_load(base, read),), rounds_count, others)
     axes = _SHORT if wish.short else _LONG
     if wish.every or any(wish.axes):
         loads = cross(_given_or(wish.axes, axes if wish.every else Axes()), base)
@@ -136,14 +130,14 @@ def planned(wish: Wish) -> Plan:
         loads = star(axes, base)
     variants = (*PENSTOCK, *(name for product in wish.against for name in AGAINST[product]), *CEILINGS)
     sizes = dict.fromkeys(load.size for load in loads)
-    reads = tuple(_read_load(msgspec.structs.replace(base, size=size), read) for size in sizes)
+    reads = tuple(read_load(msgspec.structs.replace(base, size=size), read) for size in sizes)
     names = wish.only or variants
     return Plan(names, loads, reads, rounds_count, peers.variants(names, wish.addresses))
 
 
-def _read_load(base: Load, messages: int) -> Load:
-    """A log for consumers: long enough for the fastest of them, and written in whatever time it takes."""
-    messages = max(base.messages, min(messages, _READ_BYTES // base.size))
+def read_load(base: Load, messages: int) -> Load:
+    """A log for consumers: long enough for the fastest of them, bounded, and written in whatever time it takes."""
+    messages = max(1, min(messages, _READ_BYTES // base.size))
     return msgspec.structs.replace(base, messages=messages, window=Load().window, seconds_max=limits.BENCH_SECONDS_MAX)
 
 

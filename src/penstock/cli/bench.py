@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.base import limits
-from penstock.cli import bench_latency, bench_peers
+from penstock.cli import bench_latency, bench_peers, bench_reach
 from penstock.cli.bench_options import (
     LOAD_PANEL,
     AgainstAny,
@@ -34,7 +34,7 @@ app = typer.Typer(
     "read back, byte for byte. Generator, NATS and brokers share the machine, so compare ratios, not rates.",
     epilog=examples(
         "# a few minutes: what Penstock promises, beside JetStream",
-        "penstock bench throughput --reach",
+        "penstock bench reach --short",
         "penstock bench throughput --against jetstream --size 256 --window 4000 --messages 1000000 --rounds 9",
         "# how long a message takes, with plots",
         "penstock bench latency --against jetstream --html latency.html",
@@ -56,8 +56,6 @@ app = typer.Typer(
         "penstock bench throughput --against jetstream --size 1KiB --window 4000 --publishers 1 --messages 1000000",
         "# beside a Kafka that you run",
         "penstock bench throughput --against kafka --kafka-address 127.0.0.1:9092",
-        "# the promises of Penstock: reached or missed",
-        "penstock bench throughput --reach",
     ),
 )
 @clearly
@@ -126,12 +124,6 @@ def throughput(
             rich_help_panel=LOAD_PANEL,
         ),
     ] = False,
-    reach: Annotated[
-        bool,
-        typer.Option(
-            "--reach", metavar="", help="Measure what Penstock promises, beside JetStream, and say what it got."
-        ),
-    ] = False,
     short: Short = False,
     kafka_address: KafkaAddress = None,
     liftbridge_address: LiftbridgeAddress = None,
@@ -154,11 +146,8 @@ def throughput(
     one publisher. Lists that you give are combined.
     """
     from penstock.bench import limits as machine_limits
-    from penstock.bench import reach as goals
     from penstock.bench import throughput as measured
 
-    if reach and (size or window or publishers or every):
-        raise typer.BadParameter("--reach has loads of its own: leave out --size, --window, --publishers and --all")
     wish = measured.Wish(
         against=tuple(against or ()),
         only=tuple(only or ()),
@@ -169,16 +158,13 @@ def throughput(
         rounds=rounds,
         every=every,
         short=short,
-        reach=reach,
     )
     plan = measured.planned(wish)
     total = plan.measurements + machine_limits.count(plan.rounds)
     place = Place(folder, plan.bytes_needed)
     with running("throughput", place, total=total, json_file=json_file, html_file=html_file) as run:
-        run.found["comparisons"] = comparisons = measured.run(plan, run.folder, run.said, run.show)
+        measured.run(plan, run.folder, run.said, run.show)
         run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.rounds, said=run.step)
-        if reach:
-            run.found["reach"] = goals.reached(comparisons)
 
 
 @app.command(
@@ -235,6 +221,7 @@ def scale(
 for _name, _command, _examples in (
     ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
     ("limits", bench_latency.limits_of_the_machine, bench_latency.LIMITS_EXAMPLES),
+    ("reach", bench_reach.reach, bench_reach.EXAMPLES),
     ("report", bench_latency.report, bench_latency.REPORT_EXAMPLES),
 ):
     app.command(_name, cls=Command, epilog=_examples)(_command)

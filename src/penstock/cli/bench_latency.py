@@ -155,9 +155,10 @@ def latency(
         run.console.print(f"about {max(1, round(plan.seconds / 60))} minutes")
 
         def done(one: LatencyComparison) -> None:
+            run.add("latencies", one)
             show_latency(run.console, one)
 
-        run.found["latencies"] = comparisons = latency_run.run(plan, run.folder, run.said, done)
+        comparisons = latency_run.run(plan, run.folder, run.said, done)
         run.found["limits"] = machine_limits.measured(run.folder, rounds=limit_rounds, said=run.step)
         run.found["reach"] = latency_run.reached(comparisons)
 

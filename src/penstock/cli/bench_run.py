@@ -1,7 +1,8 @@
 """A run of `penstock bench`, from Ctrl-C to the files that it writes: the same for all its commands.
 
-Rules: what is found is shown as soon as it is; the files are written at the end. A run that is interrupted leaves
-neither processes nor folders behind, and writes no file.
+Rules: what is found is shown as soon as it is; the files are written at the end, also when a run fails or is
+interrupted, and then say so: an hour of measurements is not lost with the last one. Neither processes nor folders are
+left behind.
 """
 
 from __future__ import annotations
@@ -31,18 +32,23 @@ class Place(NamedTuple):
 class Run:
     """A run that is under way. `found` holds the fields of the report that the command knows."""
 
-    def __init__(self, folder: Path, console: Console, step: bench_output.Step) -> None:
+    def __init__(self, folder: Path, console: Console, step: bench_output.Step, found: dict[str, Any]) -> None:
         self.folder = folder
         self.console = console
         self.step = step
-        self.found: dict[str, Any] = {}
+        self.found = found
 
     def said(self, one: Measurement) -> None:
         """Move the bar by a measurement."""
         self.step(one.system)
 
+    def add(self, field: str, one: object) -> None:
+        """One more of what a field of the report lists."""
+        self.found.setdefault(field, []).append(one)
+
     def show(self, one: Comparison) -> None:
         """A comparison that is finished."""
+        self.add("comparisons", one)
         bench_output.show_comparison(self.console, one)
 
 
@@ -54,27 +60,33 @@ def running(
     from penstock.bench import html
     from penstock.bench.machine import machine
     from penstock.bench.place import place as made
-    from penstock.bench.report import Report, now, write_json
+    from penstock.bench.report import SHARED, STOPPED, Report, now, write_json
     from penstock.cli.interrupts import Interrupts
 
     Interrupts()
     console = output.console()
     started, started_s = now(), time.monotonic()
-    with made(place.parent, bytes_needed=place.bytes_needed) as folder, bench_output.steps(total) as step:
-        facts = machine(folder)
-        bench_output.show_machine(console, facts)
-        run = Run(folder, console, step)
-        yield run
-    report = Report(
-        kind=kind,
-        command=bench_output.command_line(),
-        started=started,
-        seconds=round(time.monotonic() - started_s, 1),
-        machine=facts,
-        **run.found,
-    )
-    bench_output.show_end(console, report)
-    if json_file is not None:
-        write_json(report, json_file)
-    if html_file is not None:
-        html.write_html(report, html_file)
+    found: dict[str, Any] = {}
+    notes: tuple[str, ...] = (SHARED, STOPPED)
+    try:
+        with made(place.parent, bytes_needed=place.bytes_needed) as folder, bench_output.steps(total) as step:
+            facts = machine(folder)
+            bench_output.show_machine(console, facts)
+            yield Run(folder, console, step, found)
+        notes = (SHARED,)
+    finally:
+        if found:
+            report = Report(
+                kind=kind,
+                command=bench_output.command_line(),
+                started=started,
+                seconds=round(time.monotonic() - started_s, 1),
+                machine=facts,
+                notes=notes,
+                **found,
+            )
+            bench_output.show_end(console, report)
+            if json_file is not None:
+                write_json(report, json_file)
+            if html_file is not None:
+                html.write_html(report, html_file)

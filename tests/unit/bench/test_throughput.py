@@ -6,12 +6,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.limits import BENCH_IN_FLIGHT_BYTES_MAX, GIB
-from penstock.bench import kafka, reach
+from penstock.bench import kafka
 from penstock.bench.generator import Load
 from penstock.bench.peers import Addresses
 from penstock.bench.readers import joined_values
-from penstock.bench.report import Comparison
-from penstock.bench.rounds import Ratio
 from penstock.bench.systems import VARIANTS
 from penstock.bench.throughput import READERS, Axes, Plan, Wish, pairs_of, planned, readers_of, title_of
 from penstock.broker.settings import Address
@@ -86,29 +84,6 @@ def test_like_is_compared_with_like_and_a_stranger_with_each_of_ours() -> None:
     assert pairs_of(["penstock", "penstock-os", "other"]) == [("penstock", "other"), ("penstock-os", "other")]
 
 
-def test_every_goal_can_be_measured_by_its_own_run() -> None:
-    plan = planned(Wish(reach=True))
-    names = {f"publish-{load.size}B-w{load.window}-p{load.publishers}" for load in plan.loads}
-    names |= {f"read-{load.size}B" for load in plan.reads}
-    measured = [*plan.variants, *(reader.name for reader in readers_of(plan.variants))]
-    pairs = {f"{one} / {other}" for one, other in pairs_of(measured)}
-    for goal in reach.GOALS:
-        assert goal.comparison in names
-        assert goal.pair in pairs
-
-
-def test_a_goal_takes_its_ratio_from_its_comparison() -> None:
-    goal = reach.GOALS[0]
-    ratio = Ratio(2.0, 1.0, 3.0, 5)
-    comparison = Comparison(
-        name=goal.comparison, title="", unit="", systems={}, ratios={goal.pair: ratio}, measurements=[]
-    )
-    found = reach.reached([comparison])
-    assert found[0].got == ratio
-    assert [line.what for line in found] == [goal.what for goal in reach.GOALS]
-    assert all(line.got is None for line in found if line.what not in {one.what for one in reach.GOALS[:1]})
-
-
 def test_readers_have_names_of_their_own() -> None:
     assert len({reader.name for reader in READERS} | set(VARIANTS)) == len(READERS) + len(VARIANTS)
 
@@ -140,7 +115,7 @@ def test_products_of_somebody_else_are_measured_at_their_addresses() -> None:
         (Wish(against=("kafka",), addresses=LIFTBRIDGE), "--kafka-address"),
         (Wish(against=("liftbridge",)), "--liftbridge-address"),
         (Wish(only=("liftbridge",), addresses=Addresses(liftbridge=Address("::1", 1))), "--liftbridge-nats"),
-        (Wish(reach=True, only=("penstock", "kafka-fsync")), "--kafka-address"),
+        (Wish(only=("penstock", "kafka-fsync")), "--kafka-address"),
     ],
 )
 def test_a_product_of_somebody_else_without_its_address_is_a_mistake_in_the_call(wish: Wish, option: str) -> None:

@@ -1,0 +1,54 @@
+"""`penstock bench reach`: everything that Penstock promises, in one run and one report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.cli.bench_latency import show_latency
+from penstock.cli.bench_options import Dir, HtmlFile, JsonFile, Rounds, Short
+from penstock.cli.bench_run import Place, running
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, examples
+
+if TYPE_CHECKING:
+    from penstock.bench.latency_summary import LatencyComparison
+
+EXAMPLES = examples(
+    "# some minutes; `make bench` runs this",
+    "penstock bench reach --short",
+    "# an hour, and 10 GB of disk meanwhile",
+    "penstock bench reach --json reach.json --html reach.html",
+)
+
+
+@clearly
+def reach(
+    short: Short = False,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What Penstock promises beside JetStream, and what it gets: reached or missed.
+
+    Measures throughput, consumers, latency, idle streams and a long stream, with the limits of the machine in the same
+    run. A promise is a ratio within that run, so it holds on a small machine as on a large one.
+    """
+    from penstock.bench import latency_run, scale, throughput
+    from penstock.bench import limits as machine_limits
+    from penstock.bench import reach as goals
+
+    plan = goals.planned(short=short, rounds=rounds)
+    place = Place(folder, plan.bytes_needed)
+    with running("reach", place, total=plan.steps, json_file=json_file, html_file=html_file) as run:
+
+        def show(one: LatencyComparison) -> None:
+            run.add("latencies", one)
+            show_latency(run.console, one)
+
+        comparisons = throughput.run(plan.throughput, run.folder / "throughput", run.said, run.show)
+        latencies = latency_run.run(plan.latency, run.folder / "latency", run.said, show)
+        run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.limit_rounds, said=run.step)
+        run.found["figures"] = scale.run(plan.scale, run.folder / "scale", run.step)
+        run.found["reach"] = goals.reached(comparisons) + latency_run.reached(latencies)
