@@ -138,8 +138,8 @@ def _percentile_table(one: LatencyComparison, path: str) -> str:
 def _latency_ratio(found: LatencyRatio | None) -> str:
     if found is None:
         return "–"
-    spread = "" if found.rounds is None else f" ({found.rounds.low:.2f} – {found.rounds.high:.2f})"
-    return f"{found.pooled:.2f} ×{spread}"
+    spread = "" if found.rounds is None else f" ({_times(found.rounds.low)} – {_times(found.rounds.high)})"
+    return f"{_times(found.pooled)} ×{spread}"
 
 
 def _throughput(one: Comparison, colours: dict[str, int]) -> str:
@@ -256,7 +256,15 @@ def _table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[_Cell]]
 
 
 def _ratio_text(found: Ratio | None) -> str:
-    return "–" if found is None else f"{found.median:.2f} × ({found.low:.2f} – {found.high:.2f})"
+    if found is None:
+        return "–"
+    spread = "" if found.rounds == 1 else f" ({_times(found.low)} – {_times(found.high)})"
+    return f"{_times(found.median)} ×{spread}"
+
+
+def _times(value: float) -> str:
+    """`0.07`, `1.32`, `12.3`, `340`."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _number(value: float) -> str:

@@ -18,8 +18,7 @@ body { margin: 0; background: var(--ground); color: var(--text); font: 1rem/1.5 
 main { max-width: 60rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.6rem; margin: 0.5rem 0; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 0.5rem; border-bottom: 1px solid var(--rule); }
-pre { overflow-x: auto; padding: 0.6rem; border: 1px solid var(--rule); border-radius: 4px; white-space: pre-wrap;
-  overflow-wrap: anywhere; }
+pre { overflow-x: auto; padding: 0.6rem; border: 1px solid var(--rule); border-radius: 4px; white-space: pre; }
 figure { margin: 1rem 0; max-width: 40rem; }
 figcaption, caption, header p { color: var(--muted); }
 caption { text-align: left; padding: 0.3rem 0; }
@@ -37,6 +36,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.7rem 0.25rem 0; border-bottom: 1px solid var(--rule); text-align: left;
   vertical-align: top; }
 .numbers td, .numbers th[scope=col] { text-align: right; white-space: nowrap; }
+.numbers thead :first-child { text-align: left; }
 th[scope=row] { font-weight: 500; min-width: 9rem; }
 .void { color: var(--warn); }
 """

@@ -227,6 +227,7 @@ def test_a_page_tells_figures_ratios_goals_and_void_rounds() -> None:
     text = " ".join(checked(report_of()).words)
     assert "1 of 4 rounds do not count" in text
     assert "1.50 × (1.50 – 1.50)" in text
+    assert "1.20 × (1.10 – 1.40)" in text
     assert "reached" in text
     assert "not measured" in text
     assert "99.9" not in re.findall(r"p([\d.]+)", text)  # 3,000 samples do not say it
