@@ -23,7 +23,7 @@ cdef Py_ssize_t _LENGTH_DIGITS_MAX
 )
 cpdef bytes waiting(Group group, Py_ssize_t start, Py_ssize_t end, bint is_early)
 
-@cython.locals(text="const unsigned char*", count=Py_ssize_t, at=Py_ssize_t)
+@cython.locals(text="const unsigned char*", count=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t)
 cpdef Py_ssize_t waiting_count(bytes replies) except -1
 
 @cython.locals(

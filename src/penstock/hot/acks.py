@@ -65,10 +65,13 @@ def waiting_count(replies: bytes) -> int:
     if not cython.compiled:
         return len(replies.split())
     text = replies
-    count = 0
-    for at in range(len(replies)):
-        if text[at] == _SPACE and at > 0 and text[at - 1] != _SPACE:
+    count = begin = 0
+    end = memory.find_byte(text, _SPACE, 0, len(replies))
+    while end >= 0:
+        if end > begin:
             count += 1
+        begin = end + 1
+        end = memory.find_byte(text, _SPACE, begin, len(replies))
     return count
 
 

@@ -150,7 +150,30 @@ def _fields(
     the size of the headers (0 in MSG), that of all. ProtocolError.
     """
     if not cython.compiled:
-        return _split(data, position, subject, line_end, has_headers)
+        # In fewer, larger steps: each step of plain Python costs as much as a whole loop of C.
+        fields = data[subject:line_end].split(b" ")
+        count = len(fields) - has_headers
+        if count < 3:
+            raise _mistake("wrong number of fields", data, position, line_end)
+        size_digits = fields[-1]  # the line's CR is still behind them
+        is_size = count < 5 and len(size_digits) <= _SIZE_DIGITS_MAX + 1
+        is_size = is_size and size_digits[-1:] == b"\r" and size_digits[:-1].isdigit()
+        header_size = memory.number(fields[-2], 0, len(fields[-2]), _SIZE_DIGITS_MAX) if has_headers else 0
+        if not is_size or header_size < 0:
+            raise _mistake("bad size", data, position, line_end)
+        size = int(size_digits)
+        subject_end = subject + len(fields[0])
+        sid_digits = fields[1]
+        reply = reply_end = -1
+        if count == 4:
+            reply = subject_end + 2 + len(sid_digits)
+            reply_end = reply + len(fields[2])
+        if size > _PAYLOAD_BYTES_MAX or header_size > size:
+            raise _mistake("bad sizes", data, position, line_end)
+        if subject == subject_end or (reply >= 0 and reply == reply_end):
+            raise _mistake("an empty subject", data, position, line_end)
+        is_sid = sid_digits.isdigit() and sid_digits[0] != _ZERO and len(sid_digits) <= _SID_DIGITS_MAX
+        return subject_end, reply, reply_end, int(sid_digits) if is_sid else -1, header_size, size
     text = data
     # Where each field begins, one behind the space before it; 0 where there is none.
     sid = 1 + memory.find_byte(text, _SPACE, subject, line_end)
@@ -175,34 +198,6 @@ def _fields(
         raise _mistake("an empty subject", data, position, line_end)
     number = 0 if text[sid] == _ZERO else memory.number(text, sid, second - 1, _SID_DIGITS_MAX)
     return sid - 1, reply, reply_end, number, header_size, size
-
-
-def _split(
-    data: bytes, position: int, subject: int, line_end: int, has_headers: bool
-) -> tuple[int, int, int, int, int, int]:
-    """The same as `_fields` in fewer, larger steps: each step of plain Python costs as much as a whole loop of C."""
-    fields = data[subject:line_end].split(b" ")
-    count = len(fields) - has_headers
-    if count < 3:
-        raise _mistake("wrong number of fields", data, position, line_end)
-    digits = fields[-1]  # the line's CR is still behind them
-    is_size = count < 5 and digits[-1:] == b"\r" and digits[:-1].isdigit() and len(digits) <= _SIZE_DIGITS_MAX + 1
-    header_size = memory.number(fields[-2], 0, len(fields[-2]), _SIZE_DIGITS_MAX) if has_headers else 0
-    if not is_size or header_size < 0:
-        raise _mistake("bad size", data, position, line_end)
-    size = int(digits)
-    subject_end = subject + len(fields[0])
-    sid = fields[1]
-    reply = reply_end = -1
-    if count == 4:
-        reply = subject_end + 2 + len(sid)
-        reply_end = reply + len(fields[2])
-    if size > _PAYLOAD_BYTES_MAX or header_size > size:
-        raise _mistake("bad sizes", data, position, line_end)
-    if subject == subject_end or (reply >= 0 and reply == reply_end):
-        raise _mistake("an empty subject", data, position, line_end)
-    is_sid = sid.isdigit() and sid[0] != _ZERO and len(sid) <= _SID_DIGITS_MAX
-    return subject_end, reply, reply_end, int(sid) if is_sid else -1, header_size, size
 
 
 def _skip(data: bytes, position: int, sink: Frames) -> int:
