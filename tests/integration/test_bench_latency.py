@@ -18,7 +18,7 @@ from penstock.bench.html import write_html
 from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, latency_measure
 from penstock.bench.latency_sender import SendTask, Sent, send
 from penstock.bench.machine import machine
-from penstock.bench.report import Report, now, read_json
+from penstock.bench.report import Report, now, read_json, write_json
 from penstock.bench.systems import System, nats_server, variant
 from penstock.bench.worker import run
 
@@ -115,6 +115,18 @@ def test_the_command_shows_writes_and_draws_what_it_measured(tmp_path: Path) -> 
     assert shown.returncode == 0, shown.stderr
     assert "publish → consumer" in shown.stdout
     assert page.read_text() == again.read_text()
+
+
+def test_a_page_is_written_although_nobody_reads_what_is_shown(tmp_path: Path) -> None:
+    run = Report(kind="latency", command="it", started=now(), machine=machine(tmp_path), notes=["x" * 100] * 2_000)
+    write_json(run, tmp_path / "run.json")
+    shown = subprocess.Popen(
+        command("report", str(tmp_path / "run.json"), "--html", str(tmp_path / "run.html")), stdout=subprocess.PIPE
+    )
+    assert shown.stdout is not None
+    shown.stdout.close()
+    assert shown.wait(TIMEOUT_S) == 0
+    assert "penstock bench latency" in (tmp_path / "run.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,8 @@ def report(
     from penstock.bench.report import read_json
 
     found = read_json(file)
+    if html_file is not None:
+        write_html(found, html_file)  # before it is shown, as a run does
     console = output.console()
     console.print(f"{found.command}\n{found.started:%Y-%m-%d %H:%M} UTC, {found.seconds / 60:.1f} minutes")
     bench_output.show_machine(console, found.machine)
@@ -221,8 +223,6 @@ def report(
     for each in found.comparisons:
         bench_output.show_comparison(console, each)
     bench_output.show_end(console, found)
-    if html_file is not None:
-        write_html(found, html_file)
 
 
 # What is shown

@@ -85,8 +85,9 @@ def running(
                 notes=notes,
                 **found,
             )
-            bench_output.show_end(console, report)
+            # Written before it is shown: whoever reads what is shown may have enough of it before its end.
             if json_file is not None:
                 write_json(report, json_file)
             if html_file is not None:
                 html.write_html(report, html_file)
+            bench_output.show_end(console, report)
