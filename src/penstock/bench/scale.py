@@ -2,8 +2,10 @@
 
 Rules: the streams are made on the disk before a broker runs, by the code that a broker runs, with one sync for all.
 What a broker costs by itself is measured on one stream and taken off. A start is measured from the call of the command
-until its ready line, after a stop and after kill -9. Look-ups go to random places, in turn in both streams, through a
-client of ours. One log is the other's beginning: its batches have as many rows.
+until its ready line, after a stop and after kill -9; its CPU is told beside it, because others may use the machine. The
+messages of idle streams are new: old ones would have every segment rolled by its age first. Look-ups go to random
+places, in turn in both streams, through a client of ours, with all files in the page cache: a disk that has to be read
+is not what is compared. One log is the other's beginning: its batches have as many rows.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ _VALUE_BYTES = 16
 _BATCH_BYTES = 64 * _ROWS  # a little more than it takes
 _FLUSH_BATCHES = 64
 _FIRST_US = 1_700_000_000_000_000
+_READ_BYTES = 8 * MIB
 _LOOKUPS = 200
 _TIMEOUT_S = 60.0
 _LONG = "long"
@@ -71,6 +74,7 @@ class Idle(msgspec.Struct, frozen=True):
     """One start, and what the broker then cost while nothing happened."""
 
     start_seconds: float
+    start_cpu_seconds: float
     cpu_percent: float
     resident_bytes: int
 
@@ -86,8 +90,9 @@ def make_streams(folder: Path, count: int) -> None:
             config = StreamConfig(name=f"stream-{number:05d}", subject=f"scale.{number:05d}")
             log = _new_log(vfs, journal, marks, config)
             message = _message(config.subject, [b"0123456789abcdef"])
+            now_us = time.time_ns() // 1_000
             for _ in range(_STREAM_MESSAGES):
-                _append(log, message, _FIRST_US)
+                _append(log, message, now_us)
             log.close()
 
 
@@ -166,6 +171,7 @@ def _kill(ready: ReadyLine) -> None:
 def idle(folder: Path, plan: Plan, seconds: float, *, kill: bool) -> Idle:
     """Start a broker on `folder`, do nothing for so long, and stop or kill it."""
     with _started(folder) as (ready, start_seconds):
+        start_cpu_seconds = cpu_seconds(ready.process_id)
         time.sleep(plan.settle_seconds)
         before = cpu_seconds(ready.process_id), time.monotonic()
         time.sleep(seconds)
@@ -173,7 +179,7 @@ def idle(folder: Path, plan: Plan, seconds: float, *, kill: bool) -> Idle:
         resident_bytes = _resident_bytes(ready.process_id)
         if kill:
             _kill(ready)
-    return Idle(start_seconds, 100 * used / passed, resident_bytes)
+    return Idle(start_seconds, start_cpu_seconds, 100 * used / passed, resident_bytes)
 
 
 def _resident_bytes(process_id: int) -> int:
@@ -187,6 +193,7 @@ def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, flo
     with contextlib.ExitStack() as running:
         clients = {}
         for name, (folder, _) in folders.items():
+            _read_through(folder)
             ready, _ = running.enter_context(_started(folder))
             clients[name] = running.enter_context(blocking.connect(ready.client, timeout=_TIMEOUT_S))
         for turn in range(2 * _LOOKUPS):
@@ -196,6 +203,13 @@ def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, flo
                 if turn >= _LOOKUPS:  # before that the page cache is filled
                     taken[name].append(seconds)
     return {name: 1_000 * statistics.median(found) for name, found in taken.items()}
+
+
+def _read_through(folder: Path) -> None:
+    for path in folder.rglob("*.arrows"):
+        with path.open("rb") as file:
+            while file.read(_READ_BYTES):
+                continue
 
 
 def _looked_up(client: blocking.Client, kind: str, place: int) -> float:
@@ -231,8 +245,10 @@ def _streams(plan: Plan, folder: Path, said: Said) -> list[Figure]:
         Figure("idle-cpu", f"{which}: CPU", "% of a core", clean.cpu_percent, 3, 1),
         Figure("idle-memory", f"{which}: resident, each", "KB", each, 10, 4),
         Figure("idle-start", f"{which}: start", "s", clean.start_seconds, 10, 3),
+        Figure("idle-start-cpu", f"{which}: CPU of the start", "s", clean.start_cpu_seconds),
         Figure("idle-start-killed", f"{which}: start after kill -9", "s", killed.start_seconds, 10, 3),
         Figure("one-start", "one stream: start", "s", alone.start_seconds),
+        Figure("one-start-cpu", "one stream: CPU of the start", "s", alone.start_cpu_seconds),
     ]
 
 
