@@ -165,7 +165,9 @@ def _throughput(one: Comparison, colours: dict[str, int]) -> str:
     return _section(
         one.title,
         _voids(one),
-        _figure(spread_plot(one.title, spreads, written), "bar: median; marks: rounds") if spreads else "",
+        _figure(spread_plot(one.title, spreads, written), "filled: median; rings: rounds; logarithmic")
+        if spreads
+        else "",
         _table(one.title, headers, rows),
         _table("Ratios, round by round: median (least – greatest)", ("", one.unit, "CPU a message", "rounds"), ratios)
         if ratios

@@ -1,13 +1,13 @@
 """The plots of a report: latency by percentile, and rates with their spread.
 
 Rules: a plot shows what was measured: a curve ends at the last percentile that may be said, and the axis at the next
-tick behind it. Both axes of a percentile plot are logarithmic, its percentile axis in nines (90, 99, 99.9 are equally
-far apart). Bars begin at zero. Every plot is readable at the width of a phone.
+tick behind it. All axes are logarithmic, that of percentiles in nines (90, 99, 99.9 are equally far apart): systems
+differ by factors. Every plot is readable at the width of a phone.
 
 | plot              | horizontal                | vertical                                     |
 |-------------------|---------------------------|----------------------------------------------|
 | `percentile_plot` | percentile, 50 to 99.9999 | latency in milliseconds, one curve a system  |
-| `spread_plot`     | value from zero           | a line a system: median as a bar, rounds as marks |
+| `spread_plot`     | value, logarithmic        | a line a system: its median and its rounds   |
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from penstock.bench.svg import Drawing
 _WIDTH = 520.0
 _HEIGHT = 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 14.0, 12.0, 44.0
+_MARGIN = 30.0  # beside an axis without names: its outermost ticks have text in their middle
 _ROW = 44.0
+_TICKS_MAX = 9
 _LEGEND_ROW = 20.0
 _DECADES_MIN = math.log10(2)
 _LAST_TICKS_FROM = 3  # an axis that ends before 99.9 would make a short run look like a long one
@@ -76,17 +78,29 @@ def percentile_plot(title: str, curves: Sequence[Curve]) -> str:
 
 
 def spread_plot(title: str, rows: Sequence[Spread], written: Callable[[float], str]) -> str:
-    """A bar for each median from zero, a mark for each round; `written` gives a value with its unit."""
-    drawing = Drawing(_WIDTH, _ROW * max(len(rows), 1) + 8)
-    highest = max((value for row in rows for value in (*row.values, row.median)), default=0.0)
-    across = _scale(0.0, highest * _ROOM or 1.0, _LEFT * 0.2, _WIDTH - _RIGHT)
+    """A filled mark for each median, a ring for each round, a line between them; `written` gives a value's text."""
+    values = [value for row in rows for value in (*row.values, row.median) if value > 0]
+    drawing = Drawing(_WIDTH, _ROW * max(len(rows), 1) + _BOTTOM)
+    low, high = min(values, default=1.0) / _ROOM, max(values, default=1.0) * _ROOM
+    axis = _scale(math.log10(low), math.log10(high), _MARGIN, _WIDTH - _MARGIN)
+    floor = drawing.height - _BOTTOM + 8
+
+    def across(value: float) -> float:
+        return axis(math.log10(min(max(value, low), high)))
+
+    for tick in log_ticks(low, high)[:_TICKS_MAX]:
+        drawing.line((across(tick), 4), (across(tick), floor), "grid")
+        drawing.text(across(tick), floor + 16, f"{tick:,.10g}", anchor="middle", style="tick")
     for place, row in enumerate(rows):
-        top, series = _ROW * place, row.series
-        drawing.text(across(0), top + 16, f"{row.name}: {written(row.median)}")
-        drawing.bar(across(0), top + 22, across(row.median) - across(0), 13, series)
+        top, middle = _ROW * place, _ROW * place + 30.0
+        drawing.text(_MARGIN, top + 16, f"{row.name}: {written(row.median)}")
+        found = (*row.values, row.median)
+        drawing.curve([(across(min(found)), middle), (across(max(found)), middle)], row.series)
         for number, value in enumerate(row.values, 1):
-            drawing.mark(across(value), top + 28.5, series, told=f"round {number}: {written(value)}", filled=False)
-    drawing.line((across(0), 4), (across(0), drawing.height), "axis")
+            told = f"round {number}: {written(value)}"
+            drawing.mark(across(value), middle, row.series, told=told, filled=False)
+        drawing.mark(across(row.median), middle, row.series, told=f"median: {written(row.median)}")
+    drawing.line((_MARGIN, floor), (_WIDTH - _MARGIN, floor), "axis")
     described = [
         f"{row.name}: median {written(row.median)}"
         + (f", rounds from {written(min(row.values))} to {written(max(row.values))}." if row.values else ".")

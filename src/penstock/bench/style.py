@@ -27,7 +27,7 @@ svg text { fill: var(--text); font: 14px system-ui, sans-serif; }
 svg .tick { font-size: 12px; fill: var(--muted); }
 .grid { stroke: var(--rule); } .axis { stroke: var(--muted); }
 .curve { fill: none; stroke-width: 2; stroke: var(--c); } .mark { fill: var(--c); }
-.ring { fill: var(--ground); stroke: var(--c); stroke-width: 1.5; } .bar { fill: var(--c); opacity: 0.55; }
+.ring { fill: var(--ground); stroke: var(--c); stroke-width: 1.5; }
 .s0 { --c: var(--s0); } .s1 { --c: var(--s1); } .s2 { --c: var(--s2); } .s3 { --c: var(--s3); }
 .s4 { --c: var(--s4); } .s5 { --c: var(--s5); } .s6 { --c: var(--s6); } .s7 { --c: var(--s7); }
 .scroll { overflow-x: auto; margin: 0.5rem 0 1rem; }

@@ -45,11 +45,6 @@ class Drawing:
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         self._parts.append(f'<polyline class="curve s{series % SERIES_MAX}" points="{places}"{dashed}/>')
 
-    def bar(self, x: float, y: float, width: float, height: float, series: int) -> None:
-        """A filled rectangle."""
-        size = f'width="{max(width, 0.0):.1f}" height="{max(height, 0.0):.1f}"'
-        self._parts.append(f'<rect class="bar s{series % SERIES_MAX}" x="{x:.1f}" y="{y:.1f}" {size}/>')
-
     def mark(self, x: float, y: float, series: int, *, told: str = "", filled: bool = True) -> None:
         """A circle, a square, a diamond or a triangle, by series; `told` is shown when it is pointed at."""
         shape = _mark(x, y, series % 4)

@@ -61,8 +61,18 @@ def test_a_spread_plot_is_well_formed_and_within_its_bounds(rows: list[tuple[flo
     spreads = [Spread(f"system {number}", number, *row) for number, row in enumerate(rows)]
     parsed = ElementTree.fromstring(spread_plot("rates", spreads, lambda value: f"{value:g}"))
     width = float(parsed.attrib["viewBox"].split(" ")[2])
-    for bar in parsed.iter(f"{SVG}rect"):
-        assert float(bar.attrib["x"]) + float(bar.attrib["width"]) <= width
+    assert all(0 <= x <= width for x, _ in numbers_of(parsed))
+    marks = [mark.attrib["d"] for mark in parsed.iter(f"{SVG}path")]
+    assert len(marks) == sum(1 + len(values) for _, values in rows)
+    assert all(-6 <= float(re.findall(r"-?[\d.]+", mark)[0]) <= width + 6 for mark in marks)
+
+
+def test_a_larger_value_is_to_the_right_and_nothing_is_nowhere() -> None:
+    rows = [Spread("a", 0, 10.0, [0.0, 10.0]), Spread("b", 1, 1_000.0, [1_000.0])]
+    parsed = ElementTree.fromstring(spread_plot("rates", rows, str))
+    (_, _), (first, _), (second, _), _ = numbers_of(parsed)
+    assert first < second
+    assert {"10", "100", "1,000"} <= {text.text for text in parsed.iter(f"{SVG}text")}
 
 
 def test_a_higher_percentile_is_to_the_right_and_a_longer_latency_above() -> None:
