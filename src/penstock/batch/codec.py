@@ -27,12 +27,12 @@ from penstock.batch.header import (
     BatchHeader,
 )
 from penstock.batch.schema import arrow_schema
-from penstock.hot.columns import VarColumn, int64_range, int64_repeat
+from penstock.hot.columns import VarColumn, int64_range
 from penstock.hot.crc import crc32c, crc32c_with_gap
 from penstock.hot.encode import Encoder
 from penstock.hot.group import Group
 from penstock.hot.message import Checker, Layout, Mistake
-from penstock.hot.rows import RowMistake, Rows
+from penstock.hot.rows import RowMistake, Rows, copied, put_numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,11 +68,12 @@ def encode(
     return message, BatchHeader._make(fields)
 
 
-def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
-    """The rows of a verified message under new offsets and a new timestamp, in a message of our own making."""
-    header = read_header(data)
-    count = header.count
-    message = bytearray(data)
+def own_copy(data: Buffer) -> bytearray:
+    """The rows of a verified message in a message of our own making, which still has its numbers; see `renumber`.
+
+    Nothing of it but a moment is spent in the interpreter, so that it can be made in another thread.
+    """
+    message = copied(data)
     # What `verify` has passed has no metadata but these numbers, and they are what the rows want them to be.
     numbers = message[: layout.BODY_POSITION]
     message[: layout.BODY_POSITION] = layout.TEMPLATE
@@ -83,10 +84,17 @@ def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch:
         if unused := -size & 7:
             end = layout.BODY_POSITION + begin + size
             message[end : end + unused] = _PADDING[unused]
-    for number, column in ((1, int64_range(base_offset, count)), (3, int64_repeat(timestamp_us, count))):
-        begin = layout.BODY_POSITION + places[2 * number]
-        message[begin : begin + 8 * count] = column
-    _seal(
+    return message
+
+
+def renumber(message: bytearray, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> BatchHeader:
+    """Give the rows of a message of our own new offsets and a new timestamp; its new header."""
+    header = read_header(message)
+    count = header.count
+    places = layout.BUFFERS.unpack_from(message, layout.BUFFERS_POSITION)
+    put_numbers(message, layout.BODY_POSITION + places[2], base_offset, 1, count)
+    put_numbers(message, layout.BODY_POSITION + places[6], timestamp_us, 0, count)
+    return _seal(
         message,
         header._replace(
             leader_epoch=leader_epoch,
@@ -96,6 +104,12 @@ def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch:
             max_timestamp_us=timestamp_us,
         ),
     )
+
+
+def reencode(data: Buffer, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> bytearray:
+    """The rows of a verified message under new numbers, in a message of our own making."""
+    message = own_copy(data)
+    renumber(message, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch)
     return message
 
 
@@ -136,10 +150,12 @@ def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> b
     return message
 
 
-def _seal(message: bytearray, header: BatchHeader) -> None:
+def _seal(message: bytearray, header: BatchHeader) -> BatchHeader:
     """Write the header, and the CRC-32C of all of the message into it."""
     message[HEADER_POSITION:PREFIX_BYTES] = PACKING.pack(*header._replace(crc=0)).hex().encode()
-    message[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc32c(message)  # its digits are zeros yet
+    crc = crc32c(message)  # its digits are zeros yet
+    message[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc
+    return header._replace(crc=crc)
 
 
 def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:

@@ -1,5 +1,6 @@
 # See load.py. Nothing here checks a bound.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -24,6 +25,30 @@ cdef inline bytes zeroed(bytes text, Py_ssize_t at):
     cdef bytes out = PyBytes_FromStringAndSize(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
     memset(PyBytes_AS_STRING(out) + at, 48, 8)
     return out
+
+
+cdef inline bytearray copied(object data):
+    cdef Py_buffer view
+    cdef bytearray out
+    cdef char* target
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        out = PyByteArray_FromStringAndSize(NULL, view.len)
+        target = PyByteArray_AS_STRING(out)
+        with nogil:
+            memcpy(target, view.buf, view.len)
+        return out
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef inline void put_int64s(
+    unsigned char* target, Py_ssize_t at, int64_t first, int64_t step, Py_ssize_t count
+) noexcept nogil:
+    cdef Py_ssize_t place
+    for place in range(at, at + 8 * count, 8):
+        memcpy(target + place, &first, 8)
+        first += step
 
 
 cdef inline bint same(

@@ -7,6 +7,7 @@ one has made sure that what it reads is there.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from operator import add, sub
 
@@ -21,6 +22,17 @@ def head(data: bytes | bytearray | memoryview, size: int) -> bytes:
 def zeroed(text: bytes, at: int) -> bytes:
     """The same with the digits `00000000` at one place, which is within it."""
     return b"%b00000000%b" % (text[:at], text[at + 8 :])
+
+
+def copied(data: bytes | bytearray | memoryview) -> bytearray:
+    """A copy. Compiled, other threads run while it is made."""
+    return bytearray(data)
+
+
+def put_int64s(target: bytearray, at: int, first: int, step: int, count: int) -> None:
+    """Write `count` numbers of 8 bytes, little-endian: first, first + step, …"""
+    numbers = range(first, first + step * count, step) if step else (first,) * count
+    target[at : at + 8 * count] = array("q", numbers).tobytes()
 
 
 def same(one: bytes, other: bytes, begin: int, end: int) -> bool:

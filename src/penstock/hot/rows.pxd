@@ -68,6 +68,11 @@ cdef class Rows:
     cdef bytes _bytes(self, int column, int part)
 
 
+cpdef object copied(object message)
+
+@cython.locals(out="unsigned char*")
+cpdef object put_numbers(bytearray message, Py_ssize_t at, int64_t first, int64_t step, Py_ssize_t count)
+
 cdef bint _is_taken(
     const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, const unsigned char* pattern, Py_ssize_t size,
     bint names_first,

@@ -172,6 +172,19 @@ class Rows:
         return bytes(self._data[begin : begin + self._size(column, part)])
 
 
+def copied(message: bytes | bytearray | memoryview) -> bytearray:
+    """A copy that can be written to. Compiled, other threads run while it is made: large ones take milliseconds."""
+    return load.copied(message)
+
+
+def put_numbers(message: bytearray, at: _int, first: _int, step: _int, count: _int) -> None:
+    """Write first, first + step, … as int64 from `at` on. IndexError if they do not all lie within the message."""
+    if at < 0 or count < 0 or count > (len(message) - at) // 8:
+        raise IndexError(f"{count} numbers from {at} on in {len(message)} bytes")
+    out = message
+    load.put_int64s(out, at, first, step, count)
+
+
 def _different(text: bytes, ends: list[int]) -> Iterable[bytes]:
     """Each subject once, in C loops: plain Python is slow row by row."""
     width = ends[1]

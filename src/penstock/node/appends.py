@@ -22,6 +22,7 @@ class _Append:
 
     caller: Hashable
     check: CheckAppend
+    size_bytes: int
     error: Exception | None = None
     checked: bool = False
 
@@ -29,9 +30,7 @@ class _Append:
 class Appends:
     """All appends on their way, by stream. `store` puts a checked one into its partition."""
 
-    def __init__(
-        self, outbox: Outbox, bytes_max: int, *, store: Callable[[int, Hashable, bytes | memoryview], None]
-    ) -> None:
+    def __init__(self, outbox: Outbox, bytes_max: int, *, store: Callable[[int, Hashable, bytearray], None]) -> None:
         self.size_bytes = 0
         self._outbox = outbox
         self._bytes_max = bytes_max
@@ -44,7 +43,7 @@ class Appends:
             raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
         config = partition.stream.config
         stream_id = partition.stream.stream_id
-        append = _Append(caller, CheckAppend(raw, config.subject, config.max_message_bytes))
+        append = _Append(caller, CheckAppend(raw, config.subject, config.max_message_bytes), len(raw))
         self.size_bytes += len(raw)
         self._queues.setdefault(stream_id, deque()).append(append)
 
@@ -61,18 +60,18 @@ class Appends:
             return  # the stream was deleted, and everybody told
         while queue and queue[0].checked:
             append = queue.popleft()
-            self.size_bytes -= len(append.check.raw)
+            self.size_bytes -= append.size_bytes
             if append.error is not None:
                 self._outbox.reply(append.caller, as_remote(append.error))
             else:
-                self._store(stream_id, append.caller, append.check.raw)
+                self._store(stream_id, append.caller, append.check.message)
         if not queue:
             self._queues.pop(stream_id, None)
 
     def refuse(self, stream_id: int, error: RemoteError) -> None:
         """The stream is gone: tell all that wait."""
         for append in self._queues.pop(stream_id, ()):
-            self.size_bytes -= len(append.check.raw)
+            self.size_bytes -= append.size_bytes
             self._outbox.reply(append.caller, error)
 
     def stop(self, error: RemoteError) -> None:

@@ -326,10 +326,10 @@ class Node:
     def _append(self, caller: Hashable, request: AppendRequest, raw: bytes | memoryview, now: Now) -> None:
         self._appends.add(caller, self._partition(request.stream_id, request.partition), raw)
 
-    def _store(self, stream_id: int, caller: Hashable, raw: bytes | memoryview) -> None:
+    def _store(self, stream_id: int, caller: Hashable, message: bytearray) -> None:
         partition = self._streams.partitions[stream_id]
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.append(caller, raw, self._now.wall_us, self._outbox.step)
+        partition.append(caller, message, self._now.wall_us, self._outbox.step)
         self._upkeep.moved(partition, committed_end)

@@ -182,19 +182,19 @@ class Partition:
         step.publish.append(acks.pubacks(self._rules.name, replies, base_offset, tail))
         self.counters["acks"] += waiting_count(replies)
 
-    def append(self, caller: Hashable, data: bytes | memoryview, now_us: int, step: Step) -> None:
-        """Append the rows of a checked message under our own offsets; `caller` is answered once they are committed."""
+    def append(self, caller: Hashable, message: bytearray, now_us: int, step: Step) -> None:
+        """Append our copy of a checked message under our own offsets; `caller` is answered once it is committed."""
         if (closed := self._why_closed()) is not None:
             error, reason = closed
             step.replies.append(Reply(caller, RemoteError(_CODES[reason], error.description)))
             return
         base_offset = self.log.log_end
         timestamp_us = max(now_us, self.log.last_timestamp_us)
-        message = codec.reencode(
-            data, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.stream.leader_epoch
+        header = codec.renumber(
+            message, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.stream.leader_epoch
         )
         try:
-            self._write(message, codec.read_header(message))
+            self._write(message, header)
         except OperationalError as error:
             text = f"nothing was stored: {error}"
             step.replies.append(Reply(caller, RemoteError(ErrorCode.STORAGE_FAILED, text)))

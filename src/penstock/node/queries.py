@@ -155,10 +155,14 @@ class FindOffset(Query):
 
 
 class CheckAppend:
-    """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules."""
+    """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules.
+
+    `message` is then a copy of it whose metadata are ours, and `raw` is let go.
+    """
 
     def __init__(self, raw: bytes | memoryview, subject: str, message_bytes_max: int) -> None:
         self.raw = raw
+        self.message = bytearray()
         self._subject = subject
         self._message_bytes_max = message_bytes_max
 
@@ -183,3 +187,5 @@ class CheckAppend:
             if (found := widest(limit)) > limit:
                 text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)
+        self.message = codec.own_copy(self.raw)
+        self.raw = b""

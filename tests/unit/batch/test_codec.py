@@ -266,6 +266,25 @@ def test_reencode_keeps_rows_and_producer_and_gives_new_numbers() -> None:
     assert list(codec.offsets(stored)) == [100, 101, 102, 103]
 
 
+def test_a_message_of_our_own_is_a_copy_that_is_given_numbers_later() -> None:
+    sent = message_of(MIXED, base_offset=3)
+    message = codec.own_copy(sent)
+    assert codec.verify(message) == codec.verify(sent)
+    header = codec.renumber(message, base_offset=100, timestamp_us=7, leader_epoch=9)
+    assert header == codec.verify(message)
+    assert codec.verify(sent).base_offset == 3
+    assert message == message_of(MIXED, base_offset=100, timestamp_us=7, leader_epoch=9)
+
+
+def test_what_lies_in_the_padding_is_not_kept() -> None:
+    hostile = message_of(SMALL)
+    begin, size = layout.BUFFERS.unpack_from(hostile, layout.BUFFERS_POSITION)[12:14]  # the subject's bytes: 3
+    end = layout.BODY_POSITION + begin + size
+    hostile[end : end + 5] = b"unseen"[:5]
+    codec.verify(sealed(hostile))
+    assert codec.reencode(hostile, base_offset=0, timestamp_us=0, leader_epoch=1) == message_of(SMALL, timestamp_us=0)
+
+
 def test_encode_arrow_refuses_other_types() -> None:
     rows = codec.check_rows(message_of(MIXED))
     position = rows.schema.get_field_index("value")
