@@ -43,6 +43,11 @@ def test_every_command_has_help_and_an_example_of_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_a_paragraph_of_help_is_as_wide_as_the_terminal(name: str) -> None:
+    assert not [one for one in COMMANDS[name].help.split("\n\n") if "\n" in one]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_switches_without_a_value(name: str) -> None:
     shown = CliRunner().invoke(app, [*name.split()[1:], "--help"]).stdout
     (line,) = (line for line in shown.splitlines() if "--help " in line)
