@@ -45,19 +45,17 @@ app = typer.Typer(
 )
 
 
-@app.command(
-    "throughput",
-    cls=Command,
-    epilog=examples(
-        "penstock bench throughput",
-        "# beside JetStream, with all results in a file",
-        "penstock bench throughput --against jetstream --json throughput.json",
-        "# one load, longer",
-        "penstock bench throughput --against jetstream --size 1KiB --window 4000 --publishers 1 --messages 1000000",
-        "# beside a Kafka that you run",
-        "penstock bench throughput --against kafka --kafka-address 127.0.0.1:9092",
-    ),
+_THROUGHPUT_EXAMPLES = examples(
+    "penstock bench throughput",
+    "# beside JetStream, with all results in a file",
+    "penstock bench throughput --against jetstream --json throughput.json",
+    "# one load, longer",
+    "penstock bench throughput --against jetstream --size 1KiB --window 4000 --publishers 1 --messages 1000000",
+    "# beside a Kafka that you run",
+    "penstock bench throughput --against kafka --kafka-address 127.0.0.1:9092",
 )
+
+
 @clearly
 def throughput(
     against: AgainstAny = None,
@@ -167,15 +165,13 @@ def throughput(
         run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.rounds, said=run.step)
 
 
-@app.command(
-    "scale",
-    cls=Command,
-    epilog=examples(
-        "# some minutes, and some gigabytes",
-        "penstock bench scale",
-        "penstock bench scale --streams 1000 --messages 10000000 --json scale.json",
-    ),
+_SCALE_EXAMPLES = examples(
+    "# some minutes, and some gigabytes",
+    "penstock bench scale",
+    "penstock bench scale --streams 1000 --messages 10000000 --json scale.json",
 )
+
+
 @clearly
 def scale(
     streams: Annotated[
@@ -219,9 +215,11 @@ def scale(
 
 
 for _name, _command, _examples in (
-    ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
-    ("limits", bench_latency.limits_of_the_machine, bench_latency.LIMITS_EXAMPLES),
     ("reach", bench_reach.reach, bench_reach.EXAMPLES),
+    ("throughput", throughput, _THROUGHPUT_EXAMPLES),
+    ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
+    ("scale", scale, _SCALE_EXAMPLES),
+    ("limits", bench_latency.limits_of_the_machine, bench_latency.LIMITS_EXAMPLES),
     ("report", bench_latency.report, bench_latency.REPORT_EXAMPLES),
 ):
     app.command(_name, cls=Command, epilog=_examples)(_command)
