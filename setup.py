@@ -186,7 +186,10 @@ def extensions() -> list[Extension]:
     if os.environ.get("SKIP_CYTHON") == "1":
         remove(HOT.glob("*.so"))
         return []
-    return [Extension(name, [f"src/{name.replace('.', '/')}.py"]) for name in COMPILED]
+    # What a debugger would want takes a quarter of the time to compile, and two thirds of the bytes.
+    arguments = [] if "CFLAGS" in os.environ else ["-g0"]
+    paths = {name: f"src/{name.replace('.', '/')}.py" for name in COMPILED}
+    return [Extension(name, [path], extra_compile_args=arguments) for name, path in paths.items()]
 
 
 if __name__ == "__main__":

@@ -50,7 +50,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--wheel-dir", folder)
     constraints = ("--constraint", ROOT / "constraints.txt")
     offline = ("--no-index", "--find-links", WHEELS, "--no-build-isolation") if WHEELS.is_dir() else ()
-    run(*pip, *constraints, *offline, source, seconds=INSTALL_SECONDS_MAX)
+    # Compiled, where that is possible, but in a hurry: how fast it is does not matter here.
+    run(*pip, *constraints, *offline, source, seconds=INSTALL_SECONDS_MAX, CFLAGS="-O0 -g0")
     return folder
 
 
