@@ -93,6 +93,16 @@ class Checker:
         self._rows_max = layout.rows_max
         self._size_bytes_max = layout.size_bytes_max
         self._crc_position = layout.crc_position
+        ends = (
+            layout.body_length_position + 8,
+            self._prefix_bytes,
+            layout.crc_position + 8,
+            layout.rows_position + 8,
+            layout.nodes_position + 16 * _COLUMNS,
+            layout.buffers_position + 16 * _BUFFERS,
+        )
+        if max(ends) > len(layout.template):
+            raise IndexError("a number of the message lies outside of its template")
 
     def header(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...] | int:
         """The fields of the header of the message that `data` begins with, or the Mistake in its first bytes."""
