@@ -25,7 +25,7 @@ from pathlib import Path
 from penstock.base.units import format_bytes
 from penstock.bench import latency
 from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
-from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
+from penstock.bench.latency_summary import LatencyComparison, LatencyRatio, missing_text, void_text
 from penstock.bench.plots import Curve, Spread, milliseconds, percentile_plot, spread_plot
 from penstock.bench.report import Comparison, Figure, Limit, Reach, Report
 from penstock.bench.rounds import Ratio
@@ -94,7 +94,7 @@ def _latency(one: LatencyComparison, colours: dict[str, int]) -> str:
         f"{load.size:,} bytes, {load.rate_per_s:g} messages a second for {load.seconds:g} s a round, counted from when "
         f"each was due. A percentile is told where at least {SAMPLES_BEYOND_MIN} samples lie beyond it."
     )
-    parts = [f"<p>{text_of(intro)}</p>", _voids(one)]
+    parts = [f"<p>{text_of(intro)}</p>", _voids(one), _missing(one)]
     for path in (latency.ACK, latency.CONSUMER):
         found = [(name, system) for name, system in one.systems.items() if path in system.paths]
         if not found:
@@ -127,12 +127,17 @@ def _percentile_table(one: LatencyComparison, path: str) -> str:
     if path == latency.LATE:
         return table
     ratios = [
-        (pair, *(_latency_ratio(by_path[path].get(p)) for p in said))
+        (_with_void(pair, one), *(_latency_ratio(by_path[path].get(p)) for p in said))
         for pair, by_path in one.ratios.items()
         if path in by_path
     ]
     described = f"{caption}: ratios of all rounds together (of single rounds: least – greatest)"
     return table + (_table(described, headers, ratios) if ratios else "")
+
+
+def _with_void(pair: str, one: LatencyComparison) -> str:
+    void = one.void_rounds.get(pair)
+    return f"{pair} ({void_text(void)})" if void else pair
 
 
 def _latency_ratio(found: LatencyRatio | None) -> str:
@@ -192,6 +197,15 @@ def _voids(one: Comparison | LatencyComparison) -> str:
         f"{text_of(system.void_reason)}</li>"
         for system in one.systems.values()
         if system.void
+    ]
+    return f'<ul class="void">{"".join(told)}</ul>' if told else ""
+
+
+def _missing(one: LatencyComparison) -> str:
+    told = [
+        f"<li>{text_of(f'{system.title}: {text}')}</li>"
+        for system in one.systems.values()
+        if (text := missing_text(system))
     ]
     return f'<ul class="void">{"".join(told)}</ul>' if told else ""
 

@@ -1,9 +1,12 @@
 """`penstock bench latency`: how long a message takes, at a fixed rate, to be acked and to reach a consumer.
 
 Rules: every system gets the same messages at the same moments of the same schedule, from the same sender; all measured
-sizes run in interleaved rounds. A run counts only if it is true: every message was acked and none refused; what the
-consumer received and what the log holds are what was sent. A percentile is said only where enough samples lie beyond it
-(see `histogram`): one round of 30 seconds at 50/s says up to the 99th, and what all rounds say together goes further.
+sizes run in interleaved rounds. A run counts only if it is true: no message was refused; what the consumer received
+and what the log holds are what was sent. An ack or a message that never came is the worst sample of all, not a reason
+to leave the round out: it counts as the time that was waited for it (at least ACK_WAIT_S), and its number is told. What
+had no ack may be stored or not; then the number and the bytes of what is stored are compared. A percentile is said
+only where enough samples lie beyond it (see `histogram`): one round of 30 seconds at 50/s says up to the 99th, and what
+all rounds say together goes further.
 
 | figure              | from                                      | until                                            |
 |---------------------|-------------------------------------------|--------------------------------------------------|
@@ -23,7 +26,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.bench import worker
-from penstock.bench.content import difference
+from penstock.bench.content import Content, difference
 from penstock.bench.histogram import Latencies, latencies_ns
 from penstock.bench.latency_receiver import Received, ReceiveTask, follow_jetstream, follow_penstock
 from penstock.bench.latency_sender import SendTask, Sent, send
@@ -36,7 +39,7 @@ from penstock.broker.settings import parse_address
 ACK, CONSUMER, LATE = "ack", "consumer", "late"
 PATHS = {ACK: "publish → ack", CONSUMER: "publish → consumer", LATE: "the sender's own delay"}
 WARM_UP_S = 1.0
-_ACK_WAIT_S = 30.0
+ACK_WAIT_S = 30.0  # behind the last message's turn
 _CONSUMER_WAIT_S = 5.0  # behind the last ack
 
 
@@ -60,6 +63,9 @@ class LatencyMeasurement(Measurement, frozen=True, kw_only=True):
 
     histograms: dict[str, str] = msgspec.field(default_factory=dict)
     held: int = 0  # messages that waited in the sender, because the connection had not taken the one before
+    missing: dict[str, int] = msgspec.field(
+        default_factory=dict
+    )  # samples by path that never came, and count as the time that was waited
 
 
 def latency_measure(name: str, system: System, load: LatencyLoad) -> Measure:
@@ -88,40 +94,81 @@ def latency_measure(name: str, system: System, load: LatencyLoad) -> Measure:
             void=void,
             histograms=histograms,
             held=sent.held,
+            missing={} if void else missing_of(plan, sent, received),
         )
 
     return measure
 
 
 def histograms_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str, str]:
-    """The measured messages' latencies by path, encoded."""
-    kept = slice(plan.warm_up, plan.count)
+    """The measured messages' latencies by path, encoded. What never came counts as the time that was waited."""
+    due_ns = sent.due_ns[plan.warm_up :]
     found = {
-        ACK: latencies_ns(sent.due_ns[kept], sent.acked_ns[kept]),
-        LATE: sent.late_ns[kept],
+        path: latencies_ns(due_ns, [moment if moment > 0 else gave_up_ns for moment in moments])
+        for path, (moments, gave_up_ns) in _moments(plan, sent, received).items()
     }
-    if received is not None:
-        found[CONSUMER] = latencies_ns(sent.due_ns[kept], received.arrived_ns[kept])
+    found[LATE] = sent.late_ns[plan.warm_up : sent.content.messages]
     return {path: Latencies(samples).encode() for path, samples in found.items()}
 
 
+def missing_of(plan: Plan, sent: Sent, received: Received | None) -> dict[str, int]:
+    """How many of the measured messages never came, by path; only paths on which some are missing."""
+    counts = {path: sum(one <= 0 for one in moments) for path, (moments, _) in _moments(plan, sent, received).items()}
+    return {path: count for path, count in counts.items() if count}
+
+
+def _moments(plan: Plan, sent: Sent, received: Received | None) -> dict[str, tuple[list[int], int]]:
+    """By path: when the measured messages came, and until when they were waited for."""
+    found = {ACK: (sent.acked_ns[plan.warm_up :], sent.gave_up_ns)}
+    if received is not None:
+        found[CONSUMER] = (received.arrived_ns[plan.warm_up :], received.gave_up_ns)
+    return found
+
+
 def untrue(log: Log, sent: Sent, received: Received | None) -> str | None:
-    """Why a run does not count; None if all was acked, delivered and stored as it was sent."""
+    """Why a run does not count; None if what was acked, delivered and stored is what was sent."""
     if sent.errors:
         return f"{sent.errors:,} answers were no acks; the first: {sent.first_error}"
-    if missing := sum(moment <= 0 for moment in sent.acked_ns):
-        return f"it did not keep up: {missing:,} of {len(sent.acked_ns):,} messages had no ack in time"
-    if received is not None and (what := difference(sent.content, received.content)) is not None:
+    if received is not None and (what := _undelivered(sent, received)) is not None:
         return f"the consumer: {what}"
     found = log.read_back(ordered=True)
-    return None if found is None else difference(sent.content, found)
+    return None if found is None else _unstored(sent, found)
+
+
+def _undelivered(sent: Sent, received: Received) -> str | None:
+    """What the consumer got wrong; that it fell behind is no untruth."""
+    if received.content.messages >= sent.content.messages:
+        return difference(sent.content, received.content)
+    last = max((index for index, moment in enumerate(received.arrived_ns) if moment > 0), default=-1)
+    for index in range(last):
+        if received.arrived_ns[index] <= 0 < sent.acked_ns[index]:
+            return f"it left out message {index:,}, and went on"
+    return _wrong_bytes(sent, received.content)
+
+
+def _unstored(sent: Sent, found: Content) -> str | None:
+    """What the log holds wrong: all that was acked has to be there, and nothing that was not sent."""
+    acked = sum(moment > 0 for moment in sent.acked_ns)
+    if found.messages == sent.content.messages or acked == sent.content.messages:
+        return difference(sent.content, found)
+    if not acked <= found.messages <= sent.content.messages:
+        return f"{acked:,} messages were acked and {sent.content.messages:,} sent, {found.messages:,} came back"
+    return _wrong_bytes(sent, found)
+
+
+def _wrong_bytes(sent: Sent, found: Content) -> str | None:
+    """Of a part of what was sent, only its size can be compared."""
+    size = sent.content.value_bytes // sent.content.messages
+    if found.value_bytes == found.messages * size:
+        return None
+    return f"{found.messages:,} messages of {size:,} bytes came back as {found.value_bytes:,} bytes"
 
 
 def _run(log: NatsLog, plan: Plan, consumer: bool) -> tuple[Sent, Received | None]:
-    seconds_max = plan.duration_s + _ACK_WAIT_S + limits.BENCH_START_S
+    seconds_max = plan.duration_s + ACK_WAIT_S + limits.BENCH_START_S
     with ExitStack() as stack:
         receiver = _receiver(stack, log, plan, seconds_max + _CONSUMER_WAIT_S) if consumer else None
-        sent = worker.run(send, SendTask(log.nats, log.subject, plan, _ACK_WAIT_S), timeout_s=seconds_max)
+        sent = worker.run(send, SendTask(log.nats, log.subject, plan, ACK_WAIT_S), timeout_s=seconds_max)
         if receiver is None:
             return sent, None
         line = receiver.next_line(seconds_max)

@@ -50,6 +50,7 @@ class Received(msgspec.Struct, frozen=True):
     arrived_ns: list[int]
     content: Content
     cpu_s: float
+    gave_up_ns: int  # when it stopped to wait
 
 
 class _Arrivals:
@@ -70,7 +71,7 @@ class _Arrivals:
             self._arrived[index] = arrived_ns
 
     def result(self) -> Received:
-        return Received(self._arrived.tolist(), self._tally.content(), time.process_time())
+        return Received(self._arrived.tolist(), self._tally.content(), time.process_time(), time.monotonic_ns())
 
 
 def follow_penstock(task: ReceiveTask) -> Iterator[str | Received]:

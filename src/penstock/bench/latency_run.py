@@ -157,6 +157,8 @@ def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
         what = f"ack at 50/s, {size_text(goal.size)}, p{goal.percentile}: {goal.pair}"
         ratio = found.ratios[goal.pair].get(ACK, {}).get(goal.percentile)
         together = "" if ratio is None or ratio.rounds is not None else ", all rounds as one"
+        if void := found.void_rounds.get(goal.pair):
+            together += f", {latency_summary.void_text(void)}"
         got = None if ratio is None else _told_as(ratio)
         lines.append(Reach(what + together, goal.reach, goal.stretch, got, at_most=True))
     return lines

@@ -47,8 +47,9 @@ class Sent(msgspec.Struct, frozen=True):
     held: int  # messages that were due while the connection had not taken the one before
     errors: int
     first_error: str
-    content: Content
+    content: Content  # of what was given to the socket: all, unless the connection took no more
     cpu_s: float
+    gave_up_ns: int  # when it stopped to wait
 
 
 class _Run:
@@ -68,11 +69,12 @@ class _Run:
         gc.disable()
         with self._socket:
             self._publish()
+        stopped_ns = time.monotonic_ns()
         cpu_s = time.process_time()
         tally = Tally()
         tally.add(self._contents.value(index) for index in range(self._next))
         times = (self._due.tolist(), self._acked.tolist(), self._late.tolist())
-        return Sent(*times, self._held, self._errors, self._first_error, tally.content(), cpu_s)
+        return Sent(*times, self._held, self._errors, self._first_error, tally.content(), cpu_s, stopped_ns)
 
     def _publish(self) -> None:
         plan, link, now_ns = self._plan, self._socket, time.monotonic_ns

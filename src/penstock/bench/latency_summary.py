@@ -2,7 +2,8 @@
 
 Rules: percentiles are of all samples of the rounds that count, put together; each needs enough samples beyond it. A
 ratio is told twice where it can be: of all samples together, and as the median, least and greatest of the single
-rounds, which say fewer percentiles. Void rounds are counted, and nothing else of them is used.
+rounds, which say fewer percentiles. Void rounds are counted, and nothing else of them is used: a ratio whose systems do
+not both count in a round says so, because what voids a round may be what makes a system slow.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.bench.histogram import PERCENTILES, Latencies
-from penstock.bench.latency import PATHS, LatencyLoad, LatencyMeasurement
+from penstock.bench.latency import ACK_WAIT_S, PATHS, LatencyLoad, LatencyMeasurement
 from penstock.bench.rounds import Measurement, Ratio, ratio
 
 
@@ -31,7 +32,7 @@ class PathSummary(msgspec.Struct, frozen=True):
         return Latencies.decode(self.histogram)
 
 
-class LatencySummary(msgspec.Struct, frozen=True):
+class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
     """One system in one comparison."""
 
     title: str
@@ -39,6 +40,7 @@ class LatencySummary(msgspec.Struct, frozen=True):
     void: int
     void_reason: str
     held: int  # messages that waited in the sender for the connection
+    missing: dict[str, int] = {}  # samples by path that never came, and count as the time that was waited
     paths: dict[str, PathSummary]
 
 
@@ -50,12 +52,16 @@ class LatencyRatio(msgspec.Struct, frozen=True):
 
 
 class LatencyComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One size at one rate, interleaved. `ratios` go by `system / other`, then by path, then by percentile."""
+    """One size at one rate, interleaved. `ratios` go by `system / other`, then by path, then by percentile.
+
+    `void_rounds`: by `system / other`, the rounds in which one of the two does not count; only pairs that have some.
+    """
 
     title: str
     load: LatencyLoad
     systems: dict[str, LatencySummary]
     ratios: dict[str, dict[str, dict[str, LatencyRatio]]]
+    void_rounds: dict[str, int] = {}
     measurements: list[LatencyMeasurement]
 
 
@@ -68,14 +74,28 @@ def compared(
 ) -> LatencyComparison:
     """The comparison that these measurements make."""
     kept = [_as_latency(one) for one in measurements]
+    pairs = list(pairs)
+    void = {f"{one} / {other}": _void_rounds(kept, one, other) for one, other in pairs}
     systems = {name: _summary(kept, name, text) for name, text in titles.items()}
     return LatencyComparison(
         title=title,
         load=load,
         systems=systems,
         ratios={f"{one} / {other}": _ratios(kept, systems, one, other) for one, other in pairs},
+        void_rounds={pair: count for pair, count in void.items() if count},
         measurements=kept,
     )
+
+
+def void_text(rounds: int) -> str:
+    """What stands beside a ratio of which so many rounds are left out."""
+    return f"{rounds} {'round' if rounds == 1 else 'rounds'} VOID, not in it"
+
+
+def missing_text(summary: LatencySummary) -> str:
+    """`1 ack …`: what never came; empty if all came."""
+    told = ", ".join(f"{PATHS[path]}: {count:,}" for path, count in summary.missing.items())
+    return f"never came, and counts as the time waited ({ACK_WAIT_S:g} s and more): {told}" if told else ""
 
 
 def pooled(measurements: Sequence[LatencyMeasurement], system: str, path: str) -> Latencies:
@@ -85,6 +105,13 @@ def pooled(measurements: Sequence[LatencyMeasurement], system: str, path: str) -
         if one.system == system and one.void is None and path in one.histograms:
             together.add(Latencies.decode(one.histograms[path]))
     return together
+
+
+def _void_rounds(measurements: Sequence[LatencyMeasurement], one: str, other: str) -> int:
+    """In how many rounds not both of them count."""
+    of_pair = [each for each in measurements if each.system in (one, other)]
+    counts = [{each.round_number for each in of_pair if each.system == name and not each.void} for name in (one, other)]
+    return len({each.round_number for each in of_pair} - (counts[0] & counts[1]))
 
 
 def _as_latency(one: Measurement) -> LatencyMeasurement:
@@ -105,8 +132,14 @@ def _summary(measurements: Sequence[LatencyMeasurement], system: str, title: str
         void=len(void),
         void_reason=void[0] if void else "",
         held=sum(one.held for one in own if one.void is None),
+        missing=_missing(own),
         paths={path: _path(found) for path, found in together.items() if found.count},
     )
+
+
+def _missing(measurements: Sequence[LatencyMeasurement]) -> dict[str, int]:
+    counts = {path: sum(one.missing.get(path, 0) for one in measurements) for path in PATHS}
+    return {path: count for path, count in counts.items() if count}
 
 
 def _path(found: Latencies) -> PathSummary:

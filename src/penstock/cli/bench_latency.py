@@ -231,6 +231,7 @@ def report(
 def show_latency(console: Console, comparison: LatencyComparison) -> None:
     """A table for each path, and the ratios below it."""
     from penstock.bench.latency import ACK, PATHS
+    from penstock.bench.latency_summary import missing_text, void_text
 
     load = comparison.load
     console.print(f"\n{comparison.title}, {load.rate_per_s:g}/s for {load.seconds:g} s a round (milliseconds)")
@@ -249,12 +250,16 @@ def show_latency(console: Console, comparison: LatencyComparison) -> None:
             for pair, ratios in comparison.ratios.items():
                 if path in ratios:
                     told = [_ratio(ratios[path].get(percentile)) for percentile in said]
-                    table.add_row(output.cell(f"  {pair}", "dim"), *told, "", "")
+                    void = comparison.void_rounds.get(pair)
+                    text, style = (f"  {pair}: {void_text(void)}", "red") if void else (f"  {pair}", "dim")
+                    table.add_row(output.cell(text, style), *told, "", "")
         console.print(table)
     for one in comparison.systems.values():
         if one.void:
             text = f"  {one.title}: {one.void} of {one.void + one.rounds} rounds are void: {one.void_reason}"
             console.print(output.cell(text, "yellow"))
+        if missing := missing_text(one):
+            console.print(output.cell(f"  {one.title}: {missing}", "yellow"))
 
 
 def _ms(micros: float | None) -> str:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.base.errors import OperationalError
 from penstock.bench import latency_summary
 from penstock.bench.content import Content
 from penstock.bench.histogram import Latencies
-from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, histograms_of, untrue
+from penstock.bench.latency import (
+    ACK,
+    CONSUMER,
+    LATE,
+    LatencyLoad,
+    LatencyMeasurement,
+    histograms_of,
+    missing_of,
+    untrue,
+)
 from penstock.bench.latency_receiver import Received
 from penstock.bench.latency_sender import Sent
 from penstock.bench.rounds import Measurement, interleave
@@ -17,6 +27,7 @@ from penstock.bench.systems import Log
 
 CONTENT = Content(3, 768, 42, 43)
 OTHER = Content(3, 768, 41, 43)
+GAVE_UP_NS = 50_000
 
 
 class Stored(Log):
@@ -34,11 +45,12 @@ class Stored(Log):
 
 def sent_of(acked: list[int], *, errors: int = 0) -> Sent:
     due = [1_000 * (number + 1) for number in range(len(acked))]
-    return Sent(due, acked, [7] * len(acked), 0, errors, "503 no responders" if errors else "", CONTENT, 0.1)
+    first_error = "503 no responders" if errors else ""
+    return Sent(due, acked, [7] * len(acked), 0, errors, first_error, CONTENT, 0.1, GAVE_UP_NS)
 
 
 def received_of(arrived: list[int], content: Content = CONTENT) -> Received:
-    return Received(arrived, content, 0.1)
+    return Received(arrived, content, 0.1, GAVE_UP_NS)
 
 
 ALL_ACKED = [1_500, 2_400, 9_000]
@@ -53,19 +65,51 @@ def test_a_run_is_true_if_all_was_acked_delivered_and_stored() -> None:
     ("stored", "sent", "received", "why"),
     [
         (CONTENT, sent_of([1_500, -1, 9_000], errors=1), received_of(ALL_ACKED), "no responders"),
-        (CONTENT, sent_of([1_500, 0, 9_000]), received_of(ALL_ACKED), "1 of 3 messages had no ack"),
+        (Content(2, 512, 42, 43), sent_of(ALL_ACKED), received_of(ALL_ACKED), "3 messages were acked, 2 came back"),
+        (Content(1, 256, 42, 43), sent_of([1_500, 0, 9_000]), None, "2 messages were acked and 3 sent, 1 came back"),
+        (Content(4, 999, 42, 43), sent_of([1_500, 0, 9_000]), None, "2 messages were acked and 3 sent, 4 came back"),
+        (Content(2, 513, 42, 43), sent_of([1_500, 0, 9_000]), None, "2 messages of 256 bytes came back as 513 bytes"),
+        (OTHER, sent_of([1_500, 0, 9_000]), None, "another checksum"),
         (
             CONTENT,
             sent_of(ALL_ACKED),
             received_of(ALL_ACKED, OTHER),
             "the consumer: what came back has another checksum",
         ),
-        (CONTENT, sent_of(ALL_ACKED), received_of([1, 2, 0], Content(2, 512, 42, 43)), "the consumer: 3 messages"),
+        (CONTENT, sent_of(ALL_ACKED), received_of([1, 0, 2], Content(2, 512, 42, 43)), "left out message 1"),
+        (CONTENT, sent_of(ALL_ACKED), received_of([1, 2, 0], Content(2, 511, 42, 43)), "the consumer: 2 messages of"),
         (OTHER, sent_of(ALL_ACKED), received_of(ALL_ACKED), "another checksum"),
     ],
 )
 def test_what_is_not_true_is_void(stored: Content, sent: Sent, received: Received, why: str) -> None:
     assert why in (untrue(Stored(stored), sent, received) or "")
+
+
+STALLED = sent_of([1_500, 2_400, 0])
+BEHIND = received_of([1_500, 2_500, 0], Content(2, 512, 40, 41))
+
+
+@pytest.mark.parametrize("stored", [CONTENT, Content(2, 512, 40, 41)])
+def test_a_round_with_a_missing_ack_stays_whether_the_message_was_stored_or_not(stored: Content) -> None:
+    assert untrue(Stored(stored), STALLED, BEHIND) is None
+    assert untrue(Stored(CONTENT), sent_of(ALL_ACKED), BEHIND) is None  # the consumer alone fell behind
+
+
+def test_what_is_missing_counts_as_the_time_that_was_waited_for_it() -> None:
+    plan = Plan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
+    samples = {path: Latencies.decode(one) for path, one in histograms_of(plan, STALLED, BEHIND).items()}
+    assert {path: one.count for path, one in samples.items()} == {ACK: 2, CONSUMER: 2, LATE: 2}
+    for path in (ACK, CONSUMER):
+        assert samples[path].max_us == pytest.approx((GAVE_UP_NS - 3_000) / 1_000, rel=1e-2)
+    assert missing_of(plan, STALLED, BEHIND) == {ACK: 1, CONSUMER: 1}
+    assert missing_of(plan, sent_of([0, 2_400, 9_000]), None) == {}  # in the warm-up
+
+
+def test_what_the_connection_never_took_has_no_delay_of_the_sender() -> None:
+    plan = Plan(size=256, rate_per_s=1e6, measured=2, warm_up=1, seed=1)
+    blocked = msgspec.structs.replace(STALLED, content=Content(2, 512, 40, 41))
+    samples = {path: Latencies.decode(one) for path, one in histograms_of(plan, blocked, None).items()}
+    assert {path: one.count for path, one in samples.items()} == {ACK: 2, LATE: 1}
 
 
 def test_the_first_messages_are_not_measured_and_all_count_from_when_they_were_due() -> None:
@@ -116,6 +160,15 @@ def test_void_rounds_are_told_and_not_used() -> None:
     assert ratio.rounds is not None
     assert ratio.rounds.rounds == 1
     assert len(found.measurements) == 5
+    assert found.void_rounds == {"a / b": 2}  # a's second failed, its third is not there
+
+
+def test_what_is_missing_is_told_of_all_rounds() -> None:
+    rounds = [msgspec.structs.replace(round_of("a", number, 300), missing={ACK: 2}) for number in range(2)]
+    found = compared([*rounds, round_of("b", 0, 200), round_of("b", 1, 200)])
+    assert found.systems["a"].missing == {ACK: 4}
+    assert found.systems["b"].missing == {}
+    assert found.void_rounds == {}
 
 
 def test_a_system_without_a_true_round_has_no_figures() -> None:

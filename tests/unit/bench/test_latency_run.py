@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.bench import latency_summary
@@ -90,3 +91,15 @@ def test_a_megabyte_has_a_goal_of_its_own() -> None:
 
 def test_other_rates_and_sizes_have_no_goals() -> None:
     assert reached([compared(256, 7, rate=100.0), compared(2_000, 7)]) == []
+
+
+def test_a_goal_with_void_rounds_says_so() -> None:
+    whole = compared(256, 7, ours_us=240)
+    void = LatencyMeasurement(system="penstock", round_number=7, void="it broke")
+    theirs = msgspec.structs.replace(whole.measurements[1], round_number=7)
+    pairs = [("penstock", "jetstream")]
+    found = latency_summary.compared(
+        "x", LatencyLoad(256), {"penstock": "P", "jetstream": "J"}, [*whole.measurements, void, theirs], pairs
+    )
+    assert all("1 round VOID" in line.what for line in reached([found]))
+    assert not any("VOID" in line.what for line in reached([whole]))
