@@ -55,11 +55,17 @@ def append(log: Log, rows: int = 1, timestamp_us: int = 0, *, size_bytes: int = 
 
 
 def flush(log: Log) -> None:
-    """Flush all, as a driver would."""
+    """Flush all, as a driver would that is killed before the checkpoint says so."""
     task = log.flush()
     if task is not None:
         task.run()
         log.flushed(task)
+
+
+def flush_and_note(log: Log) -> None:
+    """The same, and the checkpoint says so."""
+    flush(log)
+    log.note_flushed()
 
 
 def save(log: Log) -> None:

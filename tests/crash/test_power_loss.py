@@ -69,6 +69,7 @@ class Workload:
             # From here on a publisher may have been told.
             self.promise.flushed_end = flush.end
             log.flushed(flush)
+            log.note_flushed()
             if (removal := retain(log, now_us)) is not None:
                 self.promise.started = log.log_start
                 removal.run()

@@ -65,6 +65,10 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.flushed_end == flush.end
         self.durable_end = flush.end
 
+    @rule()
+    def note_flushed(self) -> None:
+        self.log.note_flushed()
+
     @precondition(lambda self: self.retention is None)
     @rule(step_us=st.integers(0, 10_000_000))
     def tick(self, step_us: int) -> None:

@@ -26,8 +26,8 @@ SEGMENT_BYTES_MAX = 16 * GIB
 # Log
 SCAN_READ_BYTES = 1 * MIB  # one read while a segment is scanned
 RESYNC_BYTES_MAX = 1 * GIB  # verified in vain in search of the next batch behind damage; false marks end there
-UNSAVED_FLUSHES_MAX = 64  # of a log, behind what its index and its checkpoint say: one in so many pays for them
-UNSAVED_BYTES_MAX = 8 * MIB  # the same, in bytes: a start after a crash scans so much
+UNINDEXED_BATCHES_MAX = 64  # of a log, that its index does not name: one flush in so many pays for it
+UNINDEXED_BYTES_MAX = 8 * MIB  # the same, in bytes: a start after a crash scans so much
 CHECKPOINT_SYNC_INTERVAL_MS = 1_000  # an older checkpoint costs a longer scan at the next start, nothing else
 RETENTION_INTERVAL_MS = 1_000
 LINEAGE_ENTRIES_MAX = 10_000  # leaderships that began below log_start are forgotten beyond it

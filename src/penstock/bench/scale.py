@@ -150,6 +150,7 @@ def _flush(log: Log) -> None:
     if (flush := log.flush()) is not None:
         flush.run()
         log.flushed(flush)
+        log.note_flushed()
 
 
 # Measuring

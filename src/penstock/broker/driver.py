@@ -182,6 +182,8 @@ class Driver:
                 self.link.unsubscribe(command.stream_id)
             else:
                 self._barriers[self.link.barrier()] = command.token
+        for note in step.notes:
+            note()
 
     def _reply(self, reply: Reply) -> None:
         caller = reply.caller

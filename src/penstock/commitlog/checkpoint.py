@@ -1,8 +1,8 @@
 """Checkpoint: how far the log is known to be on the disk, and where it starts.
 
-Rules: two slots are written in turn, so that one of them is whole whatever happens to the other. It is written once
-a second and after UNSAVED_FLUSHES_MAX flushes or UNSAVED_BYTES_MAX, mostly without a sync of its own: one that is old,
-or lost, costs a longer scan at the next start, and nothing else. The first write takes the room of both.
+Rules: two slots are written in turn, so that one of them is whole whatever happens to the other. It is written after
+every flush, behind the acks, so that a killed broker leaves a flushed_end that is true; it is synced once a second, so
+that a power loss costs a longer scan, in which damage is taken for a torn tail. The first write takes the room of both.
 Only a move of log_start is synced before anything is removed because of it. An empty, short or corrupt file is no
 checkpoint, and no reason not to start.
 
@@ -28,7 +28,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.commitlog import files
 from penstock.hot.crc import crc32c
-from penstock.vfs import Vfs
+from penstock.vfs import File, Vfs
 
 MARK = b"penckpt1"
 SLOT_STEP_BYTES = 4096
@@ -107,38 +107,23 @@ def read(vfs: Vfs, directory: str) -> Read:
 class CheckpointFile:
     """Writes the slots in turn. All but `sync`, which may run in a disk thread, is for the log's own task.
 
-    `is_dirty`: it does not say, or not durably, how things are. `is_due`: the next flush is to sync it.
+    `is_dirty`: it does not say, or not durably, how things are. `is_behind`: more was flushed than it names. `is_due`:
+    the next flush is to sync it.
     """
 
-    __slots__ = ("_path", "_saved_at", "_sequence", "_synced_us", "_vfs", "is_dirty", "is_due", "unsaved_flushes")
+    __slots__ = ("_file", "_path", "_sequence", "_synced_us", "_vfs", "is_behind", "is_dirty", "is_due")
 
     def __init__(self, vfs: Vfs, directory: str, sequence: int) -> None:
         self._vfs = vfs
         self._path = f"{directory}/{files.CHECKPOINT}"
         self._sequence = sequence
-        self.is_dirty = self.is_due = False
-        self.unsaved_flushes = 0  # since it was written
-        self._saved_at = (0, 0)  # segment and position up to which it says that bytes are synced
+        self._file: File | None = None  # open from one flush to the next, while the log is awake
+        self.is_behind = self.is_dirty = self.is_due = False
         self._synced_us = 0
 
-    def begin(self, saved_at: tuple[int, int], now_us: int) -> None:
+    def begin(self, now_us: int) -> None:
         """A log goes on from what it says."""
-        self._saved_at = saved_at
         self._synced_us = now_us
-
-    def flushed(self) -> None:
-        """More is on the disk than it says."""
-        self.is_dirty = True
-        self.unsaved_flushes += 1
-
-    def is_behind(self, segment_base: int, position: int) -> bool:
-        """Whether a start after a crash would have more to scan than it should."""
-        saved_base, saved_position = self._saved_at
-        return (
-            self.unsaved_flushes >= limits.UNSAVED_FLUSHES_MAX
-            or saved_base != segment_base
-            or position - saved_position >= limits.UNSAVED_BYTES_MAX
-        )
 
     @property
     def due_us(self) -> int:
@@ -158,20 +143,34 @@ class CheckpointFile:
         self.is_due = True
         self.is_dirty = False
 
-    def write(self, checkpoint: Checkpoint) -> None:
-        """Write the next slot (its sequence is set here), or raise OSError; the other slot is as it was."""
+    def write(self, checkpoint: Checkpoint, *, keeps_file: bool = False) -> None:
+        """Write the next slot (its sequence is set here), or raise OSError; the other slot is as it was.
+
+        `keeps_file`: another write will follow soon. One without looks the file up by its name again.
+        """
         self.is_dirty = True
         sequence = self._sequence + 1
-        file = self._vfs.open(self._path, create=True, make_folders=False)
+        if not keeps_file:
+            self.rest()
         try:
+            if (file := self._file) is None:
+                self._file = file = self._vfs.open(self._path, create=True, make_folders=False)
             if not self._sequence:
                 file.write_at(0, bytes(SLOT_BYTES))  # a full disk must not keep the second write from its place
             file.write_at(sequence % SLOTS * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
-        finally:
-            file.close()
+        except OSError:
+            self.rest()
+            raise
+        if not keeps_file:
+            self.rest()
         self._sequence = sequence
-        self._saved_at = (checkpoint.segment_base, checkpoint.segment_position)
-        self.unsaved_flushes = 0
+        self.is_behind = False
+
+    def rest(self) -> None:
+        """Give back the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def sync(self) -> None:
         """Return once what was written survives a power loss."""

@@ -2,7 +2,8 @@
 
 Rules: one writer. `append` writes to the page cache and returns; durability is another matter: `flush` gives a task for
 a disk thread, and `flushed` tells the log that it is done. At most one flush is under way; what is appended meanwhile
-goes with the next one, so one fdatasync serves all that waits. Nothing below flushed_end is ever cut by recovery.
+goes with the next one, so one fdatasync serves all that waits. Recovery never cuts what lies below the flushed_end of the
+checkpoint: `note_flushed` brings it there after each flush, once nobody waits for it any more.
 
 Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the caller stamps max(now, last_timestamp_us).
 """
@@ -42,7 +43,7 @@ class Log:
     __slots__ = (
         "_active", "_checkpoint", "_config", "_damage", "_directory", "_flush", "_flushed_at", "_flushed_end",
         "_ids", "_keeper", "_last_timestamp_us", "_leader_epoch", "_lineage", "_lineage_file", "_log_end",
-        "_log_start", "_names", "_noticed", "_open_files", "_rebuilt_indexes", "_roll_at_us", "_saves", "_sealed",
+        "_log_start", "_names", "_noticed", "_open_files", "_rebuilt_indexes", "_roll_at_us", "_sealed",
         "_sealed_bytes", "_state", "_unflushed", "_vfs", "cuts", "fence_reason", "notices",
     )  # fmt: skip
 
@@ -85,8 +86,7 @@ class Log:
         self._names: Folder | None = None
         self._lineage_file: File | None = None
         self._checkpoint = CheckpointFile(vfs, directory, found.checkpoint.sequence if found.checkpoint else 0)
-        self._checkpoint.begin(self._flushed_at, now_us)
-        self._saves = False  # the flush under way brings index and checkpoint up to date
+        self._checkpoint.begin(now_us)
         self._lineage = Lineage(vfs, directory, ())
         self._roll_at_us = _NEVER
         self._rebuilt_indexes = RebuiltIndexes()
@@ -293,15 +293,19 @@ class Log:
 
     # Flushing.
 
-    def flush(self) -> Flush | None:
-        """A task that makes durable all that was appended so far; None if nothing is to do, or one is under way."""
+    def flush(self, *, with_index: bool = False) -> Flush | None:
+        """A task that makes durable all that was appended so far; None if nothing is to do, or one is under way.
+
+        `with_index`: the index gets what it lacks. Without, one flush in many brings it.
+        """
         active = self._active
         if self._flush is not None or self._state is LogState.FENCED or active is None:
             return None
         has_bytes = self._log_end != self._flushed_end or bool(self._unflushed)
         is_due = self._checkpoint.is_due
-        saves = is_due or self._checkpoint.is_behind(active.base_offset, active.size_bytes)
-        has_entries = saves and bool(active.places)
+        has_rolled = active.base_offset != self._flushed_at[0]  # the sealed one's index is written as well
+        with_index = with_index or is_due or has_rolled or active.is_index_behind
+        has_entries = with_index and bool(active.places)
         if not (has_bytes or has_entries or self._names is not None or is_due):
             return None
         dirty = [
@@ -311,7 +315,7 @@ class Log:
         ]
         if active.file is not None and (has_bytes or has_entries or self._names is not None):
             has_news = self._log_end > max(self._flushed_end, active.base_offset)
-            entries = active.take_places() if saves else (active.count, [])
+            entries = active.take_places() if with_index else (active.count, [])
             dirty.append(DirtyFile(active.file, *entries, None, has_news=has_news))
         self._flush = Flush(
             self._vfs,
@@ -328,14 +332,14 @@ class Log:
         self._unflushed = []
         self._names = self._lineage_file = None
         self._checkpoint.is_due = False
-        self._saves = saves
         return self._flush
 
     def flushed(self, flush: Flush) -> None:
-        """`flush.run()` returned."""
+        """`flush.run()` returned. `note_flushed` is to follow, behind the acks."""
         assert flush is self._flush
         self._flush = None
-        moved = flush.end != self._flushed_end or flush.segment_base != self._flushed_at[0]
+        if flush.end != self._flushed_end or flush.segment_base != self._flushed_at[0]:
+            self._checkpoint.is_dirty = self._checkpoint.is_behind = True
         self._flushed_end = flush.end
         self._flushed_at = (flush.segment_base, flush.end_position)
         active = self._active
@@ -347,12 +351,16 @@ class Log:
                     dirty.sealed.entries = None
             elif is_indexed and active is not None and active.path == dirty.file.path:
                 active.indexed(dirty.first_entry, len(dirty.places))
-        if moved:
-            self._checkpoint.flushed()
-        if moved and self._saves:
-            # If it fails, it lags behind: the next start scans a little more. A later flush writes it again.
+
+    def note_flushed(self) -> None:
+        """Let the checkpoint name what has been flushed, so that no start takes damage in it for a torn tail.
+
+        If it fails, it lags behind, and a later one names it.
+        """
+        if self._checkpoint.is_behind:
+            is_awake = self._active is not None and self._active.file is not None
             with contextlib.suppress(OSError):
-                self._checkpoint.write(self._checkpoint_values())
+                self._checkpoint.write(self._checkpoint_values(), keeps_file=is_awake)
 
     def flush_failed(self, flush: Flush, error: OSError) -> None:
         """`flush.run()` raised: what it was to flush may be lost, now or later. The log is fenced until a restart."""
@@ -381,6 +389,7 @@ class Log:
                 if write_entries(self._vfs, active.file, first_entry, places):
                     active.indexed(first_entry, len(places))
         active.rest(self._log_end, self._last_timestamp_us)
+        self._checkpoint.rest()
         self._open_files.give_back(self)
         return True
 
@@ -531,21 +540,22 @@ class Log:
         """
         assert self._flush is None, "a flush is under way"
         self._keeper.give_up()
-        self._checkpoint.unsaved_flushes = limits.UNSAVED_FLUSHES_MAX  # the index is to have all entries
         try:
-            if (flush := self.flush()) is not None:
+            if (flush := self.flush(with_index=True)) is not None:
                 try:
                     flush.run()
                 except OSError as error:
                     self.flush_failed(flush, error)
                     raise
                 self.flushed(flush)
+            self.note_flushed()
             if self._state is LogState.WRITABLE and self._checkpoint.is_dirty:
                 self.checkpoint()
         except OSError as error:
             raise storage_error(f"{self._directory} cannot be closed cleanly", error) from error
         finally:
             self._open_files.give_back(self)
+            self._checkpoint.rest()
             active_file = None if self._active is None else self._active.file
             for opened in (*(one.file for one, _ in self._unflushed), active_file, self._names, self._lineage_file):
                 _close(opened)

@@ -19,6 +19,7 @@ import errno
 from array import array
 from dataclasses import dataclass
 
+from penstock.base import limits
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import files, remains
@@ -144,6 +145,14 @@ class ActiveSegment:
         self.places_from = self.count
         self.places = []
         return taken
+
+    @property
+    def is_index_behind(self) -> bool:
+        """Whether a start after a crash would have more to scan than it should."""
+        places = self.places
+        return len(places) >= limits.UNINDEXED_BATCHES_MAX or (
+            bool(places) and self.size_bytes - places[0][0] >= limits.UNINDEXED_BYTES_MAX
+        )
 
     def indexed(self, first_entry: int, count: int) -> None:
         """The index file has taken so many entries."""

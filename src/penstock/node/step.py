@@ -2,6 +2,7 @@
 
 Rules: field order is execution order. Files of replies are opened before disk work starts, so that work which removes
 a segment cannot pull it from under an answer. Every DiskWork comes back through `Node.complete`, whatever became of it.
+Notes come before disk work, which may close the log that they are about, and behind the acks, which they would delay.
 """
 
 from __future__ import annotations
@@ -81,11 +82,12 @@ class Step:
     publish: list[bytes] = field(default_factory=list)  # 1. ready-made PUB commands for NATS
     replies: list[Reply] = field(default_factory=list)  # 2. to clients
     nats: list[Subscribe | Unsubscribe | Barrier] = field(default_factory=list)  # 3. to NATS, in this order
-    disk: list[DiskWork] = field(default_factory=list)  # 4. to the disk threads
-    notices: list[str] = field(default_factory=list)  # 5. what an operator should read in the log
+    notes: list[Callable[[], None]] = field(default_factory=list)  # 4. what nobody waits for: checkpoints
+    disk: list[DiskWork] = field(default_factory=list)  # 5. to the disk threads
+    notices: list[str] = field(default_factory=list)  # 6. what an operator should read in the log
 
     def __bool__(self) -> bool:
-        return bool(self.publish or self.replies or self.nats or self.disk or self.notices)
+        return bool(self.publish or self.replies or self.nats or self.notes or self.disk or self.notices)
 
 
 class Outbox:

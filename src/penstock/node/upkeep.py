@@ -84,6 +84,7 @@ class Upkeep:
             elif error is not None:
                 self._fenced(partition, str(error))
             else:
+                self._outbox.step.notes.append(partition.log.note_flushed)
                 self._advance(partition)
 
         self._outbox.work(Lane.WRITE, flush.run, done)

@@ -9,12 +9,12 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import LogState
+from penstock.commitlog import LogState, checkpoint
 from penstock.commitlog.files import segment_path
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write
-from tests.logs import DIRECTORY, Message, append, flush, open_log, read_batches, read_slices, save
+from tests.logs import DIRECTORY, Message, append, flush, flush_and_note, open_log, read_batches, read_slices, save
 
 
 class Reads:
@@ -58,7 +58,7 @@ def test_a_start_after_a_crash_reads_what_was_not_flushed() -> None:
     assert read_batches(again.view(), 0, 120) == wanted
 
 
-def test_one_flush_in_many_pays_for_the_next_start() -> None:
+def test_one_flush_in_many_pays_for_the_index() -> None:
     disk = MemoryVfs()
     written: list[str] = []
     vfs = FaultyVfs(disk, watcher=lambda one: written.append(one.path) if one.kind is Kind.WRITE else None)
@@ -67,28 +67,59 @@ def test_one_flush_in_many_pays_for_the_next_start() -> None:
     wanted = append(log, 1)
     flush(log)
     assert set(written) == {segment_path(DIRECTORY, 0)}, "a lone message waits for neither index nor checkpoint"
-    for number in range(3 * limits.UNSAVED_FLUSHES_MAX):
+    for number in range(3 * limits.UNINDEXED_BATCHES_MAX):
         wanted += append(log, 1)
-        flush(log)
+        flush_and_note(log)
         if number % 10 == 0:
             reads = Reads(disk.crash_clone(Keep.ALL))
             again = open_log(reads.vfs, WIDE)
-            # Each batch that is not known to be flushed: once to verify, once to write it again.
             batch_bytes = (log.size_bytes - SCHEMA_BYTES) // len(wanted) + 8
-            assert reads.bytes < 2 * batch_bytes * (limits.UNSAVED_FLUSHES_MAX + 2) + SCHEMA_BYTES
+            assert reads.bytes < batch_bytes * (limits.UNINDEXED_BATCHES_MAX + 2) + SCHEMA_BYTES
             assert read_batches(again.view(), 0, len(wanted)) == wanted
-    others = [path for path in written if not path.endswith(".arrows")]
-    assert len(others) < 2 * len(wanted) // limits.UNSAVED_FLUSHES_MAX + 4, "the index and the checkpoint; one roll"
+    indexed = [path for path in written if path.endswith(".index")]
+    assert len(indexed) <= len(wanted) // limits.UNINDEXED_BATCHES_MAX + 1
+    others = [path for path in written if path.endswith("checkpoint")]
+    assert len(others) == len(wanted) - 1, "one small write each, of which nobody waits for any"
 
 
-def test_many_bytes_at_once_pay_for_the_next_start_as_well() -> None:
+def test_many_bytes_at_once_pay_for_the_index_as_well() -> None:
     disk = MemoryVfs()
     log = open_log(disk, WIDE)
-    append(log, 1, size_bytes=limits.UNSAVED_BYTES_MAX)
-    flush(log)
+    append(log, 1, size_bytes=limits.UNINDEXED_BYTES_MAX)
+    flush_and_note(log)
     reads = Reads(disk.crash_clone(Keep.ALL))
     assert open_log(reads.vfs, WIDE).log_end == 1
-    assert reads.bytes < limits.UNSAVED_BYTES_MAX * 3 // 2, "once, to see that the index belongs to it"
+    assert reads.bytes < limits.UNINDEXED_BYTES_MAX * 3 // 2, "once, to see that the index belongs to it"
+
+
+@pytest.mark.parametrize("batch", [0, 30, 58])
+def test_what_was_flushed_before_a_kill_is_not_cut_where_a_byte_has_rotted(batch: int) -> None:
+    """Up to 64 flushes were named by no checkpoint: damage in them passed for a torn tail, and acked rows were cut."""
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    wanted = []
+    for _ in range(60):
+        wanted += append(log, 1)
+        flush_and_note(log)
+    path = segment_path(DIRECTORY, 0)
+    flip(disk, path, SCHEMA_BYTES + (log.size_bytes - SCHEMA_BYTES) * batch // 60 + 200)
+    again = open_log(disk, WIDE, must_exist=True)
+    assert (again.state, again.log_end, again.cuts) == (LogState.READ_ONLY, 60, ())
+    assert [(damage.base_offset, damage.end_offset) for damage in again.damage] == [(batch, batch + 1)]
+    assert readable(disk, again) == wanted[:batch] + wanted[batch + 1 :]
+
+
+def test_a_checkpoint_that_was_removed_is_there_again_a_second_later() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    append(log)
+    flush_and_note(log)
+    disk.remove(f"{DIRECTORY}/checkpoint")
+    wanted = append(log)
+    save(log)
+    found = checkpoint.read(disk, DIRECTORY)
+    assert found.newest is not None
+    assert found.newest.flushed_end == log.log_end == wanted[-1][0] + 1
 
 
 @pytest.mark.parametrize("harm", ["middle flipped", "short", "last batch flipped", "of another segment"])

@@ -256,6 +256,8 @@ class Broker:
             self._reply(reply)
         for command in step.nats:
             self.nats.take(command)
+        for note in step.notes:
+            note()
         self.disk += step.disk
         self.notices += step.notices
 

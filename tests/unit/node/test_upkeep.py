@@ -1,13 +1,15 @@
-"""The end of a log: what is written is synced and answered for what it is."""
+"""What the disk is asked for beside appends, and in which order; and the end of a log."""
 
 from __future__ import annotations
 
 import errno
 
+import pytest
+
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, StreamId
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, checkpoint
 from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
 from penstock.node.partition import Budget, Partition
@@ -15,7 +17,32 @@ from penstock.node.step import Outbox, Step
 from penstock.node.upkeep import Upkeep
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import MemoryVfs
-from tests.unit.node.harness import START_US, batch_of
+from tests.unit.node.harness import START_US, Broker, batch_of
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_a_killed_broker_leaves_no_flushed_row_that_its_checkpoint_does_not_name(durability: str) -> None:
+    """A rotten byte in acked rows that no checkpoint named passed for a torn tail: all behind it was cut."""
+    broker = Broker().start()
+    broker.create("orders", durability=durability)
+    (folder,) = broker.memory.list("streams")
+    for number in range(1, 4):
+        broker.publish("orders.a", b"x", reply=f"r{number}")
+        if durability == "os":
+            broker.tick(1_000)
+        assert len(broker.acked()) == number
+        found = checkpoint.read(broker.memory, f"streams/{folder}0").newest
+        assert found is not None
+        assert found.flushed_end == number
+
+
+def test_an_ack_does_not_wait_for_the_checkpoint() -> None:
+    broker = Broker().start()
+    broker.create("orders", durability="fsync")
+    seen: list[int] = []
+    broker.vfs.watcher = lambda one: seen.append(len(broker.acked())) if one.path.endswith("checkpoint") else None
+    broker.publish("orders.a", b"x", reply="r")
+    assert set(seen) == {1}
 
 
 def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
