@@ -9,6 +9,7 @@ from nats.js import api
 from nats.js.errors import APIError, BadRequestError, ServiceUnavailableError
 
 from penstock.ingest import acks
+from tests import hot_modes
 from tests.unit.node.harness import parse_acks
 
 TAIL = acks.ack_tail(0, 3, 1, fsynced=True)
@@ -67,3 +68,12 @@ def test_error_is_byte_for_byte_this() -> None:
 def test_error_escapes_what_json_must_escape() -> None:
     (ack,) = parse_acks(acks.error_ack(b"s", b"r", acks.store_failed('disk "a"\r\nPUB x 0\r\n')))
     assert json.loads(json.dumps(ack.body))["error"]["description"] == 'store failed: disk "a"\r\nPUB x 0\r\n'
+
+
+@pytest.mark.parametrize("byte", [b"\r", b"\x0b", b"\x0c", b"\xc2\xa0"])
+def test_a_reply_subject_with_other_white_space_is_one(byte: bytes) -> None:
+    # Found by fuzzing: plain Python counted two.
+    waiting = b" _INBOX.%bx.0 " % byte
+    for module in (hot_modes.plain("acks"), hot_modes.running("acks")):
+        assert module.waiting_count(waiting) == 1
+        assert module.pubacks(b"s", waiting, 41, b"}").count(b"PUB ") == 1
