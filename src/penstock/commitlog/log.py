@@ -2,8 +2,8 @@
 
 Rules: one writer. `append` writes to the page cache and returns; durability is another matter: `flush` gives a task for
 a disk thread, and `flushed` tells the log that it is done. At most one flush is under way; what is appended meanwhile
-goes with the next one, so one fdatasync serves all that waits. Recovery never cuts what lies below the flushed_end of the
-checkpoint: `note_flushed` brings it there after each flush, once nobody waits for it any more.
+goes with the next one, so one fdatasync serves all that waits. Recovery cuts nothing below the checkpoint's flushed_end:
+`note_flushed` brings it up to date after each flush, once nobody waits for that any more.
 
 Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the caller stamps max(now, last_timestamp_us).
 """
