@@ -236,7 +236,8 @@ class Plan:
         js = _digest(JS_SOURCE) if "js" in self.extras else ""
         self.install_js = had.js != js
         hot = hot_identity()
-        self.build_hot = self.install or had.hot != hot
+        is_missing = hot.startswith("compiled") and not hot_is_compiled()  # somebody took it away, or it failed
+        self.build_hot = self.install or had.hot != hot or is_missing
         self.stamp = Stamp(venv_identity(), packages, self.extras, js, hot)
         # Changed pins may touch any package: then the whole amount is the honest upper bound.
         self.fetched = self.extras if had.packages != packages else self.extras - had.extras
@@ -289,8 +290,6 @@ def set_up(wanted: FrozenSet[str]) -> None:
             if not plan.new_venv:
                 before.write()  # pip has put back what it replaced: what worked before still does, without a network
             raise
-        if plan.stamp.hot.startswith("compiled") and not hot_is_compiled():
-            plan.stamp.hot = "failed"  # so that the next run tries again
         plan.stamp.write()
         say("Penstock is set up in .venv; hot path: %s.\n" % ("compiled" if hot_is_compiled() else PLAIN))
 

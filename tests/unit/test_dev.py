@@ -36,6 +36,7 @@ def ready(dev: ModuleType) -> ModuleType:
     Path(dev.PYTHON).parent.mkdir(parents=True)
     Path(dev.PYTHON).touch()
     Path(dev.OURS).touch()
+    Path(dev.HOT, "scan.so").touch()
     dev.Plan(dev.Stamp(), dev.EXTRAS["demo"]).stamp.write()
     return dev
 
@@ -124,6 +125,14 @@ def test_a_compiler_that_came_later_is_used(ready: ModuleType, monkeypatch: pyte
     ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).stamp.write()
     assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).is_empty
     monkeypatch.setattr(ready, "can_compile", lambda: True)
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).build_hot
+
+
+def test_a_hot_path_that_is_gone_is_built_again(ready: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready, "can_compile", lambda: True)
+    ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).stamp.write()
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).is_empty
+    Path(ready.HOT, "scan.so").unlink()
     assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).build_hot
 
 
