@@ -39,6 +39,11 @@ def is_sayable(percentile: str, count: int) -> bool:
     return count * (1 - Fraction(percentile) / 100) >= SAMPLES_BEYOND_MIN
 
 
+def samples_for(percentile: str) -> int:
+    """The least number of samples that can say this percentile."""
+    return math.ceil(SAMPLES_BEYOND_MIN / (1 - Fraction(percentile) / 100))
+
+
 def sayable(count: int) -> tuple[str, ...]:
     """The percentiles that `count` samples can say something about."""
     return tuple(one for one in PERCENTILES if is_sayable(one, count))

@@ -143,7 +143,7 @@ def _with_void(pair: str, one: LatencyComparison) -> str:
 def _latency_ratio(found: LatencyRatio | None) -> str:
     if found is None:
         return "–"
-    spread = "" if found.rounds is None else f" ({_times(found.rounds.low)} – {_times(found.rounds.high)})"
+    spread = " (no spread)" if found.rounds is None else f" ({_times(found.rounds.low)} – {_times(found.rounds.high)})"
     return f"{_times(found.pooled)} ×{spread}"
 
 
@@ -274,6 +274,8 @@ def _table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[_Cell]]
 def _ratio_text(found: Ratio | None) -> str:
     if found is None:
         return "–"
+    if found.pooled:
+        return f"{_times(found.median)} × (all rounds as one: no spread)"
     spread = "" if found.rounds == 1 else f" ({_times(found.low)} – {_times(found.high)})"
     return f"{_times(found.median)} ×{spread}"
 

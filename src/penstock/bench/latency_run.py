@@ -7,6 +7,7 @@ them is that of single rounds, where these have samples enough.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.bench import latency_summary
+from penstock.bench.histogram import is_sayable, samples_for
 from penstock.bench.latency import ACK, LatencyLoad, latency_measure
 from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
 from penstock.bench.report import Reach
@@ -157,6 +159,8 @@ def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
         what = f"ack at 50/s, {size_text(goal.size)}, p{goal.percentile}: {goal.pair}"
         ratio = found.ratios[goal.pair].get(ACK, {}).get(goal.percentile)
         together = "" if ratio is None or ratio.rounds is not None else ", all rounds as one"
+        if ratio is None:
+            together = _too_few(found, goal)
         if void := found.void_rounds.get(goal.pair):
             together += f", {latency_summary.void_text(void)}"
         got = None if ratio is None else _told_as(ratio)
@@ -164,8 +168,36 @@ def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
     return lines
 
 
+def _too_few(found: LatencyComparison, goal: LatencyGoal) -> str:
+    paths = [found.systems[name].paths.get(ACK) for name in goal.pair.split(" / ")]
+    samples = min(0 if path is None else path.samples for path in paths)
+    return f", needs {samples_for(goal.percentile):,} samples, {samples:,} are there"
+
+
+def too_short_for(plan: LatencyPlan) -> list[str]:
+    """Which goals a run cannot answer, and what would, in words; empty if it answers all that it is about."""
+    loads = {load.size: load for load in plan.loads if load.rate_per_s == LatencyLoad().rate_per_s}
+    sizes: dict[tuple[str, int], list[str]] = {}
+    for goal in GOALS:
+        load = loads.get(goal.size)
+        if load is None or not set(goal.pair.split(" / ")) <= set(plan.variants):
+            continue
+        samples = plan.rounds * load.plan(0).measured
+        if not is_sayable(goal.percentile, samples):
+            sizes.setdefault((goal.percentile, samples), []).append(size_text(goal.size))
+    lines = []
+    for (percentile, samples), texts in sizes.items():
+        wanted = samples_for(percentile)
+        seconds = math.ceil(wanted / plan.rounds / LatencyLoad().rate_per_s)
+        lines.append(
+            f"The goals at p{percentile} of {', '.join(dict.fromkeys(texts))} need {wanted:,} samples of a size, "
+            f"{plan.rounds} rounds of {plan.loads[0].seconds:g} s make {samples:,}: --duration {seconds}s answers them."
+        )
+    return lines
+
+
 def _told_as(ratio: LatencyRatio) -> Ratio:
     """The ratio of all samples together, with the spread of single rounds if these say anything."""
     if ratio.rounds is None:
-        return Ratio(ratio.pooled, ratio.pooled, ratio.pooled, 1)
+        return Ratio(ratio.pooled, ratio.pooled, ratio.pooled, 1, pooled=True)
     return Ratio(ratio.pooled, ratio.rounds.low, ratio.rounds.high, ratio.rounds.rounds)

@@ -41,6 +41,7 @@ class Ratio(msgspec.Struct, frozen=True):
     low: float
     high: float
     rounds: int
+    pooled: bool = False  # of all rounds as one: single ones say too little, and there is no spread
 
 
 Measure = Callable[[int], Measurement]

@@ -108,6 +108,8 @@ def _cpu(summary: Summary) -> list[str]:
 
 def ratio_text(ratio: Ratio) -> str:
     """`1.50 (1.40 to 1.60, 5 rounds)`."""
+    if ratio.pooled:
+        return f"{ratio.median:.2f} (all rounds as one: no spread)"
     return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}, {output.counted(ratio.rounds, 'round')})"
 
 

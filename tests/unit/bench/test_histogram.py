@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN, Latencies, is_sayable, latencies_ns, sayable
+from penstock.bench.histogram import (
+    PERCENTILES,
+    SAMPLES_BEYOND_MIN,
+    Latencies,
+    is_sayable,
+    latencies_ns,
+    samples_for,
+    sayable,
+)
 
 MS = 1_000_000
 INTERVAL_NS = 20 * MS  # 50 a second
@@ -117,3 +125,12 @@ def test_an_hour_and_more_counts_as_an_hour() -> None:
 def test_what_is_no_histogram_is_refused() -> None:
     with pytest.raises(ValueError, match="not a histogram"):
         Latencies.decode("nonsense")
+
+
+@pytest.mark.parametrize(
+    ("percentile", "count"), [("50", 20), ("99", 1_000), ("99.9", 10_000), ("99.9999", 10_000_000)]
+)
+def test_so_many_samples_say_a_percentile_and_one_less_does_not(percentile: str, count: int) -> None:
+    assert samples_for(percentile) == count
+    assert is_sayable(percentile, count)
+    assert not is_sayable(percentile, count - 1)

@@ -8,7 +8,7 @@ import pytest
 from penstock.bench import latency_summary
 from penstock.bench.histogram import Latencies
 from penstock.bench.latency import ACK, LatencyLoad, LatencyMeasurement
-from penstock.bench.latency_run import LatencyWish, planned, reached, size_text
+from penstock.bench.latency_run import LatencyWish, planned, reached, size_text, too_short_for
 
 
 def test_without_a_wish_it_is_the_run_of_the_article() -> None:
@@ -75,6 +75,7 @@ def test_goals_are_told_with_the_spread_of_the_rounds_that_say_it() -> None:
     assert not first.what.endswith("as one")
     assert last.what.endswith("all rounds as one")
     assert last.got.low == last.got.median == last.got.high
+    assert (first.got.pooled, last.got.pooled) == (False, True)
     assert [line.is_reached for line in lines] == [False, False]
     assert [line.is_reached for line in reached([compared(256, 7, ours_us=240)])] == [True, True]
 
@@ -82,6 +83,8 @@ def test_goals_are_told_with_the_spread_of_the_rounds_that_say_it() -> None:
 def test_a_goal_that_a_run_is_too_short_for_is_not_measured() -> None:
     lines = reached([compared(256, 2)])
     assert [line.is_reached for line in lines] == [False, None]
+    assert lines[1].what.endswith("p99.9: penstock / jetstream, needs 10,000 samples, 3,000 are there")
+    assert "needs" not in lines[0].what
 
 
 def test_a_megabyte_has_a_goal_of_its_own() -> None:
@@ -103,3 +106,18 @@ def test_a_goal_with_void_rounds_says_so() -> None:
     )
     assert all("1 round VOID" in line.what for line in reached([found]))
     assert not any("VOID" in line.what for line in reached([whole]))
+
+
+def test_a_run_says_beforehand_which_goals_it_is_too_short_for_and_how_long_is_long_enough() -> None:
+    wish = LatencyWish(("jetstream",))
+    (told,) = too_short_for(planned(wish))
+    assert told == (
+        "The goals at p99.9 of 256 B, 1 KiB, 5 KiB need 10,000 samples of a size, 5 rounds of 30 s make 7,500: "
+        "--duration 40s answers them."
+    )
+    assert too_short_for(planned(wish._replace(seconds=40.0))) == []
+    assert too_short_for(planned(LatencyWish(only=("penstock",)))) == []  # nothing beside it: there is no goal
+    assert too_short_for(planned(wish._replace(rate_per_s=10.0))) == []
+    short = too_short_for(planned(wish._replace(short=True)))
+    assert [line.split(" need ")[0] for line in short] == ["The goals at p99.9 of 256 B"]
+    assert short[0].endswith("--duration 40s answers them.")
