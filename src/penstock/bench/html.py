@@ -164,7 +164,12 @@ def _throughput(one: Comparison, colours: dict[str, int]) -> str:
         rows.append((system.title, _number(system.median), spread, system.rounds, cpu))
     headers = ("", one.unit, "least – greatest", "rounds", "CPU µs a message")
     ratios = [
-        (pair, _ratio_text(found), _ratio_text(one.cpu_ratios.get(pair)), found.rounds)
+        (
+            f"{pair} ({note})" if (note := one.notes.get(pair)) else pair,
+            _ratio_text(found),
+            _ratio_text(one.cpu_ratios.get(pair)),
+            found.rounds,
+        )
         for pair, found in one.ratios.items()
     ]
     return _section(

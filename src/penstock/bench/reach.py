@@ -103,5 +103,6 @@ def reached(comparisons: Iterable[Comparison]) -> list[Reach]:
     for goal in GOALS:
         found = by_name.get(goal.comparison)
         ratio = None if found is None else found.ratios.get(goal.pair)
-        lines.append(Reach(goal.what, goal.reach, goal.stretch, ratio))
+        note = None if found is None else found.notes.get(goal.pair)
+        lines.append(Reach(f"{goal.what} ({note})" if note else goal.what, goal.reach, goal.stretch, ratio))
     return lines

@@ -7,9 +7,10 @@ them, so that a reader need not compute. Units are in the names. A report can be
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -50,6 +51,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     systems: dict[str, Summary]
     ratios: dict[str, Ratio]
     cpu_ratios: dict[str, Ratio] = {}  # of the CPU time of a message, all processes together: less is better
+    notes: dict[str, str] = {}  # by ratio: what a reader must know beside it
     measurements: list[Measurement]
 
 
@@ -124,8 +126,9 @@ def compared(
     pairs: Iterable[tuple[str, str]],
     unit: str = "messages/s",
     load: Load | None = None,
+    notes: Mapping[str, str] = MappingProxyType({}),
 ) -> Comparison:
-    """The comparison that these measurements make, with the ratios of `pairs`."""
+    """The comparison that these measurements make, with the ratios of `pairs`, and `notes` to those that are there."""
     names = {f"{one} / {other}": (one, other) for one, other in pairs}
     ratios = {name: ratio(measurements, *pair) for name, pair in names.items()}
     cpu_ratios = {name: cpu_ratio(measurements, *pair) for name, pair in names.items()}
@@ -137,6 +140,7 @@ def compared(
         systems={system: summary(measurements, system, text) for system, text in titles.items()},
         ratios={key: found for key, found in ratios.items() if found is not None},
         cpu_ratios={key: found for key, found in cpu_ratios.items() if found is not None},
+        notes={key: notes[key] for key, found in ratios.items() if found is not None and key in notes},
         measurements=list(measurements),
     )
 

@@ -292,7 +292,7 @@ def _null(folder: Path) -> Iterator[System]:
 _TABLE = (
     Variant("penstock", "Penstock (default: fsync before ack)", "penstock", _penstock()),
     Variant("penstock-os", "Penstock, durability os", "penstock", _penstock(durability="os")),
-    Variant("penstock-memory", "Penstock, memory", "penstock", _penstock(storage="memory")),
+    Variant("penstock-memory", "Penstock, memory (no file)", "penstock", _penstock(storage="memory")),
     Variant("jetstream", "JetStream (default: sync every 2 min)", "jetstream", _jetstream(storage="file")),
     Variant(
         "jetstream-always",
@@ -302,11 +302,11 @@ _TABLE = (
     ),
     Variant(
         "jetstream-async",
-        "JetStream, persist_mode async",
+        "JetStream, persist_mode async (a file, acked before it is written)",
         "jetstream",
         _jetstream(storage="file", persist_mode="async"),
     ),
-    Variant("jetstream-memory", "JetStream, memory", "jetstream", _jetstream(storage="memory")),
+    Variant("jetstream-memory", "JetStream, memory (no file)", "jetstream", _jetstream(storage="memory")),
     Variant("echo", "NATS echo (asyncio)", "none", _echo("asyncio")),
     Variant("echo-raw", "NATS echo (raw socket)", "none", _echo("raw")),
     Variant("null", "null responder, no NATS", "none", _null),

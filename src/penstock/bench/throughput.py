@@ -32,6 +32,7 @@ _PAIRS = (
     ("penstock", "jetstream"),
     ("penstock-os", "jetstream"),
     ("penstock", "jetstream-always"),
+    ("penstock-os", "jetstream-async"),
     ("penstock-memory", "jetstream-async"),
     ("penstock-memory", "jetstream-memory"),
     ("penstock", "kafka"),
@@ -52,6 +53,12 @@ _PAIRS = (
     ("penstock-batches", "sendfile"),
     ("penstock-loaded", "sendfile"),
 )
+
+NOTES = {
+    "penstock-os / jetstream-async": "acked after the write to the page cache, beside acked before it",
+    "penstock-memory / jetstream-async": "unlike: no file at all, beside a file that is written after the ack",
+}
+"""What a reader must know beside a ratio."""
 
 _SHORT_MESSAGES = 20_000
 _SHORT_SECONDS = 3.0
@@ -180,6 +187,7 @@ def publishing(
         measurements=_told(rounds.interleave(measures, rounds=rounds_count), said),
         pairs=pairs_of(list(systems)),
         load=load,
+        notes=NOTES,
     )
 
 
@@ -322,6 +330,7 @@ def reading(systems: dict[str, System], load: Load, rounds_count: int, said: Sai
             measurements=_told(rounds.interleave(measures, rounds=rounds_count), said),
             pairs=pairs_of([reader.name for reader in used]),
             load=load,
+            notes=NOTES,
         )
 
 

@@ -93,6 +93,8 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         cpu = comparison.cpu_ratios.get(name)
         also = "" if cpu is None else f"; CPU {cpu.median:.2f} ({cpu.low:.2f} to {cpu.high:.2f})"
         console.print(f"  {name}: {ratio_text(ratio)}{also}")
+        if note := comparison.notes.get(name):
+            console.print(output.cell(f"    {note}", "yellow"))
     for summary in comparison.systems.values():
         if summary.void and summary.rounds:
             console.print(f"  void: {summary.title}: {summary.void_reason}")

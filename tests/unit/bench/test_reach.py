@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.bench import latency_run, reach
@@ -55,3 +56,5 @@ def test_a_goal_takes_its_ratio_from_its_comparison() -> None:
     assert found[0].got == ratio
     assert [line.what for line in found] == [goal.what for goal in reach.GOALS]
     assert all(line.got is None for line in found[1:])
+    noted = msgspec.structs.replace(comparison, notes={goal.pair: "they are unlike"})
+    assert reach.reached([noted])[0].what == f"{goal.what} (they are unlike)"

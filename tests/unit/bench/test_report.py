@@ -26,6 +26,7 @@ def report_of(tmp_path: Path) -> Report:
         titles={"a": "A", "b": "B"},
         measurements=MEASUREMENTS,
         pairs=[("a", "b"), ("a", "nobody")],
+        notes={"a / b": "a is not b", "a / nobody": "nobody is there"},
         load=Load(),
     )
     return Report(
@@ -45,6 +46,7 @@ def test_medians_spread_cpu_and_void_rounds(tmp_path: Path) -> None:
     assert a.cpu_us_per_message == {"broker": pytest.approx(3.0)}
     assert (b.median, b.rounds, b.void, b.void_reason) == (10.0, 1, 1, "10 were acked, 9 came back")
     assert comparison.ratios == {"a / b": Ratio(3.0, 3.0, 3.0, 1)}
+    assert comparison.notes == {"a / b": "a is not b"}
     assert comparison.cpu_ratios == {"a / b": Ratio(0.5, 0.5, 0.5, 1)}
 
 

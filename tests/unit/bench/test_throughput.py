@@ -11,7 +11,7 @@ from penstock.bench.generator import Load
 from penstock.bench.peers import Addresses
 from penstock.bench.readers import joined_values
 from penstock.bench.systems import VARIANTS
-from penstock.bench.throughput import READERS, Axes, Plan, Wish, pairs_of, planned, readers_of, title_of
+from penstock.bench.throughput import NOTES, READERS, Axes, Plan, Wish, pairs_of, planned, readers_of, title_of
 from penstock.broker.settings import Address
 
 
@@ -82,6 +82,20 @@ def test_like_is_compared_with_like_and_a_stranger_with_each_of_ours() -> None:
     assert ("penstock-memory", "jetstream-memory") in pairs_of(list(VARIANTS))
     assert ("penstock-memory", "jetstream-always") not in pairs_of(list(VARIANTS))
     assert pairs_of(["penstock", "penstock-os", "other"]) == [("penstock", "other"), ("penstock-os", "other")]
+
+
+def test_an_ack_before_the_write_stands_beside_the_page_cache_and_memory_beside_it_says_that_it_is_unlike() -> None:
+    assert ("penstock-os", "jetstream-async") in pairs_of(list(VARIANTS))
+    assert "no file" in NOTES["penstock-memory / jetstream-async"]
+    assert "after the write" in NOTES["penstock-os / jetstream-async"]
+    assert "a file, acked before it is written" in VARIANTS["jetstream-async"].title
+    assert "no file" in VARIANTS["penstock-memory"].title
+    assert "no file" in VARIANTS["jetstream-memory"].title
+
+
+def test_a_note_is_about_a_pair_that_is_told() -> None:
+    everything = [*VARIANTS, *(reader.name for reader in READERS)]
+    assert {f"{one} / {other}" for one, other in pairs_of(everything)} >= NOTES.keys()
 
 
 def test_readers_have_names_of_their_own() -> None:
