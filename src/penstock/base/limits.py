@@ -33,7 +33,7 @@ RETENTION_INTERVAL_MS = 1_000
 LINEAGE_ENTRIES_MAX = 10_000  # leaderships that began below log_start are forgotten beyond it
 REBUILT_INDEX_BYTES_MAX = 32 * MIB  # per log: indexes that were lost and perhaps cannot be written; kept in memory
 LOG_FILES_MAX = 1_024  # logs with an open file, unless the broker knows how many it may open
-LOG_FILES_LOOKS_MAX = 64  # logs that are asked to close theirs, before a message is refused
+LOG_FILES_LOOKS_MAX = 64  # logs that are asked to close theirs, before a message has to wait
 LOG_REST_MS = 30_000  # a log that took no message for so long gives back its file and what it holds in memory
 UPKEEP_VISITS_MAX = 64  # logs that get their checkpoint, roll or retention in one turn of the event loop
 UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
@@ -69,7 +69,7 @@ SMALL_BUFFER_BYTES_MAX = 1 * MIB  # larger ones leave a quarter of the broker's 
 UNRESERVED_READ_BYTES = 16 * KIB  # read from a connection before its frame has its place in the broker's buffers
 TRANSFER_BYTES_PER_S_MIN = 64 * KIB  # slower, after WRITE_STALL_MS_MAX, nobody may fill or empty the broker's buffers
 CONNECTION_FILES_SHARE = 2  # connections get one file descriptor in so many; the others are for logs and answers
-LOG_FILES_SHARE = 4  # files that logs write to: one in so many (as long as a message waits for a sync it is open)
+LOG_FILES_SHARE = 8  # logs with open files: one in so many; each has two, its segment and its checkpoint
 ANSWER_FILES_SHARE = 4  # files that are open because a client has not taken its answer yet: one in so many
 
 # Ingest

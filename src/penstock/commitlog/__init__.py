@@ -22,7 +22,13 @@
 | `dump`       | all of it as rows, for people                             |
 """
 
-from penstock.commitlog.errors import LogMissingError, NotWritableError, StorageFailedError, StorageFullError
+from penstock.commitlog.errors import (
+    LogMissingError,
+    NotWritableError,
+    ShortageError,
+    StorageFailedError,
+    StorageFullError,
+)
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
 from penstock.commitlog.open_files import OpenFiles
@@ -47,6 +53,7 @@ __all__ = [
     "OpenFiles",
     "Removal",
     "Retention",
+    "ShortageError",
     "Slice",
     "StorageFailedError",
     "StorageFullError",

@@ -3,6 +3,7 @@
 | error                | what it means                                        | what the caller may do   |
 |----------------------|------------------------------------------------------|--------------------------|
 | `StorageFullError`   | no room; the log is as it was before                 | refuse, try later        |
+| `ShortageError`      | no descriptor or memory; as it was before            | refuse, try later        |
 | `StorageFailedError` | another error; as it was before, unless it is fenced | refuse, tell an operator |
 | `NotWritableError`   | read-only or fenced, and stays so until a restart    | refuse everything        |
 | `LogMissingError`    | a log that was made has no files; nothing is written | tell an operator         |
@@ -26,6 +27,10 @@ class StorageFullError(StorageFailedError):
     """The disk (or the quota) has no room."""
 
 
+class ShortageError(StorageFailedError):
+    """This process is at a limit of its own; the disk is well."""
+
+
 class NotWritableError(OperationalError):
     """The log takes no messages in its present state."""
 
@@ -45,5 +50,7 @@ def is_shortage(error: OSError) -> bool:
 
 def storage_error(doing: str, error: OSError) -> StorageFailedError:
     """`error` as ours; `doing` says what failed, with the path."""
-    kind = StorageFullError if error.errno in _FULL else StorageFailedError
-    return kind(f"{doing}: {error.strerror or error}")
+    text = f"{doing}: {error.strerror or error}"
+    if is_shortage(error):
+        return ShortageError(text)
+    return StorageFullError(text) if error.errno in _FULL else StorageFailedError(text)

@@ -2,8 +2,8 @@
 
 Rules: one writer. `append` writes to the page cache and returns; durability is another matter: `flush` gives a task for
 a disk thread, and `flushed` tells the log that it is done. At most one flush is under way; what is appended meanwhile
-goes with the next one, so one fdatasync serves all that waits. Recovery cuts nothing below the checkpoint's flushed_end:
-`note_flushed` brings it up to date after each flush, once nobody waits for that any more.
+goes with the next one, so one fdatasync serves all that waits. Recovery cuts nothing that the checkpoint says is on the
+disk: `note_flushed` has it say so after each flush, once nobody waits for that any more.
 
 Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the caller stamps max(now, last_timestamp_us).
 """
@@ -236,6 +236,11 @@ class Log:
                 self._fence(f"{active.path} was removed or changed: {error.strerror}")
             raise storage_error(f"{active.path} cannot be written", error) from error
 
+    @property
+    def has_room(self) -> bool:
+        """Whether an append would find a file open, or a place among the open ones."""
+        return self._open_files.has_room(self)
+
     def start_epoch(self, leader_epoch: int) -> None:
         """A leadership begins at log_end; durable with the next flush. StorageFailedError, NotWritableError."""
         if self.state is not LogState.WRITABLE:
@@ -381,8 +386,15 @@ class Log:
         if active is None or active.file is None:
             return True
         waits = self._log_end != self._flushed_end or self._unflushed or self._names is not None
-        if waits or self._flush is not None or self._state is not LogState.WRITABLE:
+        is_fenced = self._state is LogState.FENCED  # nothing will be synced any more
+        if (waits and not is_fenced) or self._flush is not None:
             return False
+        if self._state is not LogState.WRITABLE:
+            active.file.close()
+            active.file = None
+            self._checkpoint.rest()
+            self._open_files.give_back(self)
+            return True
         if active.places:
             first_entry, places = active.take_places()
             with contextlib.suppress(OSError):  # then they stay in memory

@@ -2,8 +2,8 @@
 
 Rules: a log takes its place before it opens the file, and gives it back when it has closed it. Where no place is left,
 logs are asked to rest, those that took theirs first before the others; one with bytes that wait for a sync does not,
-because an error of the disk may be told only to who has the file open all the time. If none can, nothing is opened: the
-message is refused, as over any other budget.
+because an error of the disk may be told only to who has the file open all the time. If none can, nothing is opened: who
+writes waits, or is refused, as over any other budget.
 
 All but `give_back` is for the one task that writes.
 """
@@ -37,19 +37,25 @@ class OpenFiles:
 
     def take(self, log: Restful) -> None:
         """A place for `log`, which may have one already. OSError (EMFILE) if there is none."""
-        if log not in self._holders and len(self._holders) >= self._files_max:
-            self._make_room()
+        if not self.has_room(log):
+            raise OSError(errno.EMFILE, f"{self._files_max} logs are open, and the disk has not caught up with them")
         self._holders[log] = None
+
+    def has_room(self, log: Restful) -> bool:
+        """Whether `log` has a place, or can take one now."""
+        if log in self._holders or len(self._holders) < self._files_max:
+            return True
+        return self._try_to_make_room()
 
     def give_back(self, log: Restful) -> None:
         """`log` holds no file any more, or nobody else is to close it. Twice is fine."""
         self._holders.pop(log, None)
 
-    def _make_room(self) -> None:
+    def _try_to_make_room(self) -> bool:
         for log in list(self._holders)[: limits.LOG_FILES_LOOKS_MAX]:
             if log.rest():
-                return
+                return True
             # Whoever is busy now is looked at after all others the next time.
             self.give_back(log)
             self._holders[log] = None
-        raise OSError(errno.EMFILE, f"{self._files_max} logs are open, and the disk has not caught up with them")
+        return False

@@ -48,6 +48,7 @@ from penstock.messages import (
 from penstock.metadata.fold import fold
 from penstock.metadata.journal import Journal
 from penstock.node.appends import Appends
+from penstock.node.arrivals import Arrivals
 from penstock.node.catalog import Catalog
 from penstock.node.directory import Directory
 from penstock.node.fetches import Fetches
@@ -91,7 +92,8 @@ class Node:
         self._upkeep = Upkeep(self._outbox, committed=self._fetches.grown)
         self._is_stopped = False
         self._next_tick_us = 0
-        self._now = Now(0, 0)  # of the disk work that has just come back
+        self._arrivals = Arrivals(has_room=self._has_room, store=self._ingest)
+        self._now = Now(0, 0)  # of what is being decided
         self._handlers: dict[type[Request], Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
             HelloRequest: self._hello,
             MetadataRequest: self._metadata,
@@ -151,6 +153,8 @@ class Node:
         """Refuse who waits, sync and close everything; blocking. NATS and the disk threads have been drained before."""
         self._is_stopped = True
         self._questions.stop()
+        self._now = now
+        self._arrivals.go_on(must=True)
         for partition in self._streams.partitions.values():
             self._upkeep.close(partition)
             self._fetches.refuse(partition.stream.stream_id, _STOPPING)
@@ -169,18 +173,29 @@ class Node:
     @property
     def in_flight_bytes(self) -> int:
         """Bytes that are written or being checked, and not yet answered."""
-        return self._appends.size_bytes + self._budget.used_bytes
+        return self._appends.size_bytes + self._arrivals.size_bytes + self._budget.used_bytes
 
     def messages(self, groups: Mapping[int, Group], now: Now) -> None:
         """What one read of the NATS connection delivered, by subscription."""
-        for stream_id, group in groups.items():
-            partition = self._streams.partitions.get(stream_id)
-            if partition is None or self._is_stopped:
-                continue  # the last messages of a stream that was just deleted, or of a drain that took too long
-            if not partition.leads:
-                self._upkeep.lead(partition)
-            committed_end = partition.committed_end
-            partition.ingest(group, now.wall_us, self._outbox.step)
+        if self._is_stopped:
+            return  # a drain that took too long
+        self._now = now
+        if self._arrivals.add(groups.items()):
+            self._next_tick_us = now.elapsed_us  # what is not waited for is synced now as well: it holds its file open
+
+    def _has_room(self, stream_id: int) -> bool:
+        partition = self._streams.partitions.get(stream_id)
+        return partition is None or not partition.is_writable or partition.log.has_room
+
+    def _ingest(self, stream_id: int, group: Group) -> None:
+        partition = self._streams.partitions.get(stream_id)
+        if partition is None:
+            return  # the last messages of a stream that was just deleted
+        if not partition.leads:
+            self._upkeep.lead(partition)
+        committed_end = partition.committed_end
+        partition.ingest(group, self._now.wall_us, self._outbox.step)
+        if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._upkeep.moved(partition, committed_end)
 
     def nats_up(self) -> None:
@@ -210,6 +225,8 @@ class Node:
         """A piece of disk work is done, or failed with `error`."""
         self._now = now
         work.done(error)
+        if self._arrivals:
+            self._arrivals.go_on()
 
     # Time
 
@@ -222,9 +239,11 @@ class Node:
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
+        self._now = now
+        self._arrivals.go_on()
         self._listening.subscriptions.tick(now)
         self._catalog.tick(now.wall_us)
-        if not self._upkeep.tick(self._streams.partitions, now.wall_us):
+        if not self._upkeep.tick(self._streams.partitions, now.wall_us) or self._arrivals:
             self._next_tick_us = now.elapsed_us + limits.UPKEEP_TURN_MS * 1_000
 
     @property

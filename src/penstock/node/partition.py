@@ -25,7 +25,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import Log, LogState, StorageFullError
+from penstock.commitlog import Log, LogState, ShortageError, StorageFullError
 from penstock.hot.acks import waiting, waiting_count
 from penstock.hot.group import Group
 from penstock.ingest import acks
@@ -167,6 +167,8 @@ class Partition:
         )
         try:
             self._write(data, header)
+        except ShortageError as error:
+            return acks.unavailable(str(error))
         except OperationalError as error:
             return acks.store_failed(str(error))
         self.counters["messages_in"] += end - start
@@ -197,7 +199,8 @@ class Partition:
             self._write(message, header)
         except OperationalError as error:
             text = f"nothing was stored: {error}"
-            step.replies.append(Reply(caller, RemoteError(ErrorCode.STORAGE_FAILED, text)))
+            code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
+            step.replies.append(Reply(caller, RemoteError(code, text)))
             return
         self.counters["messages_in"] += self.log.log_end - base_offset
         self.counters["bytes_in"] += len(message)

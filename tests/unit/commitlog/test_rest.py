@@ -91,7 +91,8 @@ def test_a_log_does_not_rest_while_something_waits_for_the_disk() -> None:
     with pytest.raises(OSError, match="Input/output"):
         task.run()
     log.flush_failed(task, OSError(errno.EIO, "Input/output error"))
-    assert not log.rest(), "another descriptor would not be told of the error"
+    assert log.rest(), "nothing is synced any more, so nobody needs to be told of another error"
+    assert log.flush() is None
     assert log.state is LogState.FENCED
 
 
@@ -275,3 +276,23 @@ def test_a_crash_after_a_rest_loses_nothing_that_was_flushed(keep: Keep) -> None
     again = open_log(left, WIDE, must_exist=True)
     assert again.state is LogState.WRITABLE
     assert read_batches(again.view(), 0, 22) == wanted + more
+
+
+def test_a_log_that_takes_no_more_messages_holds_no_place() -> None:
+    files = OpenFiles(1)
+    vfs = FaultyVfs(MemoryVfs())
+    first, second = (
+        Log.open(vfs, f"streams/{number}/0", number, 0, WIDE, now_us=0, open_files=files) for number in (1, 2)
+    )
+    append(first)
+    task = first.flush()
+    assert task is not None
+    assert not second.has_room
+    vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC)
+    with pytest.raises(OSError, match="Input/output"):
+        task.run()
+    first.flush_failed(task, OSError(errno.EIO, "Input/output error"))
+    assert second.has_room
+    append(second)
+    first.close()
+    second.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.base import limits
 from penstock.vfs.faulty import Fault, Kind, Operation
 from penstock.vfs.memory import Keep
@@ -80,3 +82,48 @@ def test_many_that_are_due_at_once_are_visited_a_few_at_a_time() -> None:
         looked.append(sum(info.partitions[0].log_start == 2 for info in broker.streams().values()))
     assert looked[0] == limits.UPKEEP_VISITS_MAX
     assert looked[-1] == limits.UPKEEP_VISITS_MAX + 6
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_a_burst_over_more_streams_than_may_have_files_open_is_stored_in_order(durability: str) -> None:
+    """What found no place was refused with 'store failed', on a disk that was well."""
+    broker = Broker(log_files_max=3).start()
+    for number in range(10):
+        broker.create(f"s{number}", durability=durability)
+    broker.disk_runs_at_once = False
+    names = [f"s{number}" for number in range(10)]
+    for turn in (b"1", b"2"):
+        broker.deliver([(f"{name}.x".encode(), f"{name}.{turn.decode()}".encode(), None, turn) for name in names])
+    assert broker.node.in_flight_bytes > 0
+    while len(broker.acks) < 20 and broker.node.next_wake_us < broker.clock.elapsed_us + 10_000_000:
+        broker.tick(1)
+        broker.settle()
+    assert sorted(broker.acked()) == sorted(f"{name}.{turn}" for name in names for turn in "12")
+    assert {name: broker.values(name) for name in names} == {name: [b"1", b"2"] for name in names}
+    assert broker.clock.elapsed_us < 1_000_000, "the disk is asked to catch up at once"
+    broker.tick(1_000)
+    broker.settle()
+    assert broker.node.in_flight_bytes == 0
+    broker.stop()
+
+
+def test_who_waits_for_a_file_at_the_end_is_told_to_try_again() -> None:
+    broker = Broker(log_files_max=1).start()
+    broker.create("one", durability="os")
+    broker.create("two", durability="os")
+    broker.deliver([(b"one.x", b"r1", None, b"1"), (b"two.x", b"r2", None, b"2")])
+    assert broker.acked() == ["r1"]
+    broker.do(broker.node.stop(broker.clock.now))
+    assert [(ack.reply, ack.err_code) for ack in broker.acks] == [("r1", 0), ("r2", 10008)]
+
+
+def test_a_stream_that_is_deleted_while_its_messages_wait_for_a_file_holds_up_nobody() -> None:
+    broker = Broker(log_files_max=1).start()
+    for name in ("one", "two", "three"):
+        broker.create(name, durability="os")
+    broker.deliver([(f"{name}.x".encode(), name.encode(), None, b"1") for name in ("one", "two", "three")])
+    broker.delete("two")
+    broker.tick(1)
+    broker.tick(1_000)
+    assert broker.acked() == ["one", "three"]
+    assert broker.node.in_flight_bytes == 0
