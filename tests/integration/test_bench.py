@@ -8,17 +8,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from penstock.bench.content import Content
+from penstock.bench import worker
+from penstock.bench.content import Content, difference
 from penstock.bench.generator import Load, Published
 from penstock.bench.processes import children_of
+from penstock.bench.readers import PASSES, Consumed, ReadTask, read_batches, read_messages, read_nats_py
 from penstock.bench.report import Comparison, Report, read_json
 from penstock.bench.rounds import Measurement, publish_measure, untrue
-from penstock.bench.systems import VARIANTS, Log, PenstockLog
+from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog
 from penstock.bench.throughput import publishing, reading, started
 
 TIMEOUT_S = 60.0
@@ -73,6 +76,24 @@ def test_what_was_not_sent_voids_the_round(tmp_path: Path) -> None:
         assert isinstance(log, PenstockLog)
         tampered = Tampering(log)
         assert untrue(tampered, tampered.publish(LOAD), ordered=True) == "600 messages were acked, 601 came back"
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("penstock", read_batches), ("penstock", read_messages), ("jetstream", read_nats_py)]
+)
+@pytest.mark.parametrize("passes", [1, 3])
+def test_every_reader_takes_as_many_passes_behind_a_warm_up(
+    tmp_path: Path, name: str, read: Callable[[ReadTask], Iterator[Consumed]], passes: int
+) -> None:
+    with VARIANTS[name].start(tmp_path) as system, system.log() as log:
+        assert isinstance(log, PenstockLog | JetStreamLog)
+        sent = log.publish(LOAD).sent
+        address = log.client_address if isinstance(log, PenstockLog) else f"nats://{log.nats}"
+        stream = log.stream.name if isinstance(log, PenstockLog) else log.stream
+        task = ReadTask(address, stream, log.subject, sent.messages, passes)
+        consumed = worker.run(read, task, timeout_s=TIMEOUT_S)
+    assert difference(sent, consumed.found) is None  # a pass that took another one's messages has another checksum
+    assert ReadTask(address, stream, log.subject, sent.messages).passes == PASSES > 1
 
 
 def test_refusals_are_no_acks(tmp_path: Path) -> None:

@@ -47,14 +47,19 @@ _PAIRS = (
     ("penstock-loaded", "nats-py"),
     ("penstock-messages", "nats-py"),
     ("penstock-batches", "confluent-kafka"),
+    ("penstock-loaded", "confluent-kafka"),
     ("penstock-messages", "confluent-kafka"),
     ("penstock-batches", "grpc"),
+    ("penstock-loaded", "grpc"),
     ("penstock-messages", "grpc"),
     ("penstock-batches", "sendfile"),
     ("penstock-loaded", "sendfile"),
 )
 
+_IN_BATCHES = ("penstock-batches", "penstock-loaded")
+_ONE_CHECKSUM = "an Arrow batch takes one checksum over a column, the other one for each message"
 NOTES = {
+    **{f"{one} / {other}": _ONE_CHECKSUM for one in _IN_BATCHES for other in ("nats-py", "confluent-kafka", "grpc")},
     "penstock-os / jetstream-async": "acked after the write to the page cache, beside acked before it",
     "penstock-memory / jetstream-async": "unlike: no file at all, beside a file that is written after the ack",
 }
@@ -65,7 +70,6 @@ _SHORT_SECONDS = 3.0
 _READ_MESSAGES = 400_000
 _SHORT_READ_MESSAGES = 150_000
 _READ_BYTES = 256 * limits.MIB
-_PASSES = 4
 _MESSAGE_BYTES = 100  # a row of a log beside its value
 
 Said = Callable[[Measurement], None]
@@ -256,8 +260,8 @@ class Reader(NamedTuple):
 def _from_penstock(work: Callable[[ReadTask], Iterator[Consumed]]) -> Callable[[Log, Content], Consumed]:
     def read(log: Log, sent: Content) -> Consumed:
         assert isinstance(log, PenstockLog)
-        address, passes = log.client_address, _PASSES
-        task = ReadTask(address, log.stream.name, log.subject, sent.messages, passes, dict(log.processes))
+        address = log.client_address
+        task = ReadTask(address, log.stream.name, log.subject, sent.messages, watched=dict(log.processes))
         return worker.run(work, task, timeout_s=_time_for(sent))
 
     return read
@@ -265,33 +269,33 @@ def _from_penstock(work: Callable[[ReadTask], Iterator[Consumed]]) -> Callable[[
 
 def _from_jetstream(log: Log, sent: Content) -> Consumed:
     assert isinstance(log, JetStreamLog)
-    task = ReadTask(f"nats://{log.nats}", log.stream, log.subject, sent.messages, 1, dict(log.processes))
+    task = ReadTask(f"nats://{log.nats}", log.stream, log.subject, sent.messages, watched=dict(log.processes))
     return worker.run(readers.read_nats_py, task, timeout_s=_time_for(sent))
 
 
 def _from_kafka(log: Log, sent: Content) -> Consumed:
     assert isinstance(log, kafka.KafkaLog)
-    task = ReadTask(str(log.address), log.topic, "", sent.messages, 1, dict(log.processes))
+    task = ReadTask(str(log.address), log.topic, "", sent.messages, watched=dict(log.processes))
     return worker.run(kafka.read, task, timeout_s=_time_for(sent))
 
 
 def _from_liftbridge(log: Log, sent: Content) -> Consumed:
     assert isinstance(log, liftbridge.LiftbridgeLog)
-    task = ReadTask(str(log.service), log.stream, log.subject, sent.messages, 1, dict(log.processes))
+    task = ReadTask(str(log.service), log.stream, log.subject, sent.messages, watched=dict(log.processes))
     return worker.run(liftbridge.read, task, timeout_s=_time_for(sent))
 
 
 def _through_sendfile(log: Log, sent: Content) -> Consumed:
     assert isinstance(log, PenstockLog)
     files = log.files(".arrows")
-    consumed = readers.through_sendfile(files, _PASSES)
+    consumed = readers.through_sendfile(files, readers.PASSES)
     if (found := consumed.found.value_bytes) != (wanted := sum(file.stat().st_size for file in files)):
         raise OperationalError(f"{found:,} of {wanted:,} bytes came through sendfile")
     return msgspec.structs.replace(consumed, found=sent)  # it looks at no value: nothing to compare
 
 
 def _time_for(sent: Content) -> float:
-    return 4 * limits.BENCH_STALL_S + sent.messages / 10_000
+    return 4 * limits.BENCH_STALL_S + readers.PASSES * sent.messages / 10_000
 
 
 READERS = (

@@ -93,6 +93,12 @@ def test_an_ack_before_the_write_stands_beside_the_page_cache_and_memory_beside_
     assert "no file" in VARIANTS["jetstream-memory"].title
 
 
+@pytest.mark.parametrize("other", ["nats-py", "confluent-kafka", "grpc"])
+def test_what_touches_a_column_at_once_says_so(other: str) -> None:
+    assert "one checksum over a column" in NOTES[f"penstock-batches / {other}"]
+    assert f"penstock-messages / {other}" not in NOTES
+
+
 def test_a_note_is_about_a_pair_that_is_told() -> None:
     everything = [*VARIANTS, *(reader.name for reader in READERS)]
     assert {f"{one} / {other}" for one, other in pairs_of(everything)} >= NOTES.keys()
