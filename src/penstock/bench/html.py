@@ -27,7 +27,7 @@ from penstock.bench import latency
 from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
 from penstock.bench.latency_summary import LatencyComparison, LatencyRatio, missing_text, void_text
 from penstock.bench.plots import Curve, Spread, milliseconds, percentile_plot, spread_plot
-from penstock.bench.report import Comparison, Figure, Limit, Reach, Report
+from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, bounded_text
 from penstock.bench.rounds import Ratio
 from penstock.bench.style import STYLE
 from penstock.bench.svg import text_of
@@ -161,7 +161,8 @@ def _throughput(one: Comparison, colours: dict[str, int]) -> str:
             continue
         spreads.append(Spread(system.title, colours[name], system.median, values))
         spread = f"{_number(system.low)} – {_number(system.high)}"
-        rows.append((system.title, _number(system.median), spread, system.rounds, cpu))
+        title = f"{system.title} ({bounded})" if (bounded := bounded_text(system)) else system.title
+        rows.append((title, _number(system.median), spread, system.rounds, cpu))
     headers = ("", one.unit, "least – greatest", "rounds", "CPU µs a message")
     ratios = [
         (

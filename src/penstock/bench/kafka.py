@@ -86,16 +86,17 @@ _TABLE = (
     _Settings("kafka-fsync", "Kafka, synced before ack", {}, _SYNCED),
     _Settings("kafka-fsync-linger-0", "Kafka, synced before ack, linger 0", _NO_LINGER, _SYNCED),
 )
-_MOCK = "kafka-null"
+CEILING = "kafka-null"
+"""The variant that is the generator's own."""
 
-NAMES = (*(one.name for one in _TABLE), _MOCK)
+NAMES = (*(one.name for one in _TABLE), CEILING)
 """Of the variants."""
 
 
 def variants(address: Address) -> tuple[Variant, ...]:
     """Those of the Kafka that listens on `address`."""
     products = (Variant(one.name, one.title, "kafka", _running(address, one.producer, one.topic)) for one in _TABLE)
-    return (*products, Variant(_MOCK, "mock Kafka broker, in the generator", "none", _mock))
+    return (*products, Variant(CEILING, "mock Kafka broker, in the generator", "none", _mock))
 
 
 def _running(

@@ -1,7 +1,8 @@
 """What a run found out, as data: the JSON form, from which the tables and the plots are made.
 
 Rules: every measurement is kept, void ones with their reason; what is derived from them (medians, ratios) stands beside
-them, so that a reader need not compute. Units are in the names. A report can be read again, also by a later version.
+them, so that a reader need not compute. A rate above CEILING_SHARE of its generator's ceiling is marked, and so are its
+ratios: the product may be faster. Units are in the names. A report can be read again, also by a later version.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.bench.machine import Machine
 from penstock.bench.rounds import Measurement, Ratio, counted, cpu_ratio, ratio
 
 FORMAT = 1
+CEILING_SHARE = 0.7  # of the generator's ceiling in the same run: what is faster may be bounded by the generator
 SHARED = (
     "Generator, NATS and brokers shared the machine: rates of one product say how it fares there, ratios within this "
     "run are what can be compared."
@@ -39,6 +41,7 @@ class Summary(msgspec.Struct, frozen=True):
     void: int
     void_reason: str
     cpu_us_per_message: dict[str, float]
+    bounded_by: str = ""  # the generator's ceiling, if this rate is near it
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,22 +130,53 @@ def compared(
     unit: str = "messages/s",
     load: Load | None = None,
     notes: Mapping[str, str] = MappingProxyType({}),
+    ceilings: Mapping[str, str] = MappingProxyType({}),
 ) -> Comparison:
-    """The comparison that these measurements make, with the ratios of `pairs`, and `notes` to those that are there."""
+    """The comparison that these measurements make, with the ratios of `pairs`.
+
+    `notes` are by ratio; those to ratios that are there are kept. `ceilings` name each system's ceiling.
+    """
     names = {f"{one} / {other}": (one, other) for one, other in pairs}
     ratios = {name: ratio(measurements, *pair) for name, pair in names.items()}
     cpu_ratios = {name: cpu_ratio(measurements, *pair) for name, pair in names.items()}
+    systems = {system: summary(measurements, system, text) for system, text in titles.items()}
+    systems = {system: _bounded(one, ceilings.get(system, ""), systems) for system, one in systems.items()}
+    kept = [key for key, found in ratios.items() if found is not None]
+    told = {key: _note(notes.get(key), names[key], systems) for key in kept}
     return Comparison(
         name=name,
         title=title,
         unit=unit,
         load=load,
-        systems={system: summary(measurements, system, text) for system, text in titles.items()},
+        systems=systems,
         ratios={key: found for key, found in ratios.items() if found is not None},
         cpu_ratios={key: found for key, found in cpu_ratios.items() if found is not None},
-        notes={key: notes[key] for key, found in ratios.items() if found is not None and key in notes},
+        notes={key: note for key, note in told.items() if note},
         measurements=list(measurements),
     )
+
+
+def _bounded(one: Summary, ceiling: str, systems: Mapping[str, Summary]) -> Summary:
+    """Marked, if its rate is near that of its ceiling."""
+    most = systems[ceiling].median if ceiling in systems else None
+    if one.median is None or most is None or one.median <= CEILING_SHARE * most:
+        return one
+    return msgspec.structs.replace(one, bounded_by=ceiling)
+
+
+def _note(known: str | None, pair: tuple[str, str], systems: Mapping[str, Summary]) -> str:
+    """What is known of a pair, and which of the two is bounded."""
+    bounded = [name for name in pair if name in systems and systems[name].bounded_by]
+    verb = "is" if len(bounded) == 1 else "are"
+    said = f"{', '.join(bounded)} {verb} bounded by the generator" if bounded else ""
+    return "; ".join(part for part in (known, said) if part)
+
+
+def bounded_text(one: Summary) -> str:
+    """What stands beside a rate that is near its ceiling; empty beside others."""
+    if not one.bounded_by:
+        return ""
+    return f"bounded by the generator: more than {CEILING_SHARE:.0%} of {one.bounded_by}"
 
 
 def summary(measurements: Sequence[Measurement], system: str, title: str) -> Summary:

@@ -192,7 +192,20 @@ def publishing(
         pairs=pairs_of(list(systems)),
         load=load,
         notes=NOTES,
+        ceilings=ceilings_of(list(systems), others),
     )
+
+
+def ceilings_of(names: Sequence[str], others: Sequence[Variant] = ()) -> dict[str, str]:
+    """By system, whose rate its generator cannot pass: `null`, or `echo` in a run without it; Kafka has its own."""
+    of_nats = next((one for one in ("null", "echo") if one in names), None)
+    found = {}
+    for name in names:
+        of_kafka = variant(name, others).product == "kafka" or name == kafka.CEILING
+        ceiling = kafka.CEILING if of_kafka else of_nats
+        if ceiling is not None and ceiling in names and ceiling != name:
+            found[name] = ceiling
+    return found
 
 
 def _told(measurements: Iterator[Measurement], said: Said) -> list[Measurement]:

@@ -78,6 +78,8 @@ def show_machine(console: Console, machine: Machine) -> None:
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """One table, and the ratios below it."""
+    from penstock.bench.report import bounded_text
+
     console.print(f"\n{comparison.title} ({comparison.unit})")
     right = ("median", "spread", *_CPU, "rounds")
     table = output.table("system", "median", "spread", *_CPU, "rounds", right=right)
@@ -87,8 +89,12 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             continue
         counted = str(summary.rounds) if not summary.void else f"{summary.rounds} ({summary.void} void)"
         spread = f"{summary.low:,.0f} to {summary.high:,.0f}"
-        table.add_row(output.cell(summary.title), f"{summary.median:,.0f}", spread, *_cpu(summary), counted)
+        mark = " *" if summary.bounded_by else ""
+        table.add_row(output.cell(summary.title + mark), f"{summary.median:,.0f}", spread, *_cpu(summary), counted)
     console.print(table)
+    for summary in comparison.systems.values():
+        if bounded := bounded_text(summary):
+            console.print(output.cell(f"  * {summary.title}: {bounded}", "yellow"))
     for name, ratio in comparison.ratios.items():
         cpu = comparison.cpu_ratios.get(name)
         also = "" if cpu is None else f"; CPU {cpu.median:.2f} ({cpu.low:.2f} to {cpu.high:.2f})"

@@ -246,3 +246,31 @@ def test_a_page_tells_figures_ratios_goals_and_void_rounds() -> None:
 def test_a_page_without_figures_is_a_page() -> None:
     empty = msgspec.structs.replace(report_of(), latencies=[], comparisons=[], limits=[], reach=[])
     assert "section" in {tag for tag, _ in checked(empty).tags}
+
+
+def test_a_page_marks_what_the_generator_bounds_and_says_what_is_unlike() -> None:
+    rates = [Measurement(system=name, round_number=0, value=value) for name, value in (("a", 90.0), ("null", 100.0))]
+    one = compared(
+        name="x",
+        title="x",
+        titles={"a": "A", "null": "N"},
+        measurements=rates,
+        pairs=[("a", "null")],
+        notes={"a / null": "unlike"},
+        ceilings={"a": "null"},
+    )
+    text = page(msgspec.structs.replace(report_of(), comparisons=[one]))
+    assert "A (bounded by the generator: more than 70% of null)" in text
+    assert "a / null (unlike; a is bounded by the generator)" in text
+
+
+def test_a_page_says_loudly_what_is_void_and_what_never_came() -> None:
+    text = page(report_of())
+    assert "a / b (1 round VOID, not in it)" in text
+    assert "never came" not in text
+    report = report_of()
+    measured = [msgspec.structs.replace(one, missing={ACK: 2}) for one in report.latencies[0].measurements[:2]]
+    late = latency_summary.compared("x", LatencyLoad(), {"a": "A", "b": "B"}, measured, [("a", "b")])
+    text = page(msgspec.structs.replace(report, latencies=[late]))
+    assert "A: never came, and counts as the time waited (30 s and more): publish → ack: 2" in text
+    assert "VOID" not in text

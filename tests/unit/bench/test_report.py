@@ -8,7 +8,7 @@ import pytest
 
 from penstock.bench.generator import Load
 from penstock.bench.machine import file_system, machine
-from penstock.bench.report import Figure, Reach, Report, compared, now, read_json, write_json
+from penstock.bench.report import Comparison, Figure, Reach, Report, compared, now, read_json, write_json
 from penstock.bench.rounds import Measurement, Ratio
 
 MEASUREMENTS = [
@@ -48,6 +48,43 @@ def test_medians_spread_cpu_and_void_rounds(tmp_path: Path) -> None:
     assert comparison.ratios == {"a / b": Ratio(3.0, 3.0, 3.0, 1)}
     assert comparison.notes == {"a / b": "a is not b"}
     assert comparison.cpu_ratios == {"a / b": Ratio(0.5, 0.5, 0.5, 1)}
+
+
+def rates(**values: float) -> Comparison:
+    measurements = [Measurement(system=name, round_number=0, value=value) for name, value in values.items()]
+    measurements.append(Measurement(system="broken", round_number=0, void="no"))
+    titles = {one.system: one.system for one in measurements}
+    ceilings = {"fast": "null", "slow": "null", "echo": "null", "broken": "null", "lost": "gone"}
+    return compared(
+        name="publish",
+        title="Publish",
+        titles=titles,
+        measurements=measurements,
+        pairs=[("fast", "slow"), ("slow", "echo")],
+        notes={"fast / slow": "unlike"},
+        ceilings=ceilings,
+    )
+
+
+def test_a_rate_near_the_generators_ceiling_is_marked_and_so_are_its_ratios() -> None:
+    found = rates(fast=71.0, slow=69.0, echo=10.0, lost=5.0, null=100.0)
+    assert {name: one.bounded_by for name, one in found.systems.items()} == {
+        "fast": "null",
+        "slow": "",
+        "echo": "",
+        "lost": "",
+        "null": "",
+        "broken": "",
+    }
+    assert found.notes["fast / slow"] == "unlike; fast is bounded by the generator"
+    assert "slow / echo" not in found.notes
+    both = rates(fast=80.0, slow=90.0, echo=95.0, null=100.0).notes
+    assert both["fast / slow"] == "unlike; fast, slow are bounded by the generator"
+    assert both["slow / echo"] == "slow, echo are bounded by the generator"
+
+
+def test_a_ceiling_that_was_not_measured_bounds_nothing() -> None:
+    assert not any(one.bounded_by for one in rates(fast=71.0, slow=69.0, echo=10.0).systems.values())
 
 
 def test_a_report_can_be_read_again(tmp_path: Path) -> None:

@@ -11,7 +11,18 @@ from penstock.bench.generator import Load
 from penstock.bench.peers import Addresses
 from penstock.bench.readers import joined_values
 from penstock.bench.systems import VARIANTS
-from penstock.bench.throughput import NOTES, READERS, Axes, Plan, Wish, pairs_of, planned, readers_of, title_of
+from penstock.bench.throughput import (
+    NOTES,
+    READERS,
+    Axes,
+    Plan,
+    Wish,
+    ceilings_of,
+    pairs_of,
+    planned,
+    readers_of,
+    title_of,
+)
 from penstock.broker.settings import Address
 
 
@@ -91,6 +102,19 @@ def test_an_ack_before_the_write_stands_beside_the_page_cache_and_memory_beside_
     assert "a file, acked before it is written" in VARIANTS["jetstream-async"].title
     assert "no file" in VARIANTS["penstock-memory"].title
     assert "no file" in VARIANTS["jetstream-memory"].title
+
+
+def test_every_system_has_the_ceiling_of_its_own_generator() -> None:
+    names = ["penstock", "jetstream", "echo", "null"]
+    assert ceilings_of(names) == {"penstock": "null", "jetstream": "null", "echo": "null"}
+    assert ceilings_of(names[:-1]) == {"penstock": "echo", "jetstream": "echo"}
+    assert ceilings_of(names[:-2]) == {}
+    others = planned(Wish(only=("kafka", "kafka-null"), addresses=KAFKA)).peers
+    assert ceilings_of(["penstock", "kafka", "kafka-null", "null"], others) == {
+        "penstock": "null",
+        "kafka": "kafka-null",
+    }
+    assert ceilings_of(["penstock", "kafka", "null"], others) == {"penstock": "null"}
 
 
 @pytest.mark.parametrize("other", ["nats-py", "confluent-kafka", "grpc"])
