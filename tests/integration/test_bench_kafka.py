@@ -65,15 +65,14 @@ def test_a_window_may_be_larger_than_librdkafkas_queue() -> None:
     assert (published.acks, published.errors) == (110_000, 0)
 
 
-def test_what_a_broker_does_not_do_is_said(mock_broker: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.base.limits.BENCH_START_S", 1.0)  # the mock broker cannot make topics
+def test_what_a_broker_does_not_do_is_said(mock_broker: Address) -> None:
+    system = KafkaSystem(mock_broker, {}, {}, start_s=1.0)  # the mock broker cannot make topics
     with pytest.raises(OperationalError, match=f"Kafka at {mock_broker}: "):
-        KafkaSystem(mock_broker, {}, {}).log().__enter__()
+        system.log().__enter__()
 
 
-def test_nobody_there_is_said_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("penstock.base.limits.BENCH_START_S", 1.0)
+def test_nobody_there_is_said_before_anything_is_measured(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = Address("127.0.0.1", server.getsockname()[1])
     with pytest.raises(OperationalError, match=f"Kafka at {address}: "):
-        variants(address)[0].start(tmp_path).__enter__()
+        variants(address, start_s=1.0)[0].start(tmp_path).__enter__()

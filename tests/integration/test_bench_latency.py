@@ -67,13 +67,10 @@ def test_messages_that_nobody_stores_have_no_latency(tmp_path: Path) -> None:
     assert set(sent.acked_ns) == {-1}
 
 
-def test_the_limits_of_the_machine_are_measured_and_leave_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"_TRIES": 20, "_SYNCS": 3, "_SENT_BYTES": 1 << 22, "_WRITTEN_BYTES": 1 << 20}.items():
-        monkeypatch.setattr(limits, name, value)
+def test_the_limits_of_the_machine_are_measured_and_leave_nothing_behind(tmp_path: Path) -> None:
     done: list[str] = []
-    found = limits.measured(tmp_path, rounds=2, said=done.append)
+    few = limits.Amounts(tries=20, syncs=3, sent_bytes=1 << 22, written_bytes=1 << 20)
+    found = limits.measured(tmp_path, rounds=2, said=done.append, amounts=few)
     assert [one.name for one in found] == [kind.name for kind in limits.LIMITS]
     assert all(0 < one.low <= one.median <= one.high and one.rounds == 2 for one in found)
     assert done == 2 * [kind.name for kind in limits.LIMITS]

@@ -93,18 +93,16 @@ NAMES = (*(one.name for one in _TABLE), CEILING)
 """Of the variants."""
 
 
-def variants(address: Address) -> tuple[Variant, ...]:
-    """Those of the Kafka that listens on `address`."""
-    products = (Variant(one.name, one.title, "kafka", _running(address, one.producer, one.topic)) for one in _TABLE)
+def variants(address: Address, *, start_s: float = limits.BENCH_START_S) -> tuple[Variant, ...]:
+    """Those of the Kafka that listens on `address`, and answers within `start_s`."""
+    products = (Variant(one.name, one.title, "kafka", _running(address, one, start_s)) for one in _TABLE)
     return (*products, Variant(CEILING, "mock Kafka broker, in the generator", "none", _mock))
 
 
-def _running(
-    address: Address, producer: Mapping[str, str], topic: Mapping[str, str]
-) -> Callable[[Path], AbstractContextManager[System]]:
+def _running(address: Address, settings: _Settings, start_s: float) -> Callable[[Path], AbstractContextManager[System]]:
     @contextmanager
     def start(folder: Path) -> Iterator[System]:
-        yield KafkaSystem(address, producer, topic)
+        yield KafkaSystem(address, settings.producer, settings.topic, start_s=start_s)
 
     return start
 
@@ -217,14 +215,22 @@ def _failed(address: Address, error: Exception) -> OperationalError:
 class KafkaSystem(System):
     """Kafka, where it runs. Its CPU time is known if it runs here, and for us."""
 
-    def __init__(self, address: Address, producer: Mapping[str, str], topic: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        producer: Mapping[str, str],
+        topic: Mapping[str, str],
+        *,
+        start_s: float = limits.BENCH_START_S,
+    ) -> None:
         self.address = address
+        self._start_s = start_s
         self.producer = producer
         self._topic = dict(topic)
         kafka = imported("confluent_kafka", extra=_EXTRA)
         self._admin = imported("confluent_kafka.admin", extra=_EXTRA).AdminClient(_client(address))
         try:
-            self._admin.list_topics(timeout=limits.BENCH_START_S)
+            self._admin.list_topics(timeout=start_s)
         except kafka.KafkaException as error:
             raise _failed(address, error) from None
         process_id = listening_on(address)
@@ -236,16 +242,16 @@ class KafkaSystem(System):
         admin = imported("confluent_kafka.admin", extra=_EXTRA)
         name = f"penstock-bench-{secrets.token_hex(8)}"
         new = admin.NewTopic(name, num_partitions=1, replication_factor=1, config=self._topic)
-        self._done(self._admin.create_topics([new], request_timeout=limits.BENCH_START_S)[name])
+        self._done(self._admin.create_topics([new], request_timeout=self._start_s)[name])
         try:
             yield KafkaLog(self, name)
         finally:
-            self._done(self._admin.delete_topics([name], request_timeout=limits.BENCH_START_S)[name])
+            self._done(self._admin.delete_topics([name], request_timeout=self._start_s)[name])
 
     def _done(self, future: Any) -> None:
         kafka = imported("confluent_kafka", extra=_EXTRA)
         try:
-            future.result(2 * limits.BENCH_START_S)  # librdkafka gives up before
+            future.result(2 * self._start_s)  # librdkafka gives up before
         except kafka.KafkaException as error:
             raise _failed(self.address, error) from None
 

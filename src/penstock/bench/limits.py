@@ -40,24 +40,30 @@ from penstock.broker.settings import Address
 
 ROUNDS = 5
 _MIB = float(MIB)
-_TRIES = 400  # round trips, of which the median counts
 _TRIES_WARM_UP = 50
-_SYNCS = 50
 _SYNC_BYTES = 1024
 _PAUSE_S = 0.02  # between two syncs at 50/s
 _FLOOD_MESSAGES = 200_000  # with their heads below what nats-server keeps for a slow subscriber (64 MiB)
 _FLOOD_BYTES = 256
 _FILE_BYTES = 64 * MIB
-_SENT_BYTES = 1024 * MIB
-_WRITTEN_BYTES = 256 * MIB
 _READ_BYTES = 1 * MIB
 
 
+class Amounts(NamedTuple):
+    """How much one measurement takes."""
+
+    tries: int = 400  # round trips, of which the median counts
+    syncs: int = 50
+    sent_bytes: int = 1024 * MIB
+    written_bytes: int = 256 * MIB
+
+
 class Place(NamedTuple):
-    """Where limits are measured: a folder for files, and a nats-server."""
+    """Where limits are measured: a folder for files, and a nats-server; and how much is measured."""
 
     folder: Path
     nats: Address
+    amounts: Amounts = Amounts()
 
 
 class LimitKind(NamedTuple):
@@ -74,11 +80,17 @@ def count(rounds: int) -> int:
     return rounds * len(LIMITS)
 
 
-def measured(folder: Path, *, rounds: int = ROUNDS, said: Callable[[str], None] = lambda name: None) -> list[Limit]:
+def measured(
+    folder: Path,
+    *,
+    rounds: int = ROUNDS,
+    said: Callable[[str], None] = lambda name: None,
+    amounts: Amounts = Amounts(),  # noqa: B008 (a tuple of numbers)
+) -> list[Limit]:
     """Every limit; `said` is told of every measurement."""
     values: dict[str, list[float]] = {kind.name: [] for kind in LIMITS}
     with tempfile.TemporaryDirectory(prefix="limits-", dir=folder) as inside, nats_server(Path(inside)) as (nats, _):
-        place = Place(Path(inside), nats)
+        place = Place(Path(inside), nats, amounts)
         for _ in range(rounds):
             for kind in LIMITS:
                 values[kind.name].append(kind.measure(place))
@@ -96,7 +108,7 @@ def limit_of(kind: LimitKind, values: list[float]) -> Limit:
 
 def _ping(place: Place) -> float:
     with NatsSocket(place.nats) as nats:
-        return _median_us(nats.barrier)
+        return _median_us(nats.barrier, place.amounts.tries)
 
 
 def _echo(place: Place) -> float:
@@ -110,13 +122,13 @@ def _echo(place: Place) -> float:
             nats.send(frame)
             nats.deliveries()
 
-        return _median_us(once)
+        return _median_us(once, place.amounts.tries)
 
 
-def _median_us(once: Callable[[], None]) -> float:
+def _median_us(once: Callable[[], None], tries: int) -> float:
     took: list[int] = []
     deadline_s = time.monotonic() + BENCH_STALL_S
-    while len(took) < _TRIES + _TRIES_WARM_UP and time.monotonic() < deadline_s:
+    while len(took) < tries + _TRIES_WARM_UP and time.monotonic() < deadline_s:
         started_ns = time.perf_counter_ns()
         once()
         took.append(time.perf_counter_ns() - started_ns)
@@ -184,10 +196,11 @@ def _sendfile(place: Place) -> float:
     """MiB per second."""
     with _file(place) as (file, number):
         _write(number, _FILE_BYTES)
-        task = SendFileTask(str(file), _SENT_BYTES)
+        sent_bytes = place.amounts.sent_bytes
+        task = SendFileTask(str(file), sent_bytes)
         serving = worker.working(send_file, task)
         with serving as (address, _), socket.create_connection(address, BENCH_STALL_S) as reader:
-            return _SENT_BYTES / _MIB / _seconds_to_read(reader, _SENT_BYTES)
+            return sent_bytes / _MIB / _seconds_to_read(reader, sent_bytes)
 
 
 def _seconds_to_read(connection: socket.socket, wanted: int) -> float:
@@ -211,8 +224,8 @@ def _page_cache(place: Place) -> float:
     """MiB per second."""
     with _file(place) as (_, number):
         started_s = time.perf_counter()
-        _write(number, _WRITTEN_BYTES)
-        return _WRITTEN_BYTES / _MIB / (time.perf_counter() - started_s)
+        _write(number, place.amounts.written_bytes)
+        return place.amounts.written_bytes / _MIB / (time.perf_counter() - started_s)
 
 
 def _sync(place: Place, *, pause_s: float = 0.0) -> float:
@@ -221,7 +234,7 @@ def _sync(place: Place, *, pause_s: float = 0.0) -> float:
     took: list[int] = []
     deadline_s = time.monotonic() + BENCH_STALL_S
     with _file(place) as (_, number):
-        while len(took) < _SYNCS and time.monotonic() < deadline_s:
+        while len(took) < place.amounts.syncs and time.monotonic() < deadline_s:
             os.write(number, data)
             started_ns = time.perf_counter_ns()
             os.fdatasync(number)
