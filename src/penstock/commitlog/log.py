@@ -210,7 +210,7 @@ class Log:
         if active.count and (
             active.size_bytes + size > self._config.segment_bytes or header.min_timestamp_us >= self._roll_at_us
         ):
-            active = self._roll(active)
+            active = self._roll(active) if self._open_files.may_roll(self) else active
         file = self._woken(active) if active.file is None else active.file
         try:
             file.write_at(active.size_bytes, data)
@@ -277,6 +277,7 @@ class Log:
         self._sealed = (*self._sealed, sealed)
         self._sealed_bytes += active.size_bytes
         self._unflushed.append((active, sealed))
+        self._open_files.sealed(self)
         self._active = new
         self._set_roll_time()
         return new
@@ -348,6 +349,7 @@ class Log:
         self._flushed_end = flush.end
         self._flushed_at = (flush.segment_base, flush.end_position)
         active = self._active
+        self._open_files.synced(self, sum(dirty.sealed is not None for dirty in flush.dirty))
         for dirty in flush.dirty:
             is_indexed = dirty.file.path in flush.indexed
             if dirty.sealed is not None:
@@ -373,6 +375,7 @@ class Log:
         self._flush = None
         self._fence(str(error))
         self.notices = (*self.notices, f"{self._directory} is fenced: a sync failed: {error}")
+        self._open_files.synced(self, sum(dirty.sealed is not None for dirty in flush.dirty))
         for dirty in flush.dirty:
             if dirty.sealed is not None:
                 dirty.file.close()
@@ -390,8 +393,9 @@ class Log:
         if (waits and not is_fenced) or self._flush is not None:
             return False
         if self._state is not LogState.WRITABLE:
-            active.file.close()
-            active.file = None
+            for one in (active, *(sealed for sealed, _ in self._unflushed)):
+                _close(one.file)
+                one.file = None
             self._checkpoint.rest()
             self._open_files.give_back(self)
             return True

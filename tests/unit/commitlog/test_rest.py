@@ -296,3 +296,40 @@ def test_a_log_that_takes_no_more_messages_holds_no_place() -> None:
     append(second)
     first.close()
     second.close()
+
+
+def test_sealed_segments_that_wait_for_a_sync_are_counted_as_well(tmp_path: Path) -> None:
+    """300 rolls without a sync held 300 descriptors, and one place."""
+    vfs = RealVfs(tmp_path)
+    files = OpenFiles(4)
+    before = len(os.listdir("/proc/self/fd"))
+    config = LogConfig(segment_bytes=4096)
+    first, second = (
+        Log.open(vfs, f"streams/{number}/0", number, 0, config, now_us=0, open_files=files) for number in (1, 2)
+    )
+    wanted = []
+    folders = 2  # open as long as names in them wait for a sync
+    for _ in range(30):
+        wanted += append(first, 1, size_bytes=3000)
+        assert len(os.listdir("/proc/self/fd")) - before <= len(files) + folders <= 4 + folders
+    assert first.segment_count == 4
+    assert not second.has_room
+    flush(first)
+    assert len(os.listdir("/proc/self/fd")) - before == len(files) == 1
+    append(second)
+    for _ in range(30):
+        append(second, 1, size_bytes=3000)
+        wanted += append(first, 1, size_bytes=3000)
+        assert len(os.listdir("/proc/self/fd")) - before <= len(files) + folders
+        assert len(files) <= 5, "one beyond the limit for each log"
+        flush(second)
+    assert first.segment_count == 5, "it has not been synced meanwhile"
+    assert second.segment_count > 20
+    flush(first)
+    assert read_slices(vfs, first.view()) == wanted
+    task = second.flush()
+    assert task is None
+    first.close()
+    second.close()
+    assert len(files) == 0
+    assert len(os.listdir("/proc/self/fd")) == before
