@@ -15,9 +15,19 @@ import pytest
 from penstock.bench import limits
 from penstock.bench.histogram import Latencies
 from penstock.bench.html import write_html
-from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, latency_measure
+from penstock.bench.latency import (
+    ACK,
+    CONSUMER,
+    LATE,
+    LatencyLoad,
+    LatencyMeasurement,
+    histograms_of,
+    latency_measure,
+    missing_of,
+)
 from penstock.bench.latency_sender import SendTask, Sent, send
 from penstock.bench.machine import machine
+from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.report import Report, now, read_json, write_json
 from penstock.bench.systems import System, nats_server, variant
 from penstock.bench.worker import run
@@ -65,6 +75,20 @@ def test_messages_that_nobody_stores_have_no_latency(tmp_path: Path) -> None:
     assert sent.errors == plan.count
     assert "503" in sent.first_error
     assert set(sent.acked_ns) == {-1}
+
+
+def test_messages_that_nobody_acks_were_waited_for(tmp_path: Path) -> None:
+    plan = LatencyLoad(rate_per_s=100.0, seconds=0.1).plan(1)
+    with nats_server(tmp_path) as (nats, _), NatsSocket(nats) as silent:
+        silent.send(b"SUB silence 1\r\n")
+        silent.barrier()
+        sent = run(send, SendTask(nats, "silence", plan, 0.2), timeout_s=30.0)
+    assert isinstance(sent, Sent)
+    assert (sent.errors, set(sent.acked_ns), sent.content.messages) == (0, {0}, plan.count)
+    assert missing_of(plan, sent, None) == {ACK: plan.measured}
+    samples = Latencies.decode(histograms_of(plan, sent, None)[ACK])
+    assert samples.count == plan.measured
+    assert samples.max_us >= 200_000  # as long as was waited, and not less
 
 
 def test_the_limits_of_the_machine_are_measured_and_leave_nothing_behind(tmp_path: Path) -> None:
