@@ -29,6 +29,7 @@ from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
 from penstock.bench.processes import cpu_seconds
 from penstock.bench.report import Figure
+from penstock.bench.unsynced import UnsyncedVfs
 from penstock.broker.child import ReadyLine, serving
 from penstock.broker.data_dir import take_data_dir
 from penstock.client import blocking
@@ -37,7 +38,6 @@ from penstock.metadata.commands import CreateStream
 from penstock.metadata.journal import Journal
 from penstock.node.made import MadeLogs
 from penstock.node.streams import PARTITION, folder_of
-from penstock.vfs.real import UnsyncedVfs
 
 STEPS = 8  # that a run tells of
 _STREAM_MESSAGES = 3

@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import ClassVar
 
 from penstock.vfs import Buffer
 
@@ -117,15 +118,6 @@ class RealFile:
         self.close()
 
 
-class UnsyncedFile(RealFile):
-    """One whose bytes are synced by somebody else."""
-
-    __slots__ = ()
-
-    def sync(self) -> None:
-        """Nothing."""
-
-
 class RealFolder:
     """One open descriptor of a folder."""
 
@@ -149,19 +141,11 @@ class RealFolder:
         self.close()
 
 
-class UnsyncedFolder(RealFolder):
-    """The same for names."""
-
-    __slots__ = ()
-
-    def sync(self) -> None:
-        """Nothing."""
-
-
 class RealVfs:
     """The folder `root`, made where it is missing (durably: its name survives a power loss)."""
 
-    _file: type[RealFile] = RealFile
+    file_type: ClassVar[type[RealFile]] = RealFile
+    folder_type: ClassVar[type[RealFolder]] = RealFolder
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
@@ -177,16 +161,16 @@ class RealVfs:
         full = self._full(path)
         flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         try:
-            return self._file(path, full, os.open(full, flags, _FILE_MODE))
+            return self.file_type(path, full, os.open(full, flags, _FILE_MODE))
         except FileNotFoundError:
             if not (create and make_folders):
                 raise
         os.makedirs(os.path.dirname(full), _FOLDER_MODE, exist_ok=True)
-        return self._file(path, full, os.open(full, flags, _FILE_MODE))
+        return self.file_type(path, full, os.open(full, flags, _FILE_MODE))
 
     def open_folder(self, path: str) -> RealFolder:
         """Open a folder that is there."""
-        return RealFolder(self._full(path))
+        return self.folder_type(self._full(path))
 
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
@@ -240,19 +224,6 @@ class RealVfs:
             os.makedirs(self._root, _FOLDER_MODE, exist_ok=True)
             for folder in made:
                 _sync_folder(os.path.dirname(folder))
-
-
-class UnsyncedVfs(RealVfs):
-    """One that syncs nothing: for making much at once, whose maker then syncs the whole file system."""
-
-    _file = UnsyncedFile
-
-    def open_folder(self, path: str) -> UnsyncedFolder:
-        """Open a folder that is there."""
-        return UnsyncedFolder(self._full(path))
-
-    def sync_dir(self, path: str) -> None:
-        """Nothing."""
 
 
 def _sync_folder(full: str) -> None:
