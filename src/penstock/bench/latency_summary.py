@@ -88,8 +88,8 @@ def compared(
 
 
 def void_text(rounds: int) -> str:
-    """What stands beside a ratio of which so many rounds are left out."""
-    return f"{rounds} {'round' if rounds == 1 else 'rounds'} VOID, not in it"
+    """What stands beside a ratio when so many rounds lack one of its two systems."""
+    return f"{rounds} {'round' if rounds == 1 else 'rounds'} VOID for one of them"
 
 
 def missing_text(summary: LatencySummary) -> str:

@@ -266,7 +266,7 @@ def test_a_page_marks_what_the_generator_bounds_and_says_what_is_unlike() -> Non
 
 def test_a_page_says_loudly_what_is_void_and_what_never_came() -> None:
     text = page(report_of())
-    assert "a / b (1 round VOID, not in it)" in text
+    assert "a / b (1 round VOID for one of them)" in text
     assert "never came" not in text
     report = report_of()
     measured = [msgspec.structs.replace(one, missing={ACK: 2}) for one in report.latencies[0].measurements[:2]]
