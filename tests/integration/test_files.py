@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base import limits
 from tests.broker_process import Lines, eventually, running_broker
 from tests.integration.publishers import connected_to
 
@@ -61,7 +62,7 @@ async def test_fetches_go_out_with_sendfile(tmp_path: Path) -> None:
             assert calls.read_bytes().count(b"s") == 0
             assert [message.value async for message in client.messages("sent")] == values
             sent = calls.read_bytes().count(b"s")
-            assert sent >= MESSAGES * MESSAGE_BYTES / (256 * 1024)  # in bounded slices
+            assert sent >= MESSAGES * MESSAGE_BYTES / limits.SENDFILE_SLICE_BYTES  # in bounded slices
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="the kernel's own view of sendfile takes strace(1)")
@@ -85,7 +86,7 @@ async def test_a_cold_file_is_read_by_a_thread_before_it_is_sent(tmp_path: Path)
             cold.touch()
             assert [message.value async for message in client.messages("cold")] == values
             ahead = calls.read_bytes().count(b"a") - before
-            slices = MESSAGES * MESSAGE_BYTES // (256 * 1024)
+            slices = MESSAGES * MESSAGE_BYTES // limits.SENDFILE_SLICE_BYTES
             assert slices <= ahead <= 2 * slices + MESSAGES, "once for every slice, and not again when it is there"
 
 

@@ -49,6 +49,7 @@ REQUEST_BODY_BYTES_MAX = 1 * MIB
 APPEND_BYTES_MAX = 64 * MIB  # raw bytes behind the body of one append
 RESPONSE_BYTES_MAX = 256 * MIB
 FETCH_BYTES_DEFAULT = 4 * MIB
+SENDFILE_SLICE_BYTES = 512 * KIB  # some 160 µs of the loop; half of it costs a tenth more CPU, twice it no less
 FETCH_BYTES_MAX = 64 * MIB  # a fetch may pass it by one batch, so that a large message always gets through
 FETCH_WAIT_MS_MAX = 60_000
 CONNECTIONS_MAX = 10_000

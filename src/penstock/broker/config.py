@@ -33,7 +33,7 @@ from penstock.broker.settings import EMBEDDED, ENVIRONMENT_PREFIX, SETTINGS, Add
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
 
 # Variables of ours that are not settings of a broker.
-_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "PENSTOCK_SERVER", "PENSTOCK_DEBUG"})
+_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "PENSTOCK_SERVER", "PENSTOCK_DEBUG", "PENSTOCK_PLAIN"})
 # Kubernetes gives every container such variables for a service named "penstock" or "penstock-…".
 _KUBERNETES = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 _CONFIG_FILE_BYTES_MAX = 1024 * 1024
