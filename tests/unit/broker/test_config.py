@@ -48,7 +48,8 @@ def test_a_file_given_by_flag_replaces_the_one_in_the_environment(tmp_path: Path
 
 def test_every_mistake_of_every_place_is_told_with_its_place(tmp_path: Path) -> None:
     file = write(tmp_path / "p.toml", 'nats_prt = 3\ndisk_threads = true\nlisten = "nowhere"\n[nats]\nuser = "x"\n')
-    environment = {"PENSTOCK_LISTN": "x", "PENSTOCK_NATS_PORT": "70000", "PENSTOCK_SERVER": "127.0.0.1:1", "PENSTOCK_PLAIN": "1"}
+    others = {"PENSTOCK_SERVER": "127.0.0.1:1", "PENSTOCK_PLAIN": "1"}
+    environment = {"PENSTOCK_LISTN": "x", "PENSTOCK_NATS_PORT": "70000"} | others
     mistakes = mistakes_of(file=file, environment=environment, flags={"log_level": "loud"})
     expected = [
         f"{file}: nats_prt: no such setting; did you mean nats_port?",
