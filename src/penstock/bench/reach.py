@@ -30,7 +30,7 @@ _LIMIT_ROUNDS_MAX = 5
 _SHORT_LOAD = Load(messages=50_000, seconds_max=3.0)
 _SHORT_READ = Load(messages=150_000)
 _READ = Load(messages=400_000)
-_SHORT_SCALE = scale.Plan(messages=5_000_000, idle_seconds=5.0)
+_SHORT_SCALE = scale.Plan(messages=5_000_000)
 
 
 class Goal(NamedTuple):
