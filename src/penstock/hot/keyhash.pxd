@@ -3,7 +3,9 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from penstock.hot cimport load
+from penstock.hot.load cimport loose_int32
 
+cdef int64_t _PARTITIONS_MAX
 cdef uint64_t _MASK
 cdef uint64_t _PRIME_1
 cdef uint64_t _PRIME_2
@@ -16,7 +18,7 @@ cpdef uint64_t xxh64(bytes key) except? 0
 cpdef int64_t partition_of(bytes key, int64_t partitions) except -1
 
 @cython.locals(
-    text=bytes, data="const unsigned char*", view="const unsigned char[::1]", numbers="const int32_t*",
+    text=bytes, data="const unsigned char*", view="const unsigned char[::1]", numbers="const loose_int32*",
     found=bytearray, out="unsigned char*", rows=Py_ssize_t, row=Py_ssize_t,
 )
 cpdef object partitions_of(object keys, object ends, int64_t partitions)

@@ -17,6 +17,7 @@ from penstock.hot import load
 
 _int = int
 
+_PARTITIONS_MAX = 2**31 - 1  # of a column: an int32
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _PRIME_1 = 0x9E37_79B1_85EB_CA87
 _PRIME_2 = 0xC2B2_AE3D_27D4_EB4F
@@ -45,7 +46,7 @@ def partitions_of(keys: bytes | memoryview, ends: bytes | memoryview, partitions
     text = bytes(keys)
     view = memoryview(ends).cast("B")
     rows = len(view) // 4 - 1
-    if partitions <= 0 or rows < 0:
+    if not 0 < partitions <= _PARTITIONS_MAX or rows < 0:
         raise ValueError(f"{partitions} partitions, {rows} rows")
     numbers = load.int32s(view, 0, rows + 1)
     if numbers[0] < 0 or numbers[rows] > len(text) or load.falls(numbers, rows + 1):

@@ -7,8 +7,15 @@ from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from *:
     """
+    #include <stdint.h>
     #define penstock_ones(bits) __builtin_popcount((unsigned int)(bits))
+
+    /* Numbers that may lie at any address: a message begins where it came to lie in what was read. */
+    typedef int32_t penstock_loose_int32 __attribute__((aligned(1), may_alias));
+    typedef int64_t penstock_loose_int64 __attribute__((aligned(1), may_alias));
     """
+    ctypedef int32_t loose_int32 "penstock_loose_int32"
+    ctypedef int64_t loose_int64 "penstock_loose_int64"
     int penstock_ones(unsigned int bits) noexcept nogil
 
 
@@ -61,8 +68,8 @@ cdef inline bint equal(const unsigned char* text, Py_ssize_t one, Py_ssize_t oth
     return memcmp(text + one, text + other, size) == 0
 
 
-cdef inline const int64_t* int64s(const unsigned char* text, Py_ssize_t at, Py_ssize_t count) noexcept nogil:
-    return <const int64_t*>(text + at)
+cdef inline const loose_int64* int64s(const unsigned char* text, Py_ssize_t at, Py_ssize_t count) noexcept nogil:
+    return <const loose_int64*>(text + at)
 
 
 cdef inline uint32_t uint32(const unsigned char* text, Py_ssize_t at) noexcept nogil:
@@ -81,13 +88,13 @@ cdef inline void put_int32(unsigned char* target, Py_ssize_t at, int32_t value) 
     memcpy(target + at, &value, 4)
 
 
-cdef inline const int32_t* int32s(const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t count) except NULL:
+cdef inline const loose_int32* int32s(const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t count) except NULL:
     if at < 0 or count <= 0 or count > (view.shape[0] - at) // 4:
         raise IndexError("numbers beyond the end")
-    return <const int32_t*>&view[at]
+    return <const loose_int32*>&view[at]
 
 
-cdef inline bint falls(const int32_t* numbers, Py_ssize_t count) noexcept nogil:
+cdef inline bint falls(const loose_int32* numbers, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t place
     cdef unsigned int found = 0
     # Without a way out of the loop, so that the compiler can take several at a time.
@@ -96,7 +103,7 @@ cdef inline bint falls(const int32_t* numbers, Py_ssize_t count) noexcept nogil:
     return found
 
 
-cdef inline int64_t widest(const int32_t* ends, Py_ssize_t count) noexcept nogil:
+cdef inline int64_t widest(const loose_int32* ends, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t place
     cdef int32_t found = 0
     for place in range(1, count):
@@ -104,7 +111,9 @@ cdef inline int64_t widest(const int32_t* ends, Py_ssize_t count) noexcept nogil
     return found
 
 
-cdef inline int64_t widest_pair(const int32_t* ends, const int32_t* other_ends, Py_ssize_t count) noexcept nogil:
+cdef inline int64_t widest_pair(
+    const loose_int32* ends, const loose_int32* other_ends, Py_ssize_t count
+) noexcept nogil:
     cdef Py_ssize_t place
     cdef int64_t found = 0, step
     for place in range(1, count):

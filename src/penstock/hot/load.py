@@ -46,7 +46,7 @@ def equal(text: bytes, one: int, other: int, size: int) -> bool:
 
 
 def int64s(text: bytes, at: int, count: int) -> Sequence[int]:
-    """So many numbers of 8 bytes, little-endian. Compiled, it points to them: `at` must be a multiple of 8."""
+    """So many numbers of 8 bytes, little-endian, at any place. Compiled, it points to them."""
     return struct.unpack_from(f"<{count}q", text, at)
 
 

@@ -3,6 +3,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 from penstock.hot cimport load
+from penstock.hot.load cimport loose_int64
 
 cdef uint64_t _INT64_MAX
 cdef Py_ssize_t _SIZE
@@ -45,7 +46,7 @@ cdef class Checker:
     cdef object _fields(self, const unsigned char* text)
 
     @cython.locals(
-        template="const unsigned char*", nodes="const int64_t*", places="const int64_t*", column=int, number=int,
+        template="const unsigned char*", nodes="const loose_int64*", places="const loose_int64*", column=int, number=int,
         kind=int, nulls=int64_t, position=int64_t, size=int64_t, exact=int64_t,
     )
     cdef int _layout_mistake(self, const unsigned char* text, int64_t count, int64_t body_bytes) except -1

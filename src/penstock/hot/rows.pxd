@@ -3,6 +3,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.hot cimport load, subjects
+from penstock.hot.load cimport loose_int32
 
 cdef int _SUBJECT
 cdef int _KEY
@@ -35,14 +36,14 @@ cdef class Rows:
     @cython.locals(column=int)
     cpdef object mistake(self)
 
-    @cython.locals(ends="const int32_t*", count=Py_ssize_t, size=int64_t, nulls=int64_t, absent=int64_t)
+    @cython.locals(ends="const loose_int32*", count=Py_ssize_t, size=int64_t, nulls=int64_t, absent=int64_t)
     cdef object _column_mistake(self, int column)
 
-    @cython.locals(ends="const int32_t*", data="const unsigned char*", at=int32_t, size=Py_ssize_t, row=Py_ssize_t)
+    @cython.locals(ends="const loose_int32*", data="const unsigned char*", at=int32_t, size=Py_ssize_t, row=Py_ssize_t)
     cdef bint _is_text(self, bytes text) except -1
 
     @cython.locals(
-        text=bytes, data="const unsigned char*", ends="const int32_t*", begin=Py_ssize_t, end=Py_ssize_t,
+        text=bytes, data="const unsigned char*", ends="const loose_int32*", begin=Py_ssize_t, end=Py_ssize_t,
         last_begin=Py_ssize_t, last_end=Py_ssize_t, row=Py_ssize_t, size=Py_ssize_t, names_first=bint,
     )
     cpdef object refused_subject(self, bytes pattern)
@@ -62,7 +63,7 @@ cdef class Rows:
     @cython.locals(number=int)
     cdef Py_ssize_t _size(self, int column, int part) except -1
 
-    cdef const int32_t* _ends(self, int column) except NULL
+    cdef const loose_int32* _ends(self, int column) except NULL
 
     @cython.locals(begin=Py_ssize_t)
     cdef bytes _bytes(self, int column, int part)

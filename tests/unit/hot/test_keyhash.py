@@ -87,3 +87,16 @@ def test_both_modes_agree(data: bytes, ends: list[int], partitions: int) -> None
     for name, arguments in (("partition_of", (data, partitions)), ("partitions_of", (data, packed, partitions))):
         found = [hot_modes.outcome(getattr(module, name), *arguments) for module in (running, plain)]
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 2**31, 2**40])
+def test_a_column_has_no_more_partitions_than_it_can_name(partitions: int) -> None:
+    with pytest.raises(ValueError, match="partitions"):
+        keyhash.partitions_of(b"a", struct.pack("<2i", 0, 1), partitions)
+
+
+@pytest.mark.parametrize("shift", range(8))
+def test_value_offsets_may_lie_at_any_address(shift: int) -> None:
+    ends = memoryview(bytes(shift) + struct.pack("<3i", 0, 2, 3))[shift:]
+    found = keyhash.partitions_of(b"abc", ends, 1_000)
+    assert list(memoryview(found).cast("i")) == [keyhash.partition_of(b"ab", 1_000), keyhash.partition_of(b"c", 1_000)]
