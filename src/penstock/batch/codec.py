@@ -286,7 +286,10 @@ def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordB
     import pyarrow as pa
 
     check_values(data, file=file, position=position)
-    return pa.ipc.read_record_batch(pa.py_buffer(data), arrow_schema())
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(data), arrow_schema())
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(file, position, "a batch that Arrow can read", str(error)) from None
 
 
 def _from_arrow(column: pa.Array) -> VarColumn:

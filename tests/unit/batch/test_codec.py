@@ -353,3 +353,18 @@ def test_buffers_must_fill_the_body() -> None:
     longer = with_header(message + bytes(8), size_bytes=len(message) + 8)
     with pytest.raises(CorruptionError, match="buffers that fill"):
         codec.verify(longer)
+
+
+def test_what_arrow_cannot_read_is_damage_like_any_other() -> None:
+    message = bytearray(message_of(MIXED))
+    message[8 : layout.FIXED[0][1]] = bytes(layout.FIXED[0][1] - 8)
+    with pytest.raises(CorruptionError, match="a batch that Arrow can read"):
+        codec.check_rows(message, file="f", position=3)
+
+
+@pytest.mark.parametrize("shift", range(8))
+def test_a_message_may_lie_at_any_address(shift: int) -> None:
+    message = message_of(MIXED)
+    moved = memoryview(bytes(shift) + message)[shift:]
+    assert codec.verify(moved) == codec.verify(message)
+    assert codec.check_rows(moved) == codec.check_rows(message)
