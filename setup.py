@@ -38,6 +38,7 @@ COMPILED = (
     "penstock.hot.join",
     "penstock.hot.keyhash",
     "penstock.hot.message",
+    "penstock.hot.refusals",
     "penstock.hot.row_objects",
     "penstock.hot.rows",
     "penstock.hot.scan",
@@ -65,6 +66,8 @@ DIRECTIVES = {
     "language_level": 3,
     # Annotations are mypy's; the types of C stand in the .pxd. Otherwise `int` would mean another thing when compiled.
     "annotation_typing": False,
+    # None where an object of ours is expected is an error, as it is in plain Python, and no address.
+    "nonecheck": True,
 }
 
 

@@ -7,7 +7,7 @@ plain data, the errors that may come included; any other exception is a finding.
 |----------|----------------------------------------------------------------------------------------|
 | scan     | where the reads end, then NATS protocol                                                |
 | headers  | a NATS header block                                                                    |
-| ingest   | the stream's rules, then NATS protocol: scanned, sorted, encoded, acked                 |
+| ingest   | the stream's rules, then NATS protocol: scanned, sorted, encoded, acked or refused     |
 | message  | whether to mend the checksum, then a batch message                                     |
 | rows     | which message, then patches of its metadata and its body; checked, then its rows       |
 | join     | the same for several messages behind each other, gathered and joined                   |
@@ -96,8 +96,15 @@ def ingest(modules: Modules, data: bytes) -> object:
             found = modules("verdicts").sort(group, _NAME, bool(flags & 1), bytes_max, bool(flags & 2), 41)
             refused = [(one.row, one.verdict, one.number, one.is_answered) for one in found.refused]
             out.append((sid, refused, found.other_stream, found.reserved, _rows(found.rows)))
+            out.append(modules("refusals").answers(group, found.refused, _body_of, 3))
+            closed = modules("verdicts").close(group, _NAME, bool(flags & 1), bool(flags & 2))
+            out.append(modules("refusals").answers(group, closed.refused, _body_of, 3))
             out += _batches(modules, encoder, found.rows, flags >> 3)
     return out, error
+
+
+def _body_of(verdict: int, quoted: bytes | None) -> bytes:
+    return b"%d: \0 %b" % (verdict, quoted or b"")
 
 
 def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[object]:

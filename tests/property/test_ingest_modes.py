@@ -123,6 +123,31 @@ def test_verdicts(messages: list[Any], acks: bool, bytes_max: int, skips_reserve
     assert compiled == plain
 
 
+@given(MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.integers(0, 2), st.booleans())
+@settings(max_examples=300)
+def test_refusals(
+    messages: list[Any], acks: bool, bytes_max: int, skips_reserved: bool, quotes_max: int, is_closed: bool
+) -> None:
+    def answer(mode: Any) -> tuple[Any, ...]:
+        group = group_in(mode, messages)
+        if is_closed:
+            found = mode("verdicts").close(group, b"s", acks, skips_reserved)
+        else:
+            found = mode("verdicts").sort(group, b"s", acks, bytes_max, skips_reserved, 7)
+        asked: list[tuple[int, bytes | None]] = []
+
+        def body_of(verdict: int, quoted: bytes | None) -> bytes:
+            asked.append((verdict, quoted))
+            return b"%d \0 %b" % (verdict, quoted or b"")
+
+        answers = mode("refusals").answers(group, found.refused, body_of, quotes_max)
+        return answers, asked, len(found.refused), found.other_stream, found.reserved, len(found.rows)
+
+    compiled, plain = in_both(answer)
+    assert compiled == plain
+    assert not is_closed or compiled[-1] == 0
+
+
 @given(BLOCKS.filter(lambda block: block is not None))
 @settings(max_examples=300)
 def test_headers(block: bytes) -> None:

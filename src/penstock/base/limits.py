@@ -81,6 +81,7 @@ NATS_WRITE_BUFFER_BYTES_MAX = 16 * MIB  # acks that nats-server has not taken ye
 NATS_CONTROL_LINE_BYTES_MAX = 64 * KIB  # nats-server's default is 4 KiB but can be raised; INFO lists a whole cluster
 NATS_FRAME_BYTES_MAX = MESSAGE_BYTES_MAX  # payload and headers of one message that is taken; a larger one is skipped
 NATS_PAYLOAD_BYTES_MAX = 2**31 - 1  # nats-server's max_payload is an int32: a larger number is nonsense
+REFUSALS_QUOTED_MAX = 64  # of one kind and one read: messages that are quoted to those who sent them
 NATS_ERROR_BYTES_MAX = 4 * KIB  # what is kept of the text of a -ERR: it repeats subjects, which have no other bound
 NATS_PING_INTERVAL_MS = 5_000  # silence after two of them ends a connection; a gap's start is known as exactly
 NATS_BARRIERS_MAX = 10_000  # PINGs whose PONG has not come

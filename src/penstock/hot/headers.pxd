@@ -35,10 +35,15 @@ cdef class Fields:
         self, const unsigned char* text, Py_ssize_t line, Py_ssize_t colon, Py_ssize_t line_end
     ) noexcept
 
+@cython.locals(out=bytearray, line=Py_ssize_t, line_end=Py_ssize_t, colon=Py_ssize_t)
+cpdef bytes asked_for(bytes text, Py_ssize_t begin, Py_ssize_t end)
+
 @cython.locals(at=Py_ssize_t)
 cdef Py_ssize_t _line_end(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 cdef bint _is_ours(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+cdef bint _is_known(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 cdef bint _is_told(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 

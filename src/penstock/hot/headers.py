@@ -140,6 +140,25 @@ class Fields:
             self.unsupported = True
 
 
+def asked_for(text: bytes, begin: int, end: int) -> bytes:
+    """Of the block text[begin:end] what `unsupported` names: for each such line CR LF, the name and the colon."""
+    if not 0 <= begin <= end <= len(text):
+        raise IndexError(f"{begin} to {end} of {len(text)} bytes")
+    out = bytearray()
+    line = _line_end(text, begin, end) + 2
+    while line < end:
+        line_end = _line_end(text, line, end)
+        if line_end == line:
+            break
+        if _is_ours(text, line, line_end):
+            colon = memory.find_byte(text, _COLON, line, line_end)
+            if colon >= 0 and not _is_known(text, line, colon):
+                memory.append(out, _CRLF, 0, 2)
+                memory.append(out, text, line, colon + 1)
+        line = line_end + 2
+    return bytes(out)
+
+
 def _line_end(text: bytes, begin: int, end: int) -> int:
     """Where the line that begins at `begin` ends: before its CR LF, or at the end of the block."""
     at = memory.find(text, begin, end, _CRLF, 0, 2)
@@ -148,6 +167,11 @@ def _line_end(text: bytes, begin: int, end: int) -> int:
 
 def _is_ours(text: bytes, begin: int, end: int) -> bool:
     return memory.begins(text, begin, end, _NATS) or memory.begins(text, begin, end, _PENSTOCK)
+
+
+def _is_known(text: bytes, begin: int, end: int) -> bool:
+    """Whether the name text[begin:end], which a colon follows, is one of those above."""
+    return memory.find(_NAMES, 0, len(_NAMES), text, begin, end + 1) >= 0 or _is_told(text, begin, end)
 
 
 def _is_told(text: bytes, begin: int, end: int) -> bool:
@@ -160,12 +184,4 @@ def _is_space(byte: int) -> bool:
 
 def unsupported(block: bytes) -> list[bytes]:
     """The names in a header block that ask for something which this version does not know, each once, in order."""
-    names = set()
-    for line in block.split(_CRLF)[1:]:
-        if not line:
-            break
-        name, colon, _ = line.partition(b":")
-        is_known = name in _KNOWN or name.startswith((_SERVICE, _TRACE))
-        if colon and name.startswith((_NATS, _PENSTOCK)) and not is_known:
-            names.add(name)
-    return sorted(names)
+    return sorted({line[:-1] for line in asked_for(block, 0, len(block)).split(_CRLF)[1:]})

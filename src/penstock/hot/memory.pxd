@@ -68,6 +68,8 @@ cdef inline Py_ssize_t find(
 
 
 cdef inline bint equals(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, bytes wanted) noexcept:
+    if wanted is None:
+        return False
     return end - begin == PyBytes_GET_SIZE(wanted) and memcmp(text + begin, PyBytes_AS_STRING(wanted), end - begin) == 0
 
 
@@ -130,6 +132,12 @@ cdef inline bint is_space(unsigned int code) noexcept:
 
 cdef inline bytearray new(Py_ssize_t size):
     return PyByteArray_FromStringAndSize(NULL, size)
+
+
+cdef inline Py_ssize_t widen(bytearray target, Py_ssize_t size) except -1:
+    cdef Py_ssize_t begin = PyByteArray_GET_SIZE(target)
+    PyByteArray_Resize(target, begin + size)
+    return begin
 
 
 cdef inline int32_t* more_places(int32_t* places, Py_ssize_t count) except NULL:

@@ -86,6 +86,13 @@ def new(size: int) -> bytearray:
     return bytearray(size)
 
 
+def widen(target: bytearray, size: int) -> int:
+    """Make room for so many bytes more at the end, to be written to; where the room begins."""
+    begin = len(target)
+    target += bytes(size)
+    return begin
+
+
 def more_places(places: list[int], count: int) -> list[int]:
     """Room for `count` places, the first of which are those that were there."""
     return places

@@ -14,4 +14,6 @@ cdef extern from *:
 
 
 cdef inline object new(type kind):
+    if kind is None:
+        raise TypeError("None is no type")
     return penstock_new(kind)

@@ -59,6 +59,7 @@ cdef class Sorted:
         Py_ssize_t message_bytes_max,
         bint skips_reserved,
         int64_t log_end,
+        bint is_closed,
     ) except -1
 
     @cython.locals(fields=Fields)
@@ -78,6 +79,12 @@ cpdef Sorted sort(
     bint skips_reserved,
     int64_t log_end,
 )
+
+@cython.locals(out=Sorted)
+cpdef Sorted close(Group group, bytes name, bint acks_replies, bint skips_reserved)
+
+@cython.locals(one=Refused)
+cdef Refused _refused(Py_ssize_t row, int verdict, int64_t number, bint is_answered)
 
 @cython.locals(
     text="const unsigned char*",

@@ -1,8 +1,7 @@
 """Which messages of a group become rows: every check that can be made without a word to anybody.
 
 Rules: rows keep the order of the wire. A message that is not stored is counted here, or handed back with its
-verdict for `ingest.admission` to answer; only those cost more than a look at their bytes. The order of the checks is
-JetStream's.
+verdict, for `refusals` to answer. The order of the checks is JetStream's.
 
 | verdict         | the message                                                | number                 |
 |-----------------|------------------------------------------------------------|------------------------|
@@ -14,6 +13,7 @@ JetStream's.
 | BAD_SUBJECT     | is on a subject that the socket would refuse               |                        |
 | BAD_BASE64      | has a key that is not base64                               |                        |
 | KEY_LARGE       | has a key over the limit                                   | bytes of its key       |
+| CLOSED          | came while nothing is stored                               |                        |
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ HEADERS_LARGE = 5
 BAD_SUBJECT = 6
 BAD_BASE64 = 7
 KEY_LARGE = 8
+CLOSED = 9
 
 _HEADER_BLOCK_BYTES_MAX = limits.HEADER_BLOCK_BYTES_MAX
 _KEY_BYTES_MAX = limits.KEY_BYTES_MAX
@@ -54,11 +55,10 @@ class Refused:
 
     __slots__ = ("is_answered", "number", "row", "verdict")
 
-    def __init__(self, row: int, verdict: int, number: int, is_answered: bool) -> None:
-        self.row = row
-        self.verdict = verdict
-        self.number = number
-        self.is_answered = is_answered
+    row: int
+    verdict: int
+    number: int
+    is_answered: bool
 
 
 class Sorted:
@@ -82,13 +82,16 @@ class Sorted:
         message_bytes_max: int,
         skips_reserved: bool,
         log_end: int,
+        is_closed: bool,
     ) -> None:
-        """Look at each message by itself; see `sort`."""
+        """Look at each message by itself; see `sort` and `close`."""
         out = self.rows
         self._fields = fields = Fields()
         text = group.data
         numbers = group.numbers
-        looks_at_subjects = cython.compiled or not are_plain([group.subject(row) for row in range(group.count)])
+        looks_at_subjects = (
+            cython.compiled or is_closed or not are_plain([group.subject(row) for row in range(group.count)])
+        )
         for row in range(group.count):
             at = row * places.STRIDE
             subject = numbers[at + places.SUBJECT]
@@ -111,7 +114,7 @@ class Sorted:
                 reply = reply_end = -1
             value = numbers[at + places.VALUE]
             value_end = numbers[at + places.VALUE + 1]
-            verdict = self._of_fields(text, log_end + out.count)
+            verdict = CLOSED if is_closed else self._of_fields(text, log_end + out.count)
             if verdict == 0:
                 verdict = self._of_sizes(value_end - value, headers_end - headers, message_bytes_max)
             if verdict == 0 and looks_at_subjects and not subjects.is_plain(text, subject, subject_end):
@@ -119,7 +122,7 @@ class Sorted:
             if verdict == 0:
                 verdict = self._of_key(group.data)
             if verdict != 0:
-                self.refused.append(Refused(row, verdict, self._number, reply >= 0))
+                self.refused.append(_refused(row, verdict, self._number, reply >= 0))
                 continue
             early = early_end = -1
             if reply >= 0 and fields.ack >= 0 and memory.equals(text, fields.ack, fields.ack_end, _LEADER):
@@ -175,8 +178,24 @@ def sort(
     if _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
         return Sorted(group)
     out = Sorted(Group(group.data))
-    out.take(group, name, acks_replies, message_bytes_max, skips_reserved, log_end)
+    out.take(group, name, acks_replies, message_bytes_max, skips_reserved, log_end, False)
     return out
+
+
+def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool) -> Sorted:
+    """No rows: whatever of `group` is meant for this stream is refused unseen, as CLOSED."""
+    out = Sorted(Group(group.data))
+    out.take(group, name, acks_replies, 0, skips_reserved, 0, True)
+    return out
+
+
+def _refused(row: int, verdict: int, number: int, is_answered: bool) -> Refused:
+    one = Refused.__new__(Refused)  # past the interpreter, where it is compiled
+    one.row = row
+    one.verdict = verdict
+    one.number = number
+    one.is_answered = is_answered
+    return one
 
 
 def _all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:

@@ -17,14 +17,19 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.hot.acks import pubacks
+from penstock.hot.refusals import answers_alike
 
 __all__ = [
+    "NUMBER",
     "AckError",
     "ack_tail",
     "bad_request",
     "error_ack",
+    "error_acks",
+    "error_body",
     "headers_too_large",
     "message_too_large",
+    "numbered_body",
     "pubacks",
     "store_failed",
     "unavailable",
@@ -32,6 +37,9 @@ __all__ = [
 ]
 
 
+NUMBER = "\0"
+"""Stands in a description where the number of each message goes."""
+_NUMBER_JSON = b"\\u0000"
 _TAILS_MAX = 64  # few differ: by how often streams have had leaders
 
 
@@ -48,17 +56,17 @@ def bad_request(description: str) -> AckError:
     return AckError(400, 10003, description)
 
 
-def wrong_last_sequence(last: int) -> AckError:
+def wrong_last_sequence(last: int | str) -> AckError:
     """Nats-Expected-Last-Sequence names another sequence than the last one stored."""
     return AckError(400, 10071, f"wrong last sequence: {last}")
 
 
-def message_too_large(size: int, limit: int) -> AckError:
+def message_too_large(size: int | str, limit: int) -> AckError:
     """Over the stream's max_message_bytes."""
     return AckError(400, 10054, f"message size exceeds maximum allowed: {size} bytes, the stream takes {limit}")
 
 
-def headers_too_large(size: int, limit: int) -> AckError:
+def headers_too_large(size: int | str, limit: int) -> AckError:
     """Over the limit of a header block."""
     return AckError(400, 10097, f"header size exceeds maximum allowed of 64k: {size} bytes, the limit is {limit}")
 
@@ -84,7 +92,21 @@ def ack_tail(partition: int, leader_epoch: int, replicas: int, *, fsynced: bool)
     )
 
 
+def error_body(stream: bytes, error: AckError) -> bytes:
+    """What the publisher of a refused message gets."""
+    return msgspec.json.encode({"error": error._asdict(), "stream": stream.decode(), "seq": 0})
+
+
+def numbered_body(stream: bytes, error: AckError) -> bytes:
+    """The same for messages that differ in the number that stands for NUMBER; see hot.refusals."""
+    return error_body(stream, error).replace(_NUMBER_JSON, b"\0")
+
+
+def error_acks(stream: bytes, replies: bytes, error: AckError) -> bytes:
+    """`PUB` commands that refuse the messages of all who wait; for `replies` see hot.acks."""
+    return answers_alike(replies, error_body(stream, error))
+
+
 def error_ack(stream: bytes, reply: bytes, error: AckError) -> bytes:
     """The `PUB` command that refuses one message."""
-    body = msgspec.json.encode({"error": error._asdict(), "stream": stream.decode(), "seq": 0})
-    return b"PUB %s %d\r\n%s\r\n" % (reply, len(body), body)
+    return error_acks(stream, reply + b" ", error)

@@ -23,16 +23,20 @@ A subject is refused as well where the socket would refuse it: nats-server lets 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, subject_mistake
-from penstock.hot import verdicts
-from penstock.hot.group import Group
+from penstock.hot import refusals, verdicts
+from penstock.hot.group import Group, TooLarge
 from penstock.hot.headers import Fields, unsupported
-from penstock.hot.verdicts import Refused, sort
+from penstock.hot.verdicts import Sorted, close, sort
 from penstock.ingest import acks
+
+BodyOf = Callable[[int, bytes | None], bytes]
+"""What those are told who got a verdict; see hot.refusals."""
 
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 
@@ -80,91 +84,84 @@ class Admission:
 def admit(group: Group, rules: Rules, *, log_end: int) -> Admission:
     """The rows of `group` for a log that ends at `log_end`. Pure."""
     found = sort(group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end)
-    out = Admission(found.rows)
     if found.rows is group and not group.too_large:
-        return out
+        return Admission(group)
+    return _admission(group, found, rules, REFUSED, lambda verdict, quoted: _body(verdict, quoted, rules))
+
+
+def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) -> Admission:
+    """No rows: every message of `group` is refused with `error`, for what the broker cannot do now."""
+    found = close(group, rules.name, rules.acks_replies, rules.skips_reserved)
+    return _admission(group, found, rules, reason, lambda _verdict, _quoted: acks.error_body(rules.name, error))
+
+
+def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: BodyOf) -> Admission:
+    out = Admission(found.rows)
     if found.reserved:
         out.drop(RESERVED_SUBJECT, found.reserved)
     if found.other_stream:
         out.drop(OTHER_STREAM, found.other_stream)
     if found.refused:
-        out.drop(REFUSED, len(found.refused))
-        out.errors += [_error_of(group, refused, rules) for refused in found.refused if refused.is_answered]
-    _refuse_too_large(group, rules, out)
+        out.drop(reason, len(found.refused))
+        if answers := refusals.answers(group, found.refused, body_of, limits.REFUSALS_QUOTED_MAX):
+            out.errors.append(answers)
+    for message in group.too_large:  # few: they were larger than what is read at once
+        _refuse_too_large(message, rules, out)
     return out
 
 
-def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) -> Admission:
-    """No rows: every message of `group` is refused with `error`, for what the broker cannot do now."""
-    out = Admission(Group(b""))
-    for row in range(len(group)):
-        _refuse(group.subject(row), group.reply(row), group.headers(row), rules, error, reason, out)
-    _refuse_too_large(group, rules, out)
-    return out
-
-
-def _refuse_too_large(group: Group, rules: Rules, out: Admission) -> None:
-    for message in group.too_large:
-        error = acks.message_too_large(message.size, rules.message_bytes_max)
-        _refuse(message.subject, message.reply, message.headers, rules, error, REFUSED, out)
-
-
-def _refuse(
-    subject: bytes,
-    reply: bytes | None,
-    block: bytes | None,
-    rules: Rules,
-    error: acks.AckError,
-    reason: str,
-    out: Admission,
-) -> None:
+def _refuse_too_large(message: TooLarge, rules: Rules, out: Admission) -> None:
     """Count one message that is not looked at more closely, and answer it if it is meant for this stream."""
-    if rules.skips_reserved and subject.startswith(_RESERVED):
+    if rules.skips_reserved and message.subject.startswith(_RESERVED):
         out.drop(RESERVED_SUBJECT)
         return
-    block = block or b""
+    block = message.headers or b""
     fields = Fields()
     fields.read(block, 0, len(block))
     if fields.stream >= 0 and block[fields.stream : fields.stream_end] != rules.name:
         out.drop(OTHER_STREAM)
         return
-    out.drop(reason)
+    out.drop(REFUSED)
     is_unheard = fields.ack >= 0 and block[fields.ack : fields.ack_end] == b"none"
-    if reply is not None and rules.acks_replies and not is_unheard:
-        out.errors.append(acks.error_ack(rules.name, reply, error))
+    if message.reply is not None and rules.acks_replies and not is_unheard:
+        error = acks.message_too_large(message.size, rules.message_bytes_max)
+        out.errors.append(acks.error_ack(rules.name, message.reply, error))
 
 
-def _error_of(group: Group, refused: Refused, rules: Rules) -> bytes:
-    """The `PUB` command that tells a publisher why its message is not stored."""
-    reply = group.reply(refused.row)
-    assert reply is not None
-    return acks.error_ack(rules.name, reply, _why(group, refused, rules))
-
-
-def _why(group: Group, refused: Refused, rules: Rules) -> acks.AckError:
-    number = refused.number
-    match refused.verdict:
+def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
+    """What a publisher is told about messages of one verdict."""
+    match verdict:
         case verdicts.UNSUPPORTED:
-            names = ", ".join(name.decode("latin-1") for name in unsupported(group.headers(refused.row) or b""))
-            return acks.bad_request(f"this version of Penstock does not support {names}")
-        case verdicts.BAD_ACK:
-            return acks.bad_request("Penstock-Ack must be none, leader or all")
-        case verdicts.WRONG_SEQUENCE:
-            return acks.wrong_last_sequence(number)
-        case verdicts.TOO_LARGE:
-            return acks.message_too_large(number, rules.message_bytes_max)
-        case verdicts.HEADERS_LARGE:
-            return acks.headers_too_large(number, limits.HEADER_BLOCK_BYTES_MAX)
+            return acks.error_body(rules.name, acks.bad_request(_unsupported(quoted)))
         case verdicts.BAD_SUBJECT:
-            return acks.bad_request(_subject_mistake(group.subject(refused.row)))
+            return acks.error_body(rules.name, acks.bad_request(_subject_mistake(quoted)))
+        case verdicts.BAD_ACK:
+            return acks.error_body(rules.name, acks.bad_request("Penstock-Ack must be none, leader or all"))
         case verdicts.BAD_BASE64:
-            return acks.bad_request("Penstock-Key-Base64 is not valid base64")
-        case verdicts.KEY_LARGE:
-            return acks.bad_request(f"the key is {number} bytes long; the limit is {limits.KEY_BYTES_MAX}")
-    raise AssertionError(refused.verdict)
+            return acks.error_body(rules.name, acks.bad_request("Penstock-Key-Base64 is not valid base64"))
+        case verdicts.WRONG_SEQUENCE:
+            error = acks.wrong_last_sequence(acks.NUMBER)
+        case verdicts.TOO_LARGE:
+            error = acks.message_too_large(acks.NUMBER, rules.message_bytes_max)
+        case verdicts.HEADERS_LARGE:
+            error = acks.headers_too_large(acks.NUMBER, limits.HEADER_BLOCK_BYTES_MAX)
+        case _:
+            assert verdict == verdicts.KEY_LARGE, verdict
+            text = f"the key is {acks.NUMBER} bytes long; the limit is {limits.KEY_BYTES_MAX}"
+            error = acks.bad_request(text)
+    return acks.numbered_body(rules.name, error)
 
 
-def _subject_mistake(subject: bytes) -> str:
+def _unsupported(block: bytes | None) -> str:
+    if block is None:
+        return "this version of Penstock does not support one of the message's Nats- or Penstock- headers"
+    names = ", ".join(name.decode("latin-1") for name in unsupported(block))
+    return f"this version of Penstock does not support {names}"
+
+
+def _subject_mistake(subject: bytes | None) -> str:
+    if subject is None:
+        return "the subject is not a plain subject"
     try:
         mistake = subject_mistake(subject.decode())
     except UnicodeDecodeError:

@@ -135,8 +135,8 @@ class Partition:
                 refusal = self._append_messages(rows, start, end, now_us, step)
             if refusal is not None:
                 self._count_dropped({STORE_FAILED: end - start})
-                for row in range(start, end):
-                    self._refuse(rows.reply(row) or rows.early(row), refusal, step)
+                for is_early in (False, True):
+                    self._refuse(waiting(rows, start, end, is_early), refusal, step)
             start = end
         self.advance(step)
 
@@ -144,9 +144,9 @@ class Partition:
         self.dropped = Counter(self.dropped) + Counter(dropped)
         self.counters["dropped"] += sum(dropped.values())
 
-    def _refuse(self, reply: bytes | None, error: acks.AckError, step: Step) -> None:
-        if reply:
-            step.publish.append(acks.error_ack(self._rules.name, reply, error))
+    def _refuse(self, replies: bytes, error: acks.AckError, step: Step) -> None:
+        if replies:
+            step.publish.append(acks.error_acks(self._rules.name, replies, error))
 
     def _why_closed(self) -> tuple[acks.AckError, str] | None:
         if self.log.state is not LogState.WRITABLE:
@@ -263,8 +263,7 @@ class Partition:
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
-            for reply in pending.replies.split(b" "):
-                self._refuse(reply, error, step)
+            self._refuse(pending.replies, error, step)
             if pending.caller is not None:
                 step.replies.append(Reply(pending.caller, RemoteError(ErrorCode.STORAGE_FAILED, reason)))
 

@@ -315,3 +315,37 @@ def test_a_message_that_no_stream_takes_is_refused_and_counted() -> None:
     closed = refuse_all(messages, RULES, acks.unavailable("busy"), "over_budget")
     assert closed.dropped == {"over_budget": 1, REFUSED: 3, OTHER_STREAM: 1}
     assert [(ack.reply, ack.err_code) for ack in errors(closed)] == [("r1", 10008), ("r2", 10054)]
+
+
+def test_refused_messages_of_one_kind_hear_their_own_numbers() -> None:
+    sizes = [1_001, 2_000, 1_001, 12_345]
+    messages = group(*[(b"orders.a", b"r%d" % number, None, bytes(size)) for number, size in enumerate(sizes)])
+    admission = admit(messages, RULES, log_end=0)
+    assert [ack.reply for ack in errors(admission)] == ["r0", "r1", "r2", "r3"]
+    for ack, size in zip(errors(admission), sizes, strict=True):
+        assert ack == one_error(acks.error_ack(b"orders", ack.reply.encode(), acks.message_too_large(size, 1_000)))
+
+
+def one_error(command: bytes) -> Ack:
+    (ack,) = parse_acks(command)
+    return ack
+
+
+def test_only_so_many_messages_are_quoted_to_who_sent_them() -> None:
+    count = limits.REFUSALS_QUOTED_MAX + 3
+    names = [(b"orders.a", b"r", block(f"Nats-X{number}: 1"), b"") for number in range(count)]
+    subjects = [(b"orders..%d" % number, b"r", None, b"") for number in range(count)]
+    found = errors(admit(group(*names, *subjects), RULES, log_end=0))
+    texts = [ack.body["error"]["description"] for ack in found]
+    assert {ack.err_code for ack in found} == {10003}
+    for number in range(count):
+        is_quoted = number < limits.REFUSALS_QUOTED_MAX
+        assert texts[number].endswith(f" support Nats-X{number}") is is_quoted
+        assert (f"'orders..{number}'" in texts[count + number]) is is_quoted
+    assert texts[count - 1].endswith("does not support one of the message's Nats- or Penstock- headers")
+    assert texts[-1] == "the subject is not a plain subject"
+
+
+def test_a_quoted_name_is_never_taken_for_a_place_of_a_number() -> None:
+    (ack,) = errors(admit(one("Nats-\0: 1"), RULES, log_end=0))
+    assert ack.body["error"]["description"].endswith("does not support Nats-\0")

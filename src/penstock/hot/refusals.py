@@ -1,0 +1,116 @@
+"""Write the answers to all who are refused at once.
+
+Rules: what an answer says is said by whoever calls, once for each kind; here is only what is done for each message. A
+body has a NUL where the message's number goes, or none: JSON has no other. Two kinds quote the message itself, so that
+no two need be alike: of those so many bodies are made and no more, and who comes later is told in general words.
+
+    PUB _INBOX.a 128␍␊{"error":{"code":400,"err_code":10054,"description":"… 1200 …"},"stream":"orders","seq":0}␍␊
+
+| verdict     | what of the message is quoted                   |
+|-------------|-------------------------------------------------|
+| UNSUPPORTED | the names of its headers that are not supported |
+| BAD_SUBJECT | its subject                                     |
+| any other   | nothing                                         |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+try:
+    import cython
+except ImportError:
+    from penstock.hot import cython
+
+from penstock.hot import headers, memory, places, verdicts
+from penstock.hot.group import Group
+from penstock.hot.verdicts import Refused
+
+_UNSUPPORTED = verdicts.UNSUPPORTED
+_BAD_SUBJECT = verdicts.BAD_SUBJECT
+_KINDS = verdicts.CLOSED + 1
+_NUMBER = 0x00
+_SPACE = 0x20
+_PUB = b"PUB "
+_LINE_END = b"\r\n"
+_int = int
+
+
+def answers(
+    group: Group, refused: list[Refused], body_of: Callable[[int, bytes | None], bytes], quotes_max: _int
+) -> bytes:
+    """`PUB` commands for those of `refused` who are to hear of it, in their order.
+
+    `body_of(verdict, quoted)` makes a body; where it is asked with None, nothing is to be quoted.
+    """
+    out = bytearray()
+    text = group.data
+    numbers = group.numbers
+    known: list[dict[bytes | None, bytes]] = [{} for _ in range(_KINDS)]
+    for one in refused:
+        if not one.is_answered:
+            continue
+        at = one.row * places.STRIDE
+        if one.verdict == _UNSUPPORTED:
+            quoted = headers.asked_for(text, numbers[at + places.HEADERS], numbers[at + places.HEADERS + 1])
+        elif one.verdict == _BAD_SUBJECT:
+            quoted = group.data[numbers[at + places.SUBJECT] : numbers[at + places.SUBJECT + 1]]
+        else:
+            quoted = None
+        bodies = known[one.verdict]
+        body = bodies.get(quoted)
+        if body is None:
+            if len(bodies) >= quotes_max:
+                quoted = None
+                body = bodies.get(quoted)
+            if body is None:
+                body = bodies[quoted] = body_of(one.verdict, quoted)
+        _answer(out, text, numbers[at + places.REPLY], numbers[at + places.REPLY + 1], body, one.number)
+    return bytes(out)
+
+
+def answers_alike(replies: bytes, body: bytes) -> bytes:
+    """`PUB` commands with one body for all of `replies`: reply subjects with a space behind each, as in `acks`."""
+    out = bytearray()
+    text = replies
+    begin = 0
+    end = memory.find_byte(text, _SPACE, 0, len(replies))
+    while end >= 0:
+        if end > begin:
+            _answer(out, text, begin, end, body, 0)
+        begin = end + 1
+        end = memory.find_byte(text, _SPACE, begin, len(replies))
+    return bytes(out)
+
+
+def _answer(out: bytearray, text: bytes, begin: _int, end: _int, body: bytes, number: _int) -> None:
+    """Put one command behind `out`, for the reply subject text[begin:end]."""
+    body_text = body
+    mark = memory.find_byte(body_text, _NUMBER, 0, len(body))
+    if not cython.compiled:
+        whole = body if mark < 0 else b"%b%d%b" % (body[:mark], number, body[mark + 1 :])
+        out += b"PUB %b %d\r\n%b\r\n" % (text[begin:end], len(whole), whole)
+        return
+    size = len(body)
+    if mark >= 0:
+        size += memory.decimal_digits(number) - 1
+    at = memory.widen(out, 4 + (end - begin) + 1 + memory.decimal_digits(size) + 2 + size + 2)
+    target = out
+    pub_text = _PUB
+    line_end = _LINE_END
+    memory.put(target, at, pub_text, 0, 4)
+    memory.put(target, at + 4, text, begin, end)
+    at += 4 + end - begin
+    target[at] = _SPACE
+    at = memory.put_decimal(target, at + 1, size)
+    memory.put(target, at, line_end, 0, 2)
+    at += 2
+    if mark < 0:
+        memory.put(target, at, body_text, 0, size)
+        at += size
+    else:
+        memory.put(target, at, body_text, 0, mark)
+        at = memory.put_decimal(target, at + mark, number)
+        memory.put(target, at, body_text, mark + 1, len(body))
+        at += len(body) - mark - 1
+    memory.put(target, at, line_end, 0, 2)

@@ -1,0 +1,92 @@
+"""None where bytes or an object of ours is expected: an error in both modes, and never a crash."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import hot_modes
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS_MAX = 120
+PRELUDE = """
+from penstock.batch.codec import LAYOUT
+from penstock.hot import acks, encode, envelope, group, headers, join, keyhash, message, refusals, row_objects, rows
+from penstock.hot import scan, verdicts
+held = group.Group.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
+sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0)
+checker = message.Checker(LAYOUT)
+"""
+CALLS = (
+    "scan.scan(b'PING\\r\\n', 0, 6, None)",
+    "scan.scan(None, 0, 0, scan.Frames())",
+    "verdicts.sort(None, b's', True, 1, False, 0)",
+    "verdicts.close(None, b's', True, False)",
+    "refusals.answers(None, [], lambda *_: b'', 1)",
+    "refusals.answers(held, None, lambda *_: b'', 1)",
+    "refusals.answers(held, [None], lambda *_: b'', 1)",
+    "refusals.answers(held, verdicts.close(held, b's', True, False).refused, lambda *_: None, 1)",
+    "refusals.answers_alike(None, b'')",
+    "refusals.answers_alike(b'r ', None)",
+    "acks.waiting(None, 0, 0, False)",
+    "acks.waiting_count(None)",
+    "acks.pubacks(None, b'r ', 0, b'')",
+    "acks.pubacks(b's', None, 0, b'')",
+    "acks.pubacks(b's', b'r ', 0, None)",
+    "encode.Encoder(None)",
+    "encode.Encoder(LAYOUT).encode(None, 0, 1, 0, 0, 0)",
+    "envelope.parse(None, 0, 0)",
+    "group.Group(None)",
+    "held.keep_key(None, 0, 0)",
+    "headers.Fields().read(None, 0, 0)",
+    "headers.asked_for(None, 0, 0)",
+    "headers.unsupported(None)",
+    "join.Joiner(None, checker)",
+    "join.Joiner(LAYOUT, None).gather(memoryview(sound), 0, 0, (0, 9), 9, 1 << 20, 1 << 20)",
+    "join.Joiner(LAYOUT, checker).gather(None, 0, 0, (0, 9), 9, 9, 9)",
+    "join.Joiner(LAYOUT, checker).join(None, None)",
+    "join.Joiner(LAYOUT, checker).last(None)",
+    "keyhash.xxh64(None)",
+    "keyhash.partition_of(None, 1)",
+    "keyhash.partitions_of(None, bytes(8), 1)",
+    "keyhash.partitions_of(b'', None, 1)",
+    "message.Checker(None)",
+    "checker.header(None)",
+    "checker.message(None)",
+    "row_objects.rows(None, [1], [1], [''], [None], [None], [None])",
+    "row_objects.rows(row_objects.Row, None, [1], [''], [None], [None], [None])",
+    "row_objects.rows(row_objects.Row, [1], [1], [''], [None], [None], None)",
+    "rows.Rows(None, LAYOUT)",
+    "rows.Rows(sound, None)",
+    "rows.Rows(sound, LAYOUT).refused_subject(None)",
+    "rows.copied(None)",
+    "rows.put_numbers(None, 0, 0, 0, 0)",
+)
+ASK = """
+for call in CALLS:
+    print(call, flush=True)
+    try:
+        found = eval(call)
+    except Exception:
+        continue
+    raise SystemExit(f"{call} gives {found!r}")
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("plain", [pytest.param("", marks=hot_modes.needs_compiled), "1"])
+def test_none_is_an_error(plain: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", f"CALLS = {CALLS!r}\n{PRELUDE}{ASK}"],
+        cwd=ROOT,
+        env={"PENSTOCK_PLAIN": plain, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout[-200:] + finished.stderr[-2000:]
+    assert finished.stdout.endswith("done\n")
