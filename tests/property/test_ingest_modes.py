@@ -148,6 +148,15 @@ def test_refusals(
     assert not is_closed or compiled[-1] == 0
 
 
+@given(st.binary(max_size=40) | st.text(" a\x0b\x0c\x1c", max_size=20).map(str.encode), st.binary(max_size=9))
+@settings(max_examples=300)
+def test_who_waits_is_counted_and_answered_alike(replies: bytes, body: bytes) -> None:
+    compiled, plain = in_both(
+        lambda mode: (mode("acks").waiting_count(replies), mode("refusals").answers_alike(replies, body))
+    )
+    assert compiled == plain
+
+
 @given(BLOCKS.filter(lambda block: block is not None))
 @settings(max_examples=300)
 def test_headers(block: bytes) -> None:
@@ -166,7 +175,7 @@ def test_headers(block: bytes) -> None:
 ROWS = st.lists(
     st.tuples(
         st.binary(max_size=9), st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=20),
-        st.none() | st.binary(max_size=9), st.none() | st.sampled_from([b"r", b"_INBOX.x"]),
+        st.none() | st.binary(max_size=9), st.none() | st.sampled_from([b"", b"r", b"a\x0bb\x0c", b"_INBOX.x"]),
     ),
     min_size=1,
     max_size=20,

@@ -35,10 +35,9 @@ def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
         data = group.data
         begins = numbers[start * places.STRIDE + place : end * places.STRIDE : places.STRIDE]
         ends = numbers[start * places.STRIDE + place + 1 : end * places.STRIDE : places.STRIDE]
-        if max(begins, default=-1) < 0:
-            return b""
         # Where nobody waits both are -1, and nothing is cut out.
-        return b" ".join([data[begin:stop] for begin, stop in zip(begins, ends, strict=True)]) + b" "
+        found = b" ".join([data[begin:stop] for begin, stop in zip(begins, ends, strict=True)])
+        return found + b" " if len(found) >= max(end - start, 1) else b""
     size = 0
     for row in range(start, end):
         at = row * places.STRIDE + place
@@ -63,7 +62,7 @@ def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
 def waiting_count(replies: bytes) -> int:
     """For how many rows somebody waits."""
     if not cython.compiled:
-        return sum(map(bool, replies.split(b" ")))
+        return sum(map(bool, replies.split(b" ")[:-1]))
     text = replies
     count = begin = 0
     end = memory.find_byte(text, _SPACE, 0, len(replies))
