@@ -38,7 +38,7 @@ def next_steps(
     yield f"{program} serve --data-dir {_shown(data_dir, folder)}{listen}"
     yield "# then, in another terminal"
     yield f"{program} read {stream} --from -10 --follow{server}"
-    yield f"{program} publish flights.JFK.DL '{{\"dest\": \"ATL\"}}' --key N12345{server}"
+    yield f'{program} publish flights.JFK.DL \'{{"dest": "ATL"}}\' --key N12345{server}'
     yield f"{program} status{server}"
     segment = next(iter(sorted((data_dir / "streams").glob(f"*-{stream}/0/*.arrows"))), None)
     if segment is not None:

@@ -243,9 +243,7 @@ class Client:
     # Writing
 
     @overload
-    def publish(
-        self, subject: str, value: Value, *, ack: Acked = ..., **options: Unpack[PublishOptions]
-    ) -> PubAck: ...
+    def publish(self, subject: str, value: Value, *, ack: Acked = ..., **options: Unpack[PublishOptions]) -> PubAck: ...
     @overload
     def publish(
         self, subject: str, value: Value, *, ack: Literal["none"], **options: Unpack[PublishOptions]

@@ -107,7 +107,7 @@ def publish_headers(
         out[name] = text
     if value is None:
         if KEY_HEADER not in out and KEY_BASE64_HEADER not in out:
-            raise ValueError("a tombstone says that a key is gone: give key=, or b\"\" for an empty message")
+            raise ValueError('a tombstone says that a key is gone: give key=, or b"" for an empty message')
         out[TOMBSTONE_HEADER] = "1"
     if stream is not None:
         out[EXPECTED_STREAM_HEADER] = stream

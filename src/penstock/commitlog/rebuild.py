@@ -224,9 +224,7 @@ def complete_damage(scan: Scan, path: str, end_offset: int) -> None:
         scan.damage.append(Damage(path, scan.end_position, scan.end_offset, end_offset, reason))
 
 
-def write_index(
-    vfs: Vfs, segment_path: str, entries: Buffer, first_entry: int = 0, *, are_last: bool = True
-) -> None:
+def write_index(vfs: Vfs, segment_path: str, entries: Buffer, first_entry: int = 0, *, are_last: bool = True) -> None:
     """Make the index file hold `entries` from number `first_entry` on, and none behind if they `are_last`; or OSError.
 
     It is touched only where it does not. Not synced.

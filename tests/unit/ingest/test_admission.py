@@ -298,12 +298,14 @@ def test_refuse_all_does_not_count_what_it_would_not_have_stored() -> None:
 def test_a_message_that_no_stream_takes_is_refused_and_counted() -> None:
     size = limits.NATS_FRAME_BYTES_MAX + 1
     messages = group((b"orders.a", b"r1", None, b"v"))
-    messages.too_large.extend([
-        TooLarge(b"orders.a", b"r2", None, size),
-        TooLarge(b"orders.a", None, None, size),
-        TooLarge(b"orders.a", b"r3", block("Penstock-Ack: none"), size),
-        TooLarge(b"orders.a", b"r4", block("Nats-Expected-Stream: other"), size),
-    ])
+    messages.too_large.extend(
+        [
+            TooLarge(b"orders.a", b"r2", None, size),
+            TooLarge(b"orders.a", None, None, size),
+            TooLarge(b"orders.a", b"r3", block("Penstock-Ack: none"), size),
+            TooLarge(b"orders.a", b"r4", block("Nats-Expected-Stream: other"), size),
+        ]
+    )
     admission = admit(messages, RULES, log_end=0)
     assert groups.replies(admission.rows) == [b"r1"]
     assert admission.dropped == {REFUSED: 3, OTHER_STREAM: 1}
