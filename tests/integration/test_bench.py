@@ -133,9 +133,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
         "5s",
     )
     finished = subprocess.run(
-        command(
-            "throughput", *arguments, "--json", str(file), "--html", f"{file}.html", "--dir", str(tmp_path / "logs")
-        ),
+        command("throughput", *arguments, "--json", str(file), "--html", f"{file}.html", "--dir", str(tmp_path)),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -150,7 +148,7 @@ def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     assert "--window 20" in report.command
     assert {one.name for one in report.limits} >= {"sendfile", "fdatasync"}
     assert "acked publish, 64 B" in Path(f"{file}.html").read_text()
-    assert list((tmp_path / "logs").iterdir()) == []
+    assert list(tmp_path.glob("penstock-bench-*")) == []
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:

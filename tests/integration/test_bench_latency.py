@@ -118,7 +118,7 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_command_shows_writes_and_draws_what_it_measured(tmp_path: Path) -> None:
     json_file, page, again = tmp_path / "run.json", tmp_path / "run.html", tmp_path / "again.html"
     load = ("--size", "64", "--rate", "200", "--duration", "500ms", "--rounds", "2")
-    files = ("--json", str(json_file), "--html", str(page), "--dir", str(tmp_path / "logs"))
+    files = ("--json", str(json_file), "--html", str(page), "--dir", str(tmp_path))
     run = finished("latency", "--only", "penstock-os", "--only", "jetstream", *load, *files)
     assert run.returncode == 0, run.stderr
     report = read_json(json_file)
@@ -131,7 +131,7 @@ def test_the_command_shows_writes_and_draws_what_it_measured(tmp_path: Path) -> 
     assert comparison.ratios["penstock-os / jetstream"].keys() == {ACK, CONSUMER, LATE}
     assert "publish → consumer" in run.stdout
     assert "--rate 200" in report.command
-    assert list((tmp_path / "logs").iterdir()) == []
+    assert list(tmp_path.glob("penstock-bench-*")) == []
     shown = finished("report", str(json_file), "--html", str(again))
     assert shown.returncode == 0, shown.stderr
     assert "publish → consumer" in shown.stdout
@@ -161,6 +161,9 @@ def test_a_page_is_written_although_nobody_reads_what_is_shown(tmp_path: Path) -
         (("latency", "--only", "kafka5"), "is none of"),
         (("latency", "--against", "kafka"), "'kafka' is none of jetstream"),
         (("report", "nothing.json"), "does not exist"),
+        (("limits", "--dir", "/none"), "'/none' does not exist"),
+        (("scale", "--json", "/nowhere/run.json"), "Invalid value for '--json': /nowhere is no folder"),
+        (("reach", "--html", "/proc/run.html"), "Invalid value for '--html': /proc/run.html cannot be written"),
     ],
 )
 def test_what_cannot_be_measured_is_said_at_once(arguments: tuple[str, ...], said: str) -> None:

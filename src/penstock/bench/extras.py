@@ -1,4 +1,14 @@
-"""Packages of other products' clients, which nobody needs who does not measure those products."""
+"""Packages that extras bring: percentiles, and clients of products that not everybody measures.
+
+Rules: what a run will need is checked before it begins, by `required`: nobody measures for an hour to learn then that a
+package is missing.
+
+| module            | package          | extra              | needed for           |
+|-------------------|------------------|--------------------|----------------------|
+| `hdrh`            | `hdrhistogram`   | `bench`            | latency, reach       |
+| `confluent_kafka` | `confluent-kafka`| `bench-kafka`      | Kafka                |
+| `grpc`            | `grpcio`         | `bench-liftbridge` | Liftbridge           |
+"""
 
 from __future__ import annotations
 
@@ -7,13 +17,29 @@ from typing import Any
 
 from penstock.base.errors import OperationalError
 
+HISTOGRAMS = "hdrh"
+KAFKA = "confluent_kafka"
+LIFTBRIDGE = "grpc"
+_FROM = {
+    HISTOGRAMS: ("hdrhistogram", "bench"),
+    KAFKA: ("confluent-kafka", "bench-kafka"),
+    LIFTBRIDGE: ("grpcio", "bench-liftbridge"),
+}
 
-def imported(module: str, *, extra: str) -> Any:
-    """The module; OperationalError that says how to install it."""
+
+def imported(module: str) -> Any:
+    """A module of these packages; OperationalError that says how to install it."""
+    package, extra = _FROM[module.partition(".")[0]]
     try:
         return importlib.import_module(module)
     except ImportError:
         raise OperationalError(
-            f"the Python package of {module} is not installed; the extra {extra!r} brings it: "
-            f"pip install 'penstock[{extra}]', or in a clone: pip install '.[{extra}]'"
+            f"the Python package {package} is not installed: pip install 'penstock[{extra}]', "
+            f"or in a clone: pip install '.[{extra}]'"
         ) from None
+
+
+def required(*modules: str) -> None:
+    """See the module."""
+    for module in modules:
+        imported(module)

@@ -120,4 +120,4 @@ class Latencies:
 
 
 def _empty() -> Any:
-    return imported("hdrh.histogram", extra="bench").HdrHistogram(1, _HIGHEST_NS, _SIGNIFICANT_DIGITS)
+    return imported("hdrh.histogram").HdrHistogram(1, _HIGHEST_NS, _SIGNIFICANT_DIGITS)

@@ -38,7 +38,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.bench import worker
 from penstock.bench.content import Content, Tally
-from penstock.bench.extras import imported
+from penstock.bench.extras import KAFKA, imported
 from penstock.bench.frames import Pool, sent_content
 from penstock.bench.generator import GENERATOR, Load, Published
 from penstock.bench.processes import cpu_seconds_of, listening_on
@@ -49,7 +49,6 @@ from penstock.broker.settings import Address, parse_address
 if TYPE_CHECKING:
     import confluent_kafka
 
-_EXTRA = "bench-kafka"
 _FETCHED_AT_ONCE = 10_000
 _PARTITION = 0
 _QUEUE_MESSAGES = 100_000  # librdkafka's default; a larger window needs more room
@@ -160,7 +159,7 @@ class KafkaLog(Log):
 @contextmanager
 def _reading(address: Address, topic: str) -> Iterator[_Reader]:
     """A consumer that is connected; OperationalError for what it cannot do."""
-    kafka = imported("confluent_kafka", extra=_EXTRA)
+    kafka = imported(KAFKA)
     settings = {"group.id": topic, "enable.auto.commit": "false", "check.crcs": "true"}
     consumer = kafka.Consumer({**_client(address), **settings})
     try:
@@ -227,8 +226,8 @@ class KafkaSystem(System):
         self._start_s = start_s
         self.producer = producer
         self._topic = dict(topic)
-        kafka = imported("confluent_kafka", extra=_EXTRA)
-        self._admin = imported("confluent_kafka.admin", extra=_EXTRA).AdminClient(_client(address))
+        kafka = imported(KAFKA)
+        self._admin = imported("confluent_kafka.admin").AdminClient(_client(address))
         try:
             self._admin.list_topics(timeout=start_s)
         except kafka.KafkaException as error:
@@ -239,7 +238,7 @@ class KafkaSystem(System):
     @contextmanager
     def log(self) -> Iterator[Log]:
         """See `System`."""
-        admin = imported("confluent_kafka.admin", extra=_EXTRA)
+        admin = imported("confluent_kafka.admin")
         name = f"penstock-bench-{secrets.token_hex(8)}"
         new = admin.NewTopic(name, num_partitions=1, replication_factor=1, config=self._topic)
         self._done(self._admin.create_topics([new], request_timeout=self._start_s)[name])
@@ -249,7 +248,7 @@ class KafkaSystem(System):
             self._done(self._admin.delete_topics([name], request_timeout=self._start_s)[name])
 
     def _done(self, future: Any) -> None:
-        kafka = imported("confluent_kafka", extra=_EXTRA)
+        kafka = imported(KAFKA)
         try:
             future.result(2 * self._start_s)  # librdkafka gives up before
         except kafka.KafkaException as error:
@@ -287,7 +286,7 @@ class _Publisher:
     """One producer: what it has sent, and what was reported. Its callbacks run in the thread that polls: its own."""
 
     def __init__(self, task: KafkaTask, number: int, count: int) -> None:
-        kafka = imported("confluent_kafka", extra=_EXTRA)
+        kafka = imported(KAFKA)
         load = task.load
         self.sent = 0
         self.acks = 0

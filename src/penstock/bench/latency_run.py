@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.bench import latency_summary
+from penstock.bench import extras, latency_summary
 from penstock.bench.histogram import is_sayable, samples_for
 from penstock.bench.latency import ACK, LatencyLoad, latency_measure
 from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
@@ -81,7 +81,8 @@ class LatencyWish(NamedTuple):
 
 
 def planned(wish: LatencyWish) -> LatencyPlan:
-    """The plan that a wish makes."""
+    """The plan that a wish makes; OperationalError where the package for percentiles is not installed."""
+    extras.required(extras.HISTOGRAMS)
     others = AGAINST_ALL if wish.every else AGAINST
     ours = PENSTOCK_ALL if wish.every else PENSTOCK
     seconds = wish.seconds or (SHORT_SECONDS if wish.short else SECONDS)

@@ -21,7 +21,7 @@ from penstock.base.errors import OperationalError
 from penstock.base.limits import BENCH_SECONDS_MAX, BENCH_START_S
 from penstock.bench import liftbridge_format
 from penstock.bench.content import Content, Tally
-from penstock.bench.extras import imported
+from penstock.bench.extras import LIFTBRIDGE, imported
 from penstock.bench.nats_socket import NatsSocket
 from penstock.bench.processes import listening_on
 from penstock.bench.readers import Clock, Consumed, ReadTask, chained
@@ -66,7 +66,7 @@ def _is_nats(address: Address) -> None:
 @contextmanager
 def connected(address: Address) -> Iterator[Service]:
     """Its gRPC service."""
-    grpc = imported("grpc", extra="bench-liftbridge")
+    grpc = imported(LIFTBRIDGE)
     with grpc.insecure_channel(str(address), options=_OPTIONS) as channel:
         yield Service(channel, address)
 

@@ -1,7 +1,7 @@
 """Products that somebody else runs: which there are, and which addresses they are found at.
 
 Rules: none is looked for. One that is asked for without its addresses is a mistake in the call, and says which are
-missing, before anything is started.
+missing, before anything is started; so does one whose client is not installed.
 
 | product      | its addresses                                             |
 |--------------|-----------------------------------------------------------|
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.bench import kafka, liftbridge
+from penstock.bench import extras, kafka, liftbridge
 from penstock.bench.systems import Variant
 from penstock.broker.settings import Address
 
@@ -34,15 +34,20 @@ class Addresses(msgspec.Struct, frozen=True):
 
 
 def variants(names: Iterable[str], addresses: Addresses) -> tuple[Variant, ...]:
-    """Those of these names that stand in no table of `systems`; ValueError where an address is missing."""
+    """Those of these names that stand in no table of `systems`.
+
+    ValueError where an address is missing, OperationalError where the client's package is.
+    """
     wanted = set(names)
     found: list[Variant] = []
     if wanted & set(kafka.NAMES):
         found += kafka.variants(_given(addresses.kafka, "Kafka", "--kafka-address"))
+        extras.required(extras.KAFKA)
     if wanted & set(liftbridge.NAMES):
         service = _given(addresses.liftbridge, "Liftbridge", "--liftbridge-address")
         nats = _given(addresses.liftbridge_nats, "Liftbridge's nats-server", "--liftbridge-nats")
         found += liftbridge.variants(service, nats)
+        extras.required(extras.LIFTBRIDGE)
     return tuple(one for one in found if one.name in wanted)
 
 

@@ -215,6 +215,8 @@ def report(
     from penstock.bench.html import write_html
     from penstock.bench.report import read_json
 
+    if html_file is not None and html_file.resolve() == file.resolve():
+        raise typer.BadParameter(f"{html_file} is the run itself: name another file", param_hint="'--html'")
     found = read_json(file)
     if html_file is not None:
         write_html(found, html_file)  # before it is shown, as a run does

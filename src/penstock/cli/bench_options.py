@@ -56,6 +56,23 @@ def _check_systems(names: list[str] | None) -> list[str]:
     return names or []
 
 
+def _writable(file: Path | None) -> Path | None:
+    """Checked before anything is measured: an hour later is too late to learn that a folder is not there."""
+    if file is None:
+        return None
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"{file.parent} is no folder: make it, or name a file elsewhere")
+    is_new = not file.exists()
+    if is_new or file.is_file():  # a pipe would notice
+        try:
+            file.open("ab").close()
+        except OSError as error:
+            raise typer.BadParameter(f"{file} cannot be written ({error.strerror}): name a file elsewhere") from None
+        if is_new:
+            file.unlink()
+    return file
+
+
 def sizes(texts: list[str] | None) -> tuple[int, ...]:
     """Bytes of messages, as people write them."""
     try:
@@ -133,19 +150,33 @@ Short = Annotated[
 ]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", dir_okay=False, help="Write all results and the facts of the machine."),
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        dir_okay=False,
+        help="Write all results and the facts of the machine.",
+        callback=_writable,
+    ),
 ]
 HtmlFile = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", dir_okay=False, help="Write a report with plots, for any browser."),
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        dir_okay=False,
+        help="Write a report with plots, for any browser.",
+        callback=_writable,
+    ),
 ]
 Dir = Annotated[
     Path | None,
     typer.Option(
         "--dir",
         metavar="DIR",
+        exists=True,
         file_okay=False,
-        help="Where logs are written meanwhile.  Default: the folder for temporary files, if it is on a disk.",
+        writable=True,
+        help="A folder that is there, for the logs meanwhile.  Default: that for temporary files, if it is on a disk.",
         rich_help_panel=RUN_PANEL,
     ),
 ]

@@ -1,8 +1,8 @@
 """A run of `penstock bench`, from Ctrl-C to the files that it writes: the same for all its commands.
 
 Rules: what is found is shown as soon as it is; the files are written at the end, also when a run fails or is
-interrupted, and then say so: an hour of measurements is not lost with the last one. Neither processes nor folders are
-left behind.
+interrupted, and then say so: an hour of measurements is not lost with the last one, nor with a disk that has become
+full. Neither processes nor folders are left behind.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import typer
+
 from penstock.cli import bench_output, output
+from penstock.cli.failure import FAILED, say_error, say_note
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.bench.report import Comparison
+    from penstock.bench.report import Comparison, Report
     from penstock.bench.rounds import Measurement
 
 
@@ -27,6 +30,32 @@ class Place(NamedTuple):
 
     parent: Path | None
     bytes_needed: int
+
+
+class Files(NamedTuple):
+    """What a run writes at its end; None: nothing."""
+
+    json: Path | None
+    html: Path | None
+
+    def check(self) -> None:
+        """Before anything is measured: one file cannot be both."""
+        if self.json is not None and self.html is not None and self.json.resolve() == self.html.resolve():
+            raise typer.BadParameter(f"{self.html} is what --json writes: name another file", param_hint="'--html'")
+
+    def write(self, report: Report) -> list[str]:
+        """Each that can be written; why the others cannot."""
+        from penstock.bench.html import write_html
+        from penstock.bench.report import write_json
+
+        failures = []
+        for file, write in ((self.json, write_json), (self.html, write_html)):
+            if file is not None:
+                try:
+                    write(report, file)
+                except OSError as error:
+                    failures.append(f"{file} could not be written: {error.strerror or error}")
+        return failures
 
 
 class Run:
@@ -56,24 +85,34 @@ class Run:
 def running(
     kind: str, place: Place, *, total: int, json_file: Path | None = None, html_file: Path | None = None
 ) -> Iterator[Run]:
-    """A run of so many steps; in the end its report is shown and written."""
-    from penstock.bench import html
+    """A run of so many steps; in the end its report is written and shown."""
     from penstock.bench.machine import machine
+    from penstock.bench.place import folder_on_disk, left_behind
     from penstock.bench.place import place as made
-    from penstock.bench.report import SHARED, STOPPED, Report, now, write_json
+    from penstock.bench.report import SHARED, STOPPED, Report, now
     from penstock.cli.interrupts import Interrupts
 
+    files = Files(json_file, html_file)
+    files.check()
     Interrupts()
     console = output.console()
     started, started_s = now(), time.monotonic()
     found: dict[str, Any] = {}
     notes: tuple[str, ...] = (SHARED, STOPPED)
+    failures: list[str] = []
+    parent = folder_on_disk() if place.parent is None else place.parent
+    for left in left_behind(parent):
+        say_note(f"left behind by a bench that was killed: {left}; remove it")
     try:
-        with made(place.parent, bytes_needed=place.bytes_needed) as folder, bench_output.steps(total) as step:
+        with made(parent, bytes_needed=place.bytes_needed) as folder, bench_output.steps(total) as step:
             facts = machine(folder)
             bench_output.show_machine(console, facts)
             yield Run(folder, console, step, found)
         notes = (SHARED,)
+    except KeyboardInterrupt:
+        if not found:
+            say_note("stopped before anything was finished: there is nothing to show, and no file was written")
+        raise
     finally:
         if found:
             report = Report(
@@ -86,8 +125,11 @@ def running(
                 **found,
             )
             # Written before it is shown: whoever reads what is shown may have enough of it before its end.
-            if json_file is not None:
-                write_json(report, json_file)
-            if html_file is not None:
-                html.write_html(report, html_file)
-            bench_output.show_end(console, report)
+            failures = files.write(report)
+            try:
+                bench_output.show_end(console, report)
+            finally:
+                for failure in failures:
+                    say_error(failure)
+    if failures:
+        raise typer.Exit(FAILED)

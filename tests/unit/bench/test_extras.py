@@ -1,0 +1,50 @@
+"""Packages of extras are looked for before a run begins, and an extra says what it is for."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import OperationalError
+from penstock.bench import extras, kafka, latency_run, liftbridge, peers, reach
+from penstock.broker.settings import Address
+
+ADDRESS = Address("127.0.0.1", 1)
+ADDRESSES = peers.Addresses(ADDRESS, ADDRESS, ADDRESS)
+PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra", "planned"),
+    [
+        ("hdrh", "hdrhistogram", "bench", lambda: latency_run.planned(latency_run.LatencyWish())),
+        ("hdrh", "hdrhistogram", "bench", lambda: reach.planned(short=True)),
+        ("confluent_kafka", "confluent-kafka", "bench-kafka", lambda: peers.variants(kafka.NAMES, ADDRESSES)),
+        ("grpc", "grpcio", "bench-liftbridge", lambda: peers.variants(liftbridge.NAMES, ADDRESSES)),
+    ],
+)
+def test_a_package_that_is_missing_is_said_when_the_run_is_planned(
+    monkeypatch: pytest.MonkeyPatch, module: str, package: str, extra: str, planned: Callable[[], object]
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    wanted = rf"the Python package {package} is not installed: pip install 'penstock\[{extra}\]'"
+    with pytest.raises(OperationalError, match=wanted):
+        planned()
+
+
+def test_a_package_that_is_there_is_found() -> None:
+    extras.required(extras.HISTOGRAMS, extras.KAFKA, extras.LIFTBRIDGE)
+
+
+def test_every_package_is_in_the_extra_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = PROJECT["project"]["optional-dependencies"]
+    for module in (extras.HISTOGRAMS, extras.KAFKA, extras.LIFTBRIDGE):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(OperationalError) as raised:
+            extras.imported(module)
+        package, extra = str(raised.value).split(" ")[3], str(raised.value).split("[")[1].split("]")[0]
+        assert [one for one in offered[extra] if one.startswith(package)]
