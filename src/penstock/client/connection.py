@@ -11,6 +11,7 @@ import contextlib
 import socket
 from collections import deque
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.session import Answered, Broken, Event, Ready, Refused, Session, SessionState
@@ -57,6 +58,8 @@ class Connection(asyncio.BufferedProtocol):
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._wakes_at_bytes = 1
         self._ready: asyncio.Future[HelloResponse] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[tuple[Response, bytes | memoryview]]] = {}
         self._writable = asyncio.Event()
@@ -128,9 +131,9 @@ class Connection(asyncio.BufferedProtocol):
         """asyncio: the connection is there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket = transport.get_extra_info("socket")
+        if self._socket is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: where to put bytes."""
@@ -141,6 +144,16 @@ class Connection(asyncio.BufferedProtocol):
         for event in self._session.received(nbytes, self._loop.time()):
             self._handle(event)
         self._wake_slot_waiters()
+        self._choose_wake_up()
+
+    def _choose_wake_up(self) -> None:
+        # The kernel wakes the loop for the first bytes that come, and so once for each piece that the broker sends. Of
+        # a large answer nothing can be used before its end. (A full receive buffer and a lost connection wake it too.)
+        at_least = max(1, min(limits.RECEIVE_AT_ONCE_BYTES, self._session.missing_raw_bytes))
+        if at_least != self._wakes_at_bytes and self._socket is not None:
+            self._wakes_at_bytes = at_least
+            with contextlib.suppress(OSError):  # where the kernel knows no such thing, it wakes us more often
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
 
     def pause_writing(self) -> None:
         """asyncio: the socket takes no more for now."""

@@ -212,7 +212,7 @@ async def _fetch(
         stream_id=what.stream_id,
         partition=_PARTITION,
         offset=Offset(offset),
-        bytes_max=min(limits.FETCH_BYTES_DEFAULT, broker_limits.fetch_bytes_max),
+        bytes_max=min(_bytes_for(what.range.end - offset), broker_limits.fetch_bytes_max),
         wait_ms_max=wait_ms,
         leader_epoch=leader_epoch,
     )
@@ -222,6 +222,10 @@ async def _fetch(
         found = f"{response.base_offset} to {response.end_offset}"
         raise CorruptionError(_source(link, what), 0, f"batches from offset {offset}", found)
     return response, raw
+
+
+def _bytes_for(rows: int) -> int:
+    return min(limits.READ_FETCH_BYTES_MAX, max(limits.READ_FETCH_BYTES_MIN, rows * limits.READ_ROW_BYTES_GUESS))
 
 
 def _source(link: Link, what: Plan) -> str:

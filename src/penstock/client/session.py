@@ -130,6 +130,11 @@ class Session:
             )
         return self._put_in_flight(request, now_s, deadline_s, version, raw_bytes)
 
+    @property
+    def missing_raw_bytes(self) -> int:
+        """How many bytes the raw part of the answer that is being received still needs; 0 where there is none."""
+        return self._decoder.missing_raw_bytes
+
     def buffer(self) -> memoryview:
         """Where the next read may put its bytes, for `received`."""
         return self._decoder.buffer()

@@ -103,6 +103,11 @@ class FrameDecoder:
         frame_bytes = int.from_bytes(self._buffer[self._position : self._position + _LENGTH_BYTES], "little")
         return _LENGTH_BYTES + frame_bytes - available
 
+    @property
+    def missing_raw_bytes(self) -> int:
+        """How many bytes the large raw part that has begun still needs; 0 while none has."""
+        return 0 if self._unfinished is None else self.missing_bytes or 0
+
     def buffer(self) -> memoryview:
         """Where the next read may put its bytes, one at least; then say how many they were (`received`)."""
         if self._unfinished is not None and self._error is None:

@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec
 from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, Request
@@ -53,6 +54,24 @@ async def offsets_read(client: aio.Client, *args: object, **options: object) -> 
 
 def epochs_asked(broker: FakeBroker) -> list[tuple[int, int | None]]:
     return [(request.offset, request.leader_epoch) for request in broker.requests if isinstance(request, FetchRequest)]
+
+
+async def test_large_answers_come_whole_and_small_ones_after_them_at_once(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    """Of a large one the kernel wakes us for a MiB at a time; the last bytes of it, and all of the next, are fewer."""
+    large = encoded(columns(*[bytes(100_000)] * 32), base_offset=0, timestamp_us=1, leader_epoch=1)
+    assert len(large) > 3 * limits.RECEIVE_AT_ONCE_BYTES
+    stream_of(broker, bytes(large), batch(32, 34), batch(34, 35))
+    assert await offsets_read(client) == list(range(35))
+
+
+async def test_a_short_range_is_asked_for_in_few_bytes(broker: FakeBroker, client: aio.Client) -> None:
+    stream_of(broker, batch(0, 10_000))
+    await offsets_read(client, end=1)
+    await offsets_read(client)
+    few, many = [request.bytes_max for request in broker.requests if isinstance(request, FetchRequest)]
+    assert (few, many) == (limits.READ_FETCH_BYTES_MIN, limits.READ_FETCH_BYTES_MAX)
 
 
 async def test_rows_of_a_batch_that_begins_below_are_not_delivered_twice(

@@ -67,8 +67,11 @@ def test_a_large_answer_is_read_into_its_own_place() -> None:
     data = fetched(number, raw)
     events = []
     reads = 0
+    assert session.missing_raw_bytes == 0
     while data:
         place = session.buffer()
+        missing = session.missing_raw_bytes
+        assert missing in (0, len(place))
         taken = data[: len(place)]
         place[: len(taken)] = taken
         events += session.received(len(taken), 2.0)
@@ -76,6 +79,8 @@ def test_a_large_answer_is_read_into_its_own_place() -> None:
         reads += 1
     assert events == [Answered(number, FETCHED, raw)]
     assert reads == 2
+    assert missing > 0
+    assert session.missing_raw_bytes == 0
     session.closed(RemoteError(ErrorCode.STOPPING, "over"))
     session.buffer()[:1] = b"x"
     assert session.received(1, 2.0) == []
