@@ -23,6 +23,7 @@ from penstock.broker.nats_attempt import LinkTiming
 from penstock.broker.nats_credentials import Credentials, TlsFiles
 from penstock.broker.nats_link import ConnectFailed, LinkUp
 from penstock.ingest.connect import ErrorKind
+from penstock.node.step import Answers
 from tests.nats_servers import Listener, listening, running_nats
 
 
@@ -50,7 +51,7 @@ def _jwt(issuer: Any, issuer_key: str, subject: str, nats: dict[str, Any]) -> st
 
 async def _hears_itself(listener: Listener) -> None:
     listener.link.subscribe(1, "a")
-    listener.link.write(b"PUB a 2\r\nhi\r\n")
+    listener.link.answer([Answers(1, b"PUB a 2\r\nhi\r\n")])
     await listener.link.wait_barrier(5000)
     assert listener.values(1) == [b"hi"]
 
@@ -219,6 +220,6 @@ async def test_large_messages_over_tls(tmp_path: Path, certificates: Certificate
     ):
         listener.link.subscribe(1, "a")
         value = os.urandom(5_000_000)
-        listener.link.write(b"PUB a %d\r\n%b\r\nPUB a 0\r\n\r\n" % (len(value), value))
+        listener.link.answer([Answers(1, b"PUB a %d\r\n%b\r\nPUB a 0\r\n\r\n" % (len(value), value))])
         await listener.link.wait_barrier(10_000)
         assert listener.values(1) == [value, b""]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from penstock.broker.nats_link import ConnectFailed, LinkDown, LinkUp, NatsLink
 from penstock.hot.group import Group
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import BarrierReached, InfoChanged, LameDuck, SubscriptionRefused
+from penstock.node.step import Answers
+from tests.broker_process import eventually
 from tests.nats_servers import TIMEOUT_S, listening, publishing, running_nats
 
 
@@ -136,7 +139,7 @@ async def test_comes_back_with_its_subscriptions_and_reports_the_gap(tmp_path: P
         assert link.gap_start_us == down.gap_start_us
         link.subscribe(2, "b")  # while there is no connection
         token = link.barrier()
-        link.write(b"PUB b 5\r\nwhile\r\n")
+        link.answer([Answers(1, b"PUB b 5\r\nwhile\r\n")])
         failed = await listener.event(ConnectFailed)
         assert "refused" in failed.reason.lower()
         assert BarrierReached(token) not in listener.events
@@ -243,7 +246,7 @@ async def test_stop_delivers_what_was_published_before(tmp_path: Path) -> None:
             await client.flush()
             assert await listener.link.drain(5000)
             assert len(listener.values(1)) == 5000
-            listener.link.write(b"PUB ack 2\r\nok\r\n")
+            listener.link.answer([Answers(1, b"PUB ack 2\r\nok\r\n")])
             assert await listener.link.stop(5000)
         assert isinstance(listener.events[-1], LinkDown)
         assert listener.events[-1].reason == "stopped"
@@ -274,7 +277,7 @@ async def test_a_callback_that_raises_ends_the_link(tmp_path: Path) -> None:
         link.subscribe(1, "a")
         task = asyncio.create_task(link.run())
         await link.wait_up(5000)
-        link.write(b"PUB a 0\r\n\r\n")
+        link.answer([Answers(1, b"PUB a 0\r\n\r\n")])
         async with asyncio.timeout(TIMEOUT_S):
             with pytest.raises(ValueError, match="a mistake in the program"):
                 await task
@@ -380,8 +383,11 @@ async def test_a_link_that_is_lost_as_soon_as_it_is_up_was_up() -> None:
     await fake.wait_closed()
 
 
-async def test_a_server_that_takes_nothing_stops_the_reading(tmp_path: Path) -> None:
-    read_on = asyncio.Event()
+@asynccontextmanager
+async def _server_that_takes_nothing() -> AsyncIterator[tuple[str, asyncio.Event, bytearray]]:
+    """Its URL; set the event, and it takes what comes: into these bytes."""
+    take = asyncio.Event()
+    taken = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(_INFO)
@@ -390,35 +396,74 @@ async def test_a_server_that_takes_nothing_stops_the_reading(tmp_path: Path) -> 
         writer.write(b"PONG\r\n")
         await reader.readuntil(b"PING\r\n")
         writer.write(b"PONG\r\n")
-        await read_on.wait()
-        total = 0
-        while total < 2 * limits.NATS_WRITE_BUFFER_BYTES_MAX:
-            total += len(await reader.read(1 << 20))
-        writer.write(b"MSG a 1 4\r\nlate\r\n")
-        while await reader.read(1 << 20):
-            pass
+        await take.wait()
+        while data := await reader.read(1 << 20):
+            taken.extend(data)
         writer.close()
 
     fake = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = fake.sockets[0].getsockname()[1]
-    async with listening(f"nats://127.0.0.1:{port}") as listener:
-        listener.link.subscribe(1, "a")
-        command = b"PUB x %d\r\n%b\r\n" % (limits.MIB, bytes(limits.MIB))
-        for _ in range(2 * limits.NATS_WRITE_BUFFER_BYTES_MAX // limits.MIB):
-            listener.link.write(command)
-        assert listener.link.write_buffer_bytes > limits.NATS_WRITE_BUFFER_BYTES_MAX
-        assert listener.link._attempt is not None
-        transport = listener.link._attempt.connection.transport
-        assert transport is not None
-        assert not transport.is_reading()
-        read_on.set()
-        await listener.until(lambda: listener.values(1) == [b"late"])
-        assert transport.is_reading()
+    yield f"nats://127.0.0.1:{fake.sockets[0].getsockname()[1]}", take, taken
     fake.close()
     await fake.wait_closed()
 
 
-async def test_writes_without_a_connection_are_bounded() -> None:
+async def _becomes(look: Callable[[], bool], what: str) -> None:
+    async def looked() -> bool:
+        return look()
+
+    await eventually(looked, what)
+
+
+def _acks(stream_id: int, first: int, count: int) -> Answers:
+    body = b"x" * 1000
+    return Answers(
+        stream_id, b"".join(b"PUB s%d.%d 1000\r\n%b\r\n" % (stream_id, n, body) for n in range(first, first + count))
+    )
+
+
+def _numbers(taken: bytes, stream_id: int) -> list[int]:
+    return [int(number) for number in re.findall(rb"PUB s%d\.(\d+) 1000\r\nx{1000}\r\n" % stream_id, taken)]
+
+
+async def test_a_server_that_takes_nothing_stops_the_reading_for_a_moment_only() -> None:
+    async with _server_that_takes_nothing() as (url, take, _), listening(url) as listener:
+        link = listener.link
+        assert link._attempt is not None
+        transport = link._attempt.connection.transport
+        assert transport is not None
+        for _ in range(2 * limits.NATS_WRITE_BUFFER_BYTES_MAX // limits.MIB + 10):  # the kernel takes some
+            link.answer([_acks(1, 0, 1000)])
+        assert not transport.is_reading()
+        await _becomes(transport.is_reading, "the link reads on")
+        take.set()
+
+
+async def test_answers_of_a_flood_are_dropped_and_those_of_other_streams_are_not() -> None:
+    async with _server_that_takes_nothing() as (url, take, taken), listening(url) as listener:
+        link = listener.link
+        sent = 0
+        while link.answers_dropped == 0:
+            link.answer([_acks(1, sent, 1000)])
+            sent += 1000
+            assert sent < 100_000, "nothing limits what waits"
+        assert (
+            link.write_buffer_bytes
+            < limits.NATS_WRITE_BUFFER_BYTES_MAX + limits.NATS_STREAM_ANSWERS_BYTES_MAX + 2 * limits.MIB
+        )
+        link.answer([_acks(1, sent, 1000), _acks(2, 0, 10), _acks(3, 0, 10)])
+        dropped = link.answers_dropped
+        take.set()
+        await _becomes(lambda: link.write_buffer_bytes == 0, "all is taken")
+        link.answer([_acks(2, 10, 1)])
+        await _becomes(lambda: _numbers(taken, 2) == list(range(11)), "it has come")
+        assert link.answers_dropped == dropped
+        assert _numbers(taken, 3) == list(range(10))
+        flood = _numbers(taken, 1)
+        assert flood == list(range(sent + 1000 - dropped))  # the oldest, in order, each whole
+        assert taken.rindex(b"PUB s1.") > taken.index(b"PUB s3.9 ")  # which did not wait for all of the flood
+
+
+async def test_answers_without_a_connection_are_bounded() -> None:
     link = NatsLink(
         parse_nats_urls("nats://127.0.0.1:1"),
         on_groups=lambda groups: None,
@@ -426,7 +471,9 @@ async def test_writes_without_a_connection_are_bounded() -> None:
         clock_us=_now_us,
         random=random.Random(1).random,
     )
-    for _ in range(17):
-        link.write(bytes(limits.MIB))
-    assert link.write_buffer_bytes == limits.NATS_WRITE_BUFFER_BYTES_MAX
-    assert link.dropped_write_bytes == limits.MIB
+    streams = 2 * limits.NATS_ANSWERS_BYTES_MAX // limits.MIB
+    for stream_id in range(streams):
+        link.answer([_acks(stream_id, 0, 1000)])
+    assert limits.NATS_ANSWERS_BYTES_MAX - 2000 < link.write_buffer_bytes <= limits.NATS_ANSWERS_BYTES_MAX
+    kept = link.write_buffer_bytes // len(_acks(10, 100, 1).commands)
+    assert abs(link.answers_dropped + kept - 1000 * streams) < 100  # their numbers differ in length

@@ -172,7 +172,7 @@ class Driver:
 
     def _do_on_loop(self, step: Step) -> None:
         if step.publish:
-            self.link.write(b"".join(step.publish))
+            self.link.answer(step.publish)
         for reply in step.replies:
             self._reply(reply)
         for command in step.nats:
@@ -209,6 +209,7 @@ class Driver:
             since_us=None if self._link_since_us is None else TimestampUs(self._link_since_us),
             last_error=link.last_failure,
             reconnects=self._reconnects,
+            answers_dropped=link.answers_dropped,
             gaps=status.nats.gaps,
         )
         return msgspec.structs.replace(

@@ -53,6 +53,7 @@ class NatsConnection(asyncio.BufferedProtocol):
         self._used = 0  # bytes of the buffer that hold something
         self._needed = 0  # do not look before so many are there
         self._reading = True
+        self._write_buffer_bytes_max = limits.NATS_WRITE_BUFFER_BYTES_MAX
         self._closed: SessionClosed | None = None
         self._lost = False
         self._timer: asyncio.TimerHandle | None = None
@@ -153,6 +154,12 @@ class NatsConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.write(data)
 
+    def set_write_buffer(self, bytes_max: int) -> None:
+        """How much may wait to be written before `writable_changed` says so."""
+        self._write_buffer_bytes_max = bytes_max
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=bytes_max)
+
     def set_reading(self, reading: bool) -> None:
         """Read on, or leave what comes in the socket."""
         if reading == self._reading or self._transport is None:
@@ -191,7 +198,7 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     def _use(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        transport.set_write_buffer_limits(high=limits.NATS_WRITE_BUFFER_BYTES_MAX)
+        transport.set_write_buffer_limits(high=self._write_buffer_bytes_max)
 
     def _event(self, event: SessionEvent) -> None:
         if isinstance(event, SessionClosed):

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError
+from penstock.broker.nats_answers import AnswerOutput
 from penstock.broker.nats_attempt import AttemptCalls, LinkTiming, NatsAttempt
 from penstock.broker.nats_connection import NatsConnection
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles
@@ -45,12 +46,13 @@ from penstock.ingest.nats import (
     SessionReady,
     SubscriptionRefused,
 )
+from penstock.node.step import Answers
 
 _log = logging.getLogger("penstock.nats")
 
 # Who wants nothing to be read.
 _CALLER = "caller"
-_WRITING = "writing"  # nats-server does not take what we write
+_WRITING = "writing"  # for a moment, until nats-server takes what we write
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,7 @@ class NatsLink:
         self._subscriptions: dict[int, tuple[str, str | None]] = {}
         self._last_token = 0
         self._waiting: dict[int, asyncio.Future[None] | None] = {}  # link tokens that are not due yet
-        self._unsent = bytearray()  # written while no connection was there
-        self.dropped_write_bytes = 0
+        self._answers = AnswerOutput(self._writing_pauses, lambda sid: self._subscriptions.get(sid, ("", None))[0])
         self._pauses: set[str] = set()
         self._gap_start_us: int | None = None
         self._tls_first: set[NatsServer] = set()
@@ -173,7 +174,12 @@ class NatsLink:
     def write_buffer_bytes(self) -> int:
         """Bytes written that nats-server has not taken yet."""
         waiting = 0 if self._attempt is None else self._attempt.connection.write_buffer_bytes
-        return waiting + len(self._unsent)
+        return waiting + self._answers.waiting_bytes
+
+    @property
+    def answers_dropped(self) -> int:
+        """How many answers nats-server did not take in time."""
+        return self._answers.dropped
 
     async def wait_up(self, timeout_ms: int) -> None:
         """Return once the link is up, or OperationalError with the last reason why it is not."""
@@ -218,17 +224,9 @@ class NatsLink:
         finally:
             self._waiting.pop(token, None)
 
-    def write(self, data: bytes) -> None:
-        """Send ready-made `PUB` commands. While there is no connection they wait, up to a limit; then they are dropped.
-
-        A publisher that gets no ack publishes again: a dropped ack loses nothing.
-        """
-        if (connection := self._ready_connection()) is not None:
-            connection.write(data)
-        elif len(self._unsent) + len(data) <= limits.NATS_WRITE_BUFFER_BYTES_MAX:
-            self._unsent += data
-        else:
-            self.dropped_write_bytes += len(data)
+    def answer(self, answers: Sequence[Answers]) -> None:
+        """Tell publishers. While nats-server does not take it, it waits, up to limits; see nats_answers."""
+        self._answers.send(answers)
 
     def pause_reading(self) -> None:
         """Leave messages in the socket until `resume_reading`. nats-server cuts off a client that does so for long."""
@@ -328,7 +326,7 @@ class NatsLink:
             ping_interval_ms=self._timing.ping_interval_ms,
             now_ms=_now_ms(),
         )
-        calls = AttemptCalls(self._on_groups, self._session_event, self._writable_changed)
+        calls = AttemptCalls(self._on_groups, self._session_event, self._answers.writable_changed)
         return NatsAttempt(server, session, calls, _now_ms)
 
     async def _close(self, attempt: NatsAttempt) -> None:
@@ -351,7 +349,7 @@ class NatsLink:
         self._attempt_up_ms = None
         self._tokens.clear()
         self._up.clear()
-        self._pauses.discard(_WRITING)
+        self._answers.closed()
         return 0 if up_ms is None else _now_ms() - up_ms
 
     def _proven_us(self, attempt: NatsAttempt) -> int:
@@ -391,9 +389,7 @@ class NatsLink:
             session.subscribe(sid, subject, queue)
         self._tokens[session.barrier()] = None
         self._attempt.connection.send_output()
-        if self._unsent:
-            self._attempt.connection.write(bytes(self._unsent))
-            self._unsent.clear()
+        self._answers.opened(self._attempt.connection)
 
     def _confirmed(self) -> None:
         assert self._attempt is not None
@@ -441,8 +437,8 @@ class NatsLink:
         attempt = self._attempt
         return attempt.connection if attempt is not None and attempt.is_ready else None
 
-    def _writable_changed(self, writable: bool) -> None:
-        self._pause(_WRITING, not writable)
+    def _writing_pauses(self, paused: bool) -> None:
+        self._pause(_WRITING, paused)
 
     def _pause(self, reason: str, paused: bool) -> None:
         if paused:

@@ -70,6 +70,8 @@ def _pairs(state: StatusResponse) -> dict[str, str]:
         shown["reading"] = "paused: the limit of memory in flight is reached"
     if nats.reconnects or nats.last_error:
         shown["NATS trouble"] = f"{nats.reconnects} reconnects; last: {nats.last_error or '-'}"
+    if nats.answers_dropped:
+        shown["answers dropped"] = f"{output.count_text(nats.answers_dropped)}: nats-server did not take them in time"
     states = ", ".join(f"{count} {name}" for name, count in state.partitions_by_state.items() if count)
     shown |= {
         "streams": f"{output.count_text(state.streams)}{f' ({states})' if states else ''}",

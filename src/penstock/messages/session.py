@@ -73,6 +73,7 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     since_us: TimestampField | None = None
     last_error: str = ""  # why there was no connection, the last time; it stays when there is one again
     reconnects: Int64Field = 0
+    answers_dropped: Int64Field = 0  # acks and refusals that nats-server did not take in time
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
 

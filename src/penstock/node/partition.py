@@ -32,7 +32,7 @@ from penstock.ingest import acks
 from penstock.ingest.admission import Rules, admit, refuse_all
 from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
-from penstock.node.step import Reply, Step
+from penstock.node.step import Answers, Reply, Step
 from penstock.vfs import Vfs
 
 OVER_BUDGET = "over_budget"
@@ -125,7 +125,7 @@ class Partition:
         if admission.dropped:
             self._count_dropped(admission.dropped)
         if admission.errors:
-            step.publish += admission.errors
+            step.publish.append(Answers(self.stream.stream_id, b"".join(admission.errors)))
         rows = admission.rows
         refusal: acks.AckError | None = None
         start, count = 0, len(rows)
@@ -146,7 +146,8 @@ class Partition:
 
     def _refuse(self, replies: bytes, error: acks.AckError, step: Step) -> None:
         if replies:
-            step.publish.append(acks.error_acks(self._rules.name, replies, error))
+            commands = acks.error_acks(self._rules.name, replies, error)
+            step.publish.append(Answers(self.stream.stream_id, commands))
 
     def _why_closed(self) -> tuple[acks.AckError, str] | None:
         if self.log.state is not LogState.WRITABLE:
@@ -181,7 +182,8 @@ class Partition:
 
     def _ack(self, replies: bytes, base_offset: int, step: Step, *, fsynced: bool) -> None:
         tail = acks.ack_tail(_PARTITION, self.stream.leader_epoch, _REPLICAS, fsynced=fsynced)
-        step.publish.append(acks.pubacks(self._rules.name, replies, base_offset, tail))
+        commands = acks.pubacks(self._rules.name, replies, base_offset, tail)
+        step.publish.append(Answers(self.stream.stream_id, commands))
         self.counters["acks"] += waiting_count(replies)
 
     def append(self, caller: Hashable, message: bytearray, now_us: int, step: Step) -> None:

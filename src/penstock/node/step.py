@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from penstock.base.errors import RemoteError
 from penstock.messages import Response
@@ -31,6 +32,13 @@ class DiskWork:
     lane: Lane
     run: Callable[[], None]
     done: Callable[[Exception | None], None]  # called by the node, on the owner's side
+
+
+class Answers(NamedTuple):
+    """What publishers to one stream are told: ready-made PUB commands for NATS."""
+
+    stream_id: int
+    commands: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class Reply:
 class Step:
     """What the driver must do, top to bottom."""
 
-    publish: list[bytes] = field(default_factory=list)  # 1. ready-made PUB commands for NATS
+    publish: list[Answers] = field(default_factory=list)  # 1. to publishers
     replies: list[Reply] = field(default_factory=list)  # 2. to clients
     nats: list[Subscribe | Unsubscribe | Barrier] = field(default_factory=list)  # 3. to NATS, in this order
     notes: list[Callable[[], None]] = field(default_factory=list)  # 4. what nobody waits for: checkpoints

@@ -251,7 +251,7 @@ class Broker:
         """One step, top to bottom."""
         self.steps.append(step)
         for published in step.publish:
-            self.acks += parse_acks(published)
+            self.acks += parse_acks(published.commands)
         for reply in step.replies:
             self._reply(reply)
         for command in step.nats:
