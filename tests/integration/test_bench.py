@@ -18,7 +18,7 @@ from penstock.bench import worker
 from penstock.bench.content import Content, difference
 from penstock.bench.generator import Load, Published
 from penstock.bench.processes import children_of
-from penstock.bench.readers import PASSES, Consumed, ReadTask, read_batches, read_messages, read_nats_py
+from penstock.bench.readers import PASSES, Consumed, ReadTask, read_batches, read_blocking, read_messages, read_nats_py
 from penstock.bench.report import Comparison, Report, read_json
 from penstock.bench.rounds import Measurement, publish_measure, untrue
 from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog
@@ -48,6 +48,7 @@ def test_every_kind_of_system_is_published_to_and_read(tmp_path: Path) -> None:
         consumed = reading(systems, LOAD, 1, told.append)
         assert set(valid(consumed)) == {
             "penstock-batches",
+            "penstock-blocking",
             "penstock-loaded",
             "penstock-messages",
             "nats-py",
@@ -79,7 +80,13 @@ def test_what_was_not_sent_voids_the_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "read"), [("penstock", read_batches), ("penstock", read_messages), ("jetstream", read_nats_py)]
+    ("name", "read"),
+    [
+        ("penstock", read_batches),
+        ("penstock", read_blocking),
+        ("penstock", read_messages),
+        ("jetstream", read_nats_py),
+    ],
 )
 @pytest.mark.parametrize("passes", [1, 3])
 def test_every_reader_takes_as_many_passes_behind_a_warm_up(

@@ -6,7 +6,7 @@ rounds: what they are too short for (a percentile, a stream of 100 million messa
 
 | measured by    | long                                            | short                                 |
 |----------------|-------------------------------------------------|---------------------------------------|
-| `throughput`   | 100,000 messages, at most 10 s a round          | 50,000, at most 3 s                   |
+| `throughput`   | 1,000,000 messages, at most 10 s a round        | 200,000, at most 3 s                  |
 | `latency_run`  | 50/s for 40 s, four sizes: up to the 99.9th     | 6 s, two sizes: up to the 99th        |
 | `scale`        | 10,000 streams, one of 100,000,000 messages     | 10,000 streams, one of 5,000,000      |
 """
@@ -27,9 +27,10 @@ _VARIANTS = ("penstock", "penstock-os", "jetstream", "jetstream-always", "echo",
 _LATENCY_VARIANTS = ("penstock", "penstock-os", "jetstream")
 _LATENCY_SAMPLES = 10_000  # of all rounds together: ten of them lie beyond the 99.9th percentile
 _LIMIT_ROUNDS_MAX = 5
-_SHORT_LOAD = Load(messages=50_000, seconds_max=3.0)
-_SHORT_READ = Load(messages=150_000)
-_READ = Load(messages=400_000)
+_LOAD = Load(messages=1_000_000)
+_SHORT_LOAD = Load(messages=200_000, seconds_max=3.0)
+_READ = Load(messages=1_000_000)
+_SHORT_READ = Load(messages=400_000)
 _SHORT_SCALE = scale.Plan(messages=5_000_000)
 
 
@@ -79,7 +80,7 @@ class ReachPlan(NamedTuple):
 def planned(*, short: bool, rounds: int | None = None) -> ReachPlan:
     """The plan, long or short."""
     rounds_count = rounds or ROUNDS_MIN
-    base = _SHORT_LOAD if short else Load()
+    base = _SHORT_LOAD if short else _LOAD
     loads = throughput.cross(throughput.Axes(windows=(4_000, 1)), base)
     read = throughput.read_load(base, (_SHORT_READ if short else _READ).messages)
     seconds = max(latency_run.SECONDS, _LATENCY_SAMPLES / rounds_count / LatencyLoad().rate_per_s)

@@ -10,8 +10,9 @@ nats-py's consumer is its fastest kind that keeps order: an ordered push consume
 | reader      | of         | what a user gets                                                             |
 |-------------|------------|------------------------------------------------------------------------------|
 | `batches`   | Penstock   | Arrow batches: CRC, layout and rows verified; values summed a batch at a time |
+| `blocking`  | Penstock   | the same through the blocking client: `batches` is on asyncio, as nats-py is |
 | `loaded`    | Penstock   | the same of a log that a bulk writer appended in large batches                |
-| `messages`  | Penstock   | as `batches`, but single `Message` objects                                    |
+| `messages`  | Penstock   | as `blocking`, but single `Message` objects                                   |
 | `nats-py`   | JetStream  | single messages of nats-py's ordered consumer                                |
 | `confluent-kafka` | Kafka | single messages of librdkafka's consumer, handed out many at a time (in `kafka`) |
 | `grpc`      | Liftbridge | messages of its gRPC service, of which only the value is decoded (in `liftbridge`) |
@@ -37,13 +38,14 @@ from penstock.bench import worker
 from penstock.bench.content import Content, difference
 from penstock.bench.processes import cpu_seconds_of
 from penstock.broker.settings import Address
-from penstock.client import blocking
+from penstock.client import blocking, connecting
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from nats.aio.client import Client as NatsClient
     from nats.aio.msg import Msg
 
+    from penstock.client.aio import Client as AsyncClient
     from penstock.client.blocking import Client
 
 READER = "reader"
@@ -104,21 +106,55 @@ def joined_values(batch: pa.RecordBatch) -> memoryview:
 
 
 def read_batches(task: ReadTask) -> Iterator[Consumed]:
-    """A worker: Penstock's log as Arrow batches."""
+    """A worker: Penstock's log as Arrow batches, on asyncio."""
+    yield asyncio.run(_read_batches(task))
+
+
+async def _read_batches(task: ReadTask) -> Consumed:
+    async with await connecting.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
+        await anext(client.messages(task.stream, end=1))
+        clock = Clock(task.watched)
+        return clock.consumed([await _batches_once(client, task.stream) for _ in range(task.passes)])
+
+
+async def _batches_once(client: AsyncClient, stream: str) -> Content:
+    summed = _Summed()
+    async for batch in client.read(stream):
+        summed.add(batch)
+    return summed.content
+
+
+class _Summed:
+    """One checksum over all values, a batch at a time."""
+
+    def __init__(self) -> None:
+        self._messages = self._value_bytes = self._crc = 0
+
+    @property
+    def content(self) -> Content:
+        return Content(self._messages, self._value_bytes, None, self._crc)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Touch every byte of its values."""
+        values = joined_values(batch)
+        self._messages += batch.num_rows
+        self._value_bytes += len(values)
+        self._crc = crc32c(values, self._crc)
+
+
+def read_blocking(task: ReadTask) -> Iterator[Consumed]:
+    """A worker: Penstock's log as Arrow batches, through the blocking client."""
     with blocking.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
         _warm_up(client, task.stream)
         clock = Clock(task.watched)
-        yield clock.consumed([_batches_once(client, task.stream) for _ in range(task.passes)])
+        yield clock.consumed([_blocking_once(client, task.stream) for _ in range(task.passes)])
 
 
-def _batches_once(client: Client, stream: str) -> Content:
-    messages = value_bytes = crc = 0
+def _blocking_once(client: Client, stream: str) -> Content:
+    summed = _Summed()
     for batch in client.read(stream):
-        values = joined_values(batch)
-        messages += batch.num_rows
-        value_bytes += len(values)
-        crc = crc32c(values, crc)
-    return Content(messages, value_bytes, None, crc)
+        summed.add(batch)
+    return summed.content
 
 
 def read_messages(task: ReadTask) -> Iterator[Consumed]:

@@ -44,19 +44,23 @@ _PAIRS = (
     ("penstock-os", "liftbridge"),
     ("penstock-os", "echo"),
     ("penstock-batches", "nats-py"),
+    ("penstock-blocking", "nats-py"),
     ("penstock-loaded", "nats-py"),
     ("penstock-messages", "nats-py"),
     ("penstock-batches", "confluent-kafka"),
+    ("penstock-blocking", "confluent-kafka"),
     ("penstock-loaded", "confluent-kafka"),
     ("penstock-messages", "confluent-kafka"),
     ("penstock-batches", "grpc"),
+    ("penstock-blocking", "grpc"),
     ("penstock-loaded", "grpc"),
     ("penstock-messages", "grpc"),
     ("penstock-batches", "sendfile"),
+    ("penstock-blocking", "sendfile"),
     ("penstock-loaded", "sendfile"),
 )
 
-_IN_BATCHES = ("penstock-batches", "penstock-loaded")
+_IN_BATCHES = ("penstock-batches", "penstock-blocking", "penstock-loaded")
 _ONE_CHECKSUM = "an Arrow batch takes one checksum over a column, the other one for each message"
 NOTES = {
     **{f"{one} / {other}": _ONE_CHECKSUM for one in _IN_BATCHES for other in ("nats-py", "confluent-kafka", "grpc")},
@@ -67,8 +71,8 @@ NOTES = {
 
 _SHORT_MESSAGES = 20_000
 _SHORT_SECONDS = 3.0
-_READ_MESSAGES = 400_000
-_SHORT_READ_MESSAGES = 150_000
+_READ_MESSAGES = 1_000_000
+_SHORT_READ_MESSAGES = 400_000
 _READ_BYTES = 256 * limits.MIB
 _MESSAGE_BYTES = 100  # a row of a log beside its value
 
@@ -313,6 +317,7 @@ def _time_for(sent: Content) -> float:
 
 READERS = (
     Reader("penstock-batches", "Penstock, Arrow batches", "penstock", _from_penstock(readers.read_batches)),
+    Reader("penstock-blocking", "the same, blocking client", "penstock", _from_penstock(readers.read_blocking)),
     Reader(
         "penstock-loaded", "the same of a log loaded in bulk", "penstock", _from_penstock(readers.read_batches), _loaded
     ),
