@@ -22,7 +22,7 @@ from penstock.hot.refusals import answers_alike
 __all__ = [
     "NUMBER",
     "AckError",
-    "ack_tail",
+    "ack_tails",
     "bad_request",
     "error_ack",
     "error_acks",
@@ -82,14 +82,10 @@ def unavailable(reason: str) -> AckError:
 
 
 @lru_cache(maxsize=_TAILS_MAX)
-def ack_tail(partition: int, leader_epoch: int, replicas: int, *, fsynced: bool) -> bytes:
-    """The end of a PubAck's body: what the message got."""
-    return b',"partition":%d,"epoch":%d,"replicas":%d,"fsynced":%s}' % (
-        partition,
-        leader_epoch,
-        replicas,
-        b"true" if fsynced else b"false",
-    )
+def ack_tails(partition: int, leader_epoch: int, replicas: int) -> tuple[bytes, bytes]:
+    """The ends of a PubAck's body: what a message got that is not synced, and one that is."""
+    got = b',"partition":%d,"epoch":%d,"replicas":%d,"fsynced":' % (partition, leader_epoch, replicas)
+    return got + b"false}", got + b"true}"
 
 
 def error_body(stream: bytes, error: AckError) -> bytes:

@@ -75,7 +75,7 @@ class Partition:
     """The leader's side of one partition. An idle one is small: what it counts and what waits is made when needed."""
 
     __slots__ = (
-        "_budget", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
+        "_budget", "_pending", "_recovered_end", "_rules", "_tails", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "damage_told", "dropped", "fenced_told", "flushing", "in_flight_bytes", "leads", "log",
         "refusal", "stream", "subscribed", "trouble", "vfs", "visit_us", "waits_for_sync", "when_idle",
     )  # fmt: skip
@@ -112,6 +112,7 @@ class Partition:
         """Take over an altered config."""
         self.stream = stream
         self._rules = Rules.of(stream.config)
+        self._tails = acks.ack_tails(_PARTITION, stream.leader_epoch, _REPLICAS)
         self.waits_for_sync = stream.config.durability is not Durability.OS
 
     def ingest(self, group: Group, now_us: int, step: Step) -> None:
@@ -138,7 +139,8 @@ class Partition:
                 for is_early in (False, True):
                     self._refuse(waiting(rows, start, end, is_early), refusal, step)
             start = end
-        self.advance(step)
+        if self._pending:
+            self.advance(step)
 
     def _count_dropped(self, dropped: Mapping[str, int]) -> None:
         self.dropped = Counter(self.dropped) + Counter(dropped)
@@ -173,16 +175,23 @@ class Partition:
         except OperationalError as error:
             return acks.store_failed(str(error))
         self.counters["messages_in"] += end - start
-        self.counters["bytes_in"] += len(data)
+        size_bytes = len(data)
+        self.counters["bytes_in"] += size_bytes
         if early := waiting(rows, start, end, is_early=True):
             self._ack(early, base_offset, step, fsynced=False)
         replies = waiting(rows, start, end, is_early=False)
-        self._await_commit(_Pending(base_offset, header.end_offset, len(data), timestamp_us, replies, None))
+        end_offset = header.end_offset
+        if self.waits_for_sync or self._pending:
+            self._await_commit(_Pending(base_offset, end_offset, size_bytes, timestamp_us, replies, None))
+        else:  # written is all that was promised
+            self._commit(end_offset)
+            self.committed_bytes += size_bytes
+            if replies:
+                self._ack(replies, base_offset, step, fsynced=False)
         return None
 
     def _ack(self, replies: bytes, base_offset: int, step: Step, *, fsynced: bool) -> None:
-        tail = acks.ack_tail(_PARTITION, self.stream.leader_epoch, _REPLICAS, fsynced=fsynced)
-        commands = acks.pubacks(self._rules.name, replies, base_offset, tail)
+        commands = acks.pubacks(self._rules.name, replies, base_offset, self._tails[fsynced])
         step.publish.append(Answers(self.stream.stream_id, commands))
         self.counters["acks"] += waiting_count(replies)
 
@@ -229,9 +238,7 @@ class Partition:
         end = self.log.flushed_end if self.waits_for_sync or is_fenced else self.log.log_end
         if end <= self.committed_end:
             return False
-        if self.committed_end < self._recovered_end:
-            self.committed_bytes += self.log.size_bytes  # what recovery found: no less than that part of it
-        self.committed_end = end
+        self._commit(end)
         flushed_end = self.log.flushed_end
         while self._pending and self._pending[0].end_offset <= end:
             self.committed_bytes += self._pending[0].size_bytes
@@ -239,6 +246,11 @@ class Partition:
         if not self._pending:
             self._pending = None
         return True
+
+    def _commit(self, end: int) -> None:
+        if self.committed_end < self._recovered_end:
+            self.committed_bytes += self.log.size_bytes  # what recovery found: no less than that part of it
+        self.committed_end = end
 
     def _answer(self, pending: _Pending, flushed_end: int, step: Step) -> None:
         self._forget(pending)

@@ -12,7 +12,7 @@ from penstock.ingest import acks
 from tests import hot_modes
 from tests.unit.node.harness import parse_acks
 
-TAIL = acks.ack_tail(0, 3, 1, fsynced=True)
+UNSYNCED_TAIL, TAIL = acks.ack_tails(0, 3, 1)
 
 
 def test_ack_is_byte_for_byte_this() -> None:
@@ -36,7 +36,7 @@ def test_no_replies_no_bytes() -> None:
 
 
 def test_fsynced_says_false_where_it_is() -> None:
-    (ack,) = parse_acks(acks.pubacks(b"s", b"r ", 0, acks.ack_tail(0, 1, 1, fsynced=False)))
+    (ack,) = parse_acks(acks.pubacks(b"s", b"r ", 0, UNSYNCED_TAIL))
     assert ack.body["fsynced"] is False
 
 
