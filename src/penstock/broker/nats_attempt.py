@@ -58,6 +58,7 @@ class NatsAttempt:
         self.failure: BaseException | None = None
         self.was_ready = False  # stays true when the connection has ended since
         self.tls_came_first = False
+        self.groups_received = calls.on_groups  # what the connection calls
         self._calls = calls
         self._tls_due = False
         self._changed = asyncio.Event()
@@ -91,10 +92,6 @@ class NatsAttempt:
             await self._next_change()
 
     # What the connection calls
-
-    def groups_received(self, groups: dict[int, Group]) -> None:
-        """Pass messages on."""
-        self._calls.on_groups(groups)
 
     def session_event(self, event: SessionEvent) -> None:
         """Pass events on, and remember what `connect` waits for."""

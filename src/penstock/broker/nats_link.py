@@ -44,11 +44,14 @@ from penstock.ingest.nats import (
     ServerComplaint,
     SessionEvent,
     SessionReady,
+    SessionState,
     SubscriptionRefused,
 )
 from penstock.node.step import Answers
 
 _log = logging.getLogger("penstock.nats")
+
+_READY = SessionState.READY  # a member of an enum is slow to look up
 
 # Who wants nothing to be read.
 _CALLER = "caller"
@@ -434,8 +437,10 @@ class NatsLink:
         return True
 
     def _ready_connection(self) -> NatsConnection | None:
-        attempt = self._attempt
-        return attempt.connection if attempt is not None and attempt.is_ready else None
+        if self._attempt is None:
+            return None
+        connection = self._attempt.connection
+        return connection if connection.session.state is _READY else None
 
     def _writing_pauses(self, paused: bool) -> None:
         self._pause(_WRITING, paused)

@@ -34,7 +34,7 @@ class Arrivals:
         """What one read delivered; whether some of it has to wait."""
         waiting = []
         for stream_id, group in groups:
-            if self._counts[stream_id] or not self._has_room(stream_id):
+            if stream_id in self._counts or not self._has_room(stream_id):
                 self._counts[stream_id] += 1
                 waiting.append((stream_id, group, 0))
             else:

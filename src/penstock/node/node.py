@@ -93,6 +93,7 @@ class Node:
         self._is_stopped = False
         self._next_tick_us = 0
         self._arrivals = Arrivals(has_room=self._has_room, store=self._ingest)
+        self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
         self._now = Now(0, 0)  # of what is being decided
         self._handlers: dict[type[Request], Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
             HelloRequest: self._hello,
@@ -165,7 +166,12 @@ class Node:
         return self._outbox.take()
 
     def take(self) -> Step | None:
-        """What the driver must do now; None if there is nothing."""
+        """What the driver must do now; None if there is nothing. Acks first: then who else is to hear of messages."""
+        if self._stored and not self._outbox.step:
+            stored, self._stored = self._stored, []
+            for partition, committed_end in stored:
+                if partition.when_idle is None:  # else the stream is gone
+                    self._upkeep.moved(partition, committed_end)
         return self._outbox.take() if self._outbox.step else None
 
     # NATS
@@ -185,7 +191,7 @@ class Node:
 
     def _has_room(self, stream_id: int) -> bool:
         partition = self._streams.partitions.get(stream_id)
-        return partition is None or not partition.is_writable or partition.log.has_room
+        return partition is None or partition.log.is_awake or not partition.is_writable or partition.log.has_room
 
     def _ingest(self, stream_id: int, group: Group) -> None:
         partition = self._streams.partitions.get(stream_id)
@@ -196,7 +202,7 @@ class Node:
         committed_end = partition.committed_end
         partition.ingest(group, self._now.wall_us, self._outbox.step)
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
-            self._upkeep.moved(partition, committed_end)
+            self._stored.append((partition, committed_end))
 
     def nats_up(self) -> None:
         """The link is connected and has subscribed everything again; what came of it shows behind a barrier."""

@@ -8,7 +8,7 @@ Notes come before disk work, which may close the log that they are about, and be
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -83,16 +83,18 @@ class Reply:
     payload: bytes | bytearray | Extent | None = None
 
 
-@dataclass(slots=True)
 class Step:
     """What the driver must do, top to bottom."""
 
-    publish: list[Answers] = field(default_factory=list)  # 1. to publishers
-    replies: list[Reply] = field(default_factory=list)  # 2. to clients
-    nats: list[Subscribe | Unsubscribe | Barrier] = field(default_factory=list)  # 3. to NATS, in this order
-    notes: list[Callable[[], None]] = field(default_factory=list)  # 4. what nobody waits for: checkpoints
-    disk: list[DiskWork] = field(default_factory=list)  # 5. to the disk threads
-    notices: list[str] = field(default_factory=list)  # 6. what an operator should read in the log
+    __slots__ = ("disk", "nats", "notes", "notices", "publish", "replies")
+
+    def __init__(self) -> None:
+        self.publish: list[Answers] = []  # 1. to publishers
+        self.replies: list[Reply] = []  # 2. to clients
+        self.nats: list[Subscribe | Unsubscribe | Barrier] = []  # 3. to NATS, in this order
+        self.notes: list[Callable[[], None]] = []  # 4. what nobody waits for: checkpoints
+        self.disk: list[DiskWork] = []  # 5. to the disk threads
+        self.notices: list[str] = []  # 6. what an operator should read in the log
 
     def __bool__(self) -> bool:
         return bool(self.publish or self.replies or self.nats or self.notes or self.disk or self.notices)

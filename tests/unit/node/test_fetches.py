@@ -98,3 +98,14 @@ def test_retention_that_is_quicker_than_the_lookup_is_told_as_out_of_range() -> 
     response = broker.replies[caller].response
     assert isinstance(response, RemoteError)
     assert response.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_acks_are_sent_before_readers_are_looked_after() -> None:
+    broker = Broker().start()
+    broker.answer(broker.create("orders", durability="os"), CreateStreamResponse)
+    caller = broker.fetch("orders", 0, wait_ms_max=60_000)
+    broker.steps.clear()
+    broker.publish("orders.a", b"1", reply="r")
+    first, second = broker.steps
+    assert (len(first.publish), first.replies) == (1, [])
+    assert ([reply.caller for reply in second.replies], second.publish) == ([caller], [])
