@@ -44,14 +44,11 @@ from penstock.ingest.nats import (
     ServerComplaint,
     SessionEvent,
     SessionReady,
-    SessionState,
     SubscriptionRefused,
 )
 from penstock.node.step import Answers
 
 _log = logging.getLogger("penstock.nats")
-
-_READY = SessionState.READY  # a member of an enum is slow to look up
 
 # Who wants nothing to be read.
 _CALLER = "caller"
@@ -437,10 +434,8 @@ class NatsLink:
         return True
 
     def _ready_connection(self) -> NatsConnection | None:
-        if self._attempt is None:
-            return None
-        connection = self._attempt.connection
-        return connection if connection.session.state is _READY else None
+        attempt = self._attempt
+        return attempt.connection if attempt is not None and attempt.is_ready else None
 
     def _writing_pauses(self, paused: bool) -> None:
         self._pause(_WRITING, paused)

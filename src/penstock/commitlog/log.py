@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
+from functools import partial
 
 from penstock.base import limits
 from penstock.batch.header import BatchHeader
@@ -35,6 +36,7 @@ from penstock.vfs import Buffer, File, Folder, Vfs
 
 _NEVER = 2**63 - 1
 _REST_US = limits.LOG_REST_MS * 1000
+_WRITABLE = LogState.WRITABLE  # a member of an enum is slow to look up
 
 
 class Log:
@@ -201,7 +203,7 @@ class Log:
         StorageFullError, StorageFailedError: the log is as it was before. NotWritableError.
         """
         active = self._active
-        if self.state is not LogState.WRITABLE or active is None:
+        if self.state is not _WRITABLE or active is None:
             raise NotWritableError(f"{self._directory} is {self._state.value}")
         assert header.base_offset == self._log_end, (header.base_offset, self._log_end)
         assert header.min_timestamp_us >= self._last_timestamp_us, "timestamps never decrease"
@@ -215,7 +217,7 @@ class Log:
         try:
             file.write_at(active.size_bytes, data)
         except OSError as error:
-            self._undo(lambda: file.truncate(active.size_bytes))
+            self._undo(partial(file.truncate, active.size_bytes))
             raise storage_error(f"{active.path} cannot be written", error) from error
         active.add(header)
         if self._log_start == self._log_end:
@@ -237,8 +239,13 @@ class Log:
             raise storage_error(f"{active.path} cannot be written", error) from error
 
     @property
+    def is_awake(self) -> bool:
+        """Whether its file is open to be written."""
+        return self._active is not None and self._active.file is not None
+
+    @property
     def has_room(self) -> bool:
-        """Whether an append would find a file open, or a place among the open ones."""
+        """Whether an append would find a place among the open files."""
         return self._open_files.has_room(self)
 
     def start_epoch(self, leader_epoch: int) -> None:
@@ -365,9 +372,8 @@ class Log:
         If it fails, it lags behind, and a later one names it.
         """
         if self._checkpoint.is_behind:
-            is_awake = self._active is not None and self._active.file is not None
             with contextlib.suppress(OSError):
-                self._checkpoint.write(self._checkpoint_values(), keeps_file=is_awake)
+                self._checkpoint.write(self._checkpoint_values(), keeps_file=self.is_awake)
 
     def flush_failed(self, flush: Flush, error: OSError) -> None:
         """`flush.run()` raised: what it was to flush may be lost, now or later. The log is fenced until a restart."""

@@ -86,7 +86,8 @@ class ActiveSegment:
     """The segment that is written, with the entries of its batches.
 
     `file` is None while the log rests. `head` are the batches whose entries are left to the index file, the others are
-    in memory. `places` are the entries that are not in the index file yet, `places_from` is the number of the first.
+    in memory. `places` are the entries that are not in the index file yet, `places_from` is the number of the first;
+    the last of them stand in the columns only once somebody asks: publishers wait while a batch is noted.
     """
 
     __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "head", "path", "places", "places_from",
@@ -116,17 +117,22 @@ class ActiveSegment:
 
     def add(self, header: BatchHeader) -> None:
         """Note the batch that was written at the end of the file."""
+        self.places.append((self.size_bytes, header))
+        self.size_bytes += header.size_bytes
+        self.count += 1
+
+    def _fill_columns(self) -> None:
+        missing = self.count - (0 if self.head is None else self.head.count) - len(self._columns[0])
+        if not missing:
+            return
         if self._columns is _NO_COLUMNS:
             self._columns = (array("q"), array("q"), array("q"), array("q"))
         bases, positions, mins, maxs = self._columns
-        self.places.append((self.size_bytes, header))
-        bases.append(header.base_offset)
-        positions.append(self.size_bytes)
-        mins.append(header.min_timestamp_us)
-        maxs.append(header.max_timestamp_us)
-        self.size_bytes += header.size_bytes
-        # Last: a reader in another thread trusts the arrays up to `count`.
-        self.count += 1
+        places = self.places[-missing:]
+        bases.extend([header.base_offset for _, header in places])
+        positions.extend([position for position, _ in places])
+        mins.extend([header.min_timestamp_us for _, header in places])
+        maxs.extend([header.max_timestamp_us for _, header in places])
 
     def resume(self, head: Head | None, tail: PackedEntries, *, is_indexed: bool) -> None:
         """Note batches that recovery found in the file; whether the index file names all of them, the tail too."""
@@ -141,6 +147,7 @@ class ActiveSegment:
 
     def take_places(self) -> tuple[int, Places]:
         """Number of the first entry that the index file lacks, and all of these; they are then the caller's."""
+        self._fill_columns()
         taken = self.places_from, self.places
         self.places_from = self.count
         self.places = []
@@ -173,10 +180,13 @@ class ActiveSegment:
         """Timestamp of the first message, None while it is empty."""
         if self.head is not None:
             return self.head.first_timestamp_us
-        return self._columns[2][0] if self.count else None
+        if not self.count:
+            return None
+        return self._columns[2][0] if self._columns[2] else self.places[0][1].min_timestamp_us
 
     def seen(self, end_offset: int, last_timestamp_us: int, damage: tuple[Damage, ...] = ()) -> Segment:
         """The segment as it is now, for readers."""
+        self._fill_columns()
         count = self.count if self.head is None else self.count - self.head.count
         tail = ActiveEntries(self._columns, count, end_offset, self.size_bytes)
         entries = tail if self.head is None else ResumedEntries(self.head, tail)

@@ -63,13 +63,11 @@ class RealFile:
 
     def write_at(self, position: int, *buffers: Buffer) -> None:
         """Write all buffers one after the other from `position`, or raise OSError (a part may then be written)."""
-        if len(buffers) == 1:
-            written = os.pwrite(self._descriptor, buffers[0], position)
-        elif len(buffers) <= _BUFFERS_MAX:
-            written = os.pwritev(self._descriptor, buffers, position)
+        if len(buffers) == 1:  # as nearly always
+            written, wanted = os.pwrite(self._descriptor, buffers[0], position), len(buffers[0])
         else:
-            written = 0
-        wanted = sum(map(len, buffers))
+            written = os.pwritev(self._descriptor, buffers, position) if len(buffers) <= _BUFFERS_MAX else 0
+            wanted = sum(map(len, buffers))
         if written != wanted:
             self._continue_write(position, written, b"".join(buffers))
 
