@@ -2,7 +2,8 @@
 
 Rules: the modules of COMPILED are plain Python with a `.pxd` beside each, and work uncompiled too. They are compiled
 together or not at all, since compiled ones call each other past the interpreter. Nothing compiled is ever older than
-its source: what each was built from is noted in `hot/compiled.json`, and what differs is compiled anew.
+its source: what each was built from is noted in `hot/compiled.json`, and what differs is compiled anew. A wheel in
+which nothing is compiled is for every platform, and says so in its name.
 
 | environment        | with a C compiler and Python.h | without                     |
 |--------------------|--------------------------------|-----------------------------|
@@ -25,6 +26,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 COMPILED = (
@@ -155,11 +157,12 @@ class BuildHot(build_ext):
             super().run()
         except Exception as error:
             remove(targets.values())
-            if os.environ.get("REQUIRE_CYTHON") == "1":
-                raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"penstock: the hot path stays plain Python, and slower: {reason}", file=sys.stderr)
+            if os.environ.get("REQUIRE_CYTHON") == "1":
+                sys.exit(f"penstock: the hot path cannot be compiled, and REQUIRE_CYTHON=1 asks for it: {reason}")
+            print(f"penstock: the hot path stays plain Python, and several times slower: {reason}", file=sys.stderr)
             self.extensions = []
+            self.distribution.ext_modules = []
             return
         self.extensions = wanted
         for name, path in targets.items():
@@ -184,6 +187,16 @@ class BuildHot(build_ext):
         super().build_extensions()
 
 
+class PureIfPlain(bdist_wheel):
+    """A wheel of the platform, unless compiling failed."""
+
+    def run(self) -> None:
+        """Build first: only then it is known which of the two the wheel is."""
+        self.run_command("build")
+        self.root_is_pure = not self.distribution.has_ext_modules()
+        super().run()
+
+
 def extensions() -> list[Extension]:
     """What is to be compiled: nothing under SKIP_CYTHON, which also takes away what was compiled in `src`."""
     if os.environ.get("SKIP_CYTHON") == "1":
@@ -196,4 +209,4 @@ def extensions() -> list[Extension]:
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildHot})
+    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildHot, "bdist_wheel": PureIfPlain})
