@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     watchdog.start()
     try:
         assert process.stdout is not None
-        assert any(re.match(r"Penstock \S+ \(hot path", line) for line in process.stdout)
+        assert any(re.match(r"Penstock \S+ \(hot path: ", line) for line in process.stdout)
         begun = children_of(process.pid)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate()

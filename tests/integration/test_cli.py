@@ -18,6 +18,8 @@ from typer.testing import CliRunner, Result
 from penstock.broker.child import ReadyLine, parse_ready, serving
 from penstock.cli.app import app
 from penstock.cli.options import complete_stream
+from penstock.hot import is_compiled
+from tests.broker_process import running_broker
 
 TIMEOUT_S = 30.0
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -356,6 +358,17 @@ def test_serving_says_ready_once_and_stops_on_sigterm(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert out == b""
     assert all("event" in json.loads(line) for line in err.splitlines())
+
+
+@pytest.mark.parametrize("plain", ["", "1"])
+def test_a_broker_says_in_one_line_that_it_runs_plain(tmp_path: Path, plain: str) -> None:
+    with running_broker(tmp_path, environment={"PENSTOCK_PLAIN": plain}) as broker:
+        broker.stop()
+        assert broker.stderr is not None
+        broker.stderr.close()  # all that it said has been read
+        told = [line for line in broker.said.splitlines() if "hot path" in line]
+    assert len(told) == (1 if plain or not is_compiled() else 0)
+    assert all("WARNING" in line and "hot path: plain Python, several times slower" in line for line in told)
 
 
 def test_settings_that_cannot_work_are_told_together(run: Run) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock import __version__
 from penstock.broker.nats_server import find_nats_server
-from penstock.hot import is_compiled
+from penstock.hot import way
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _PACKAGES = ("pyarrow", "nats-py", "crc32c", "msgspec", "confluent-kafka", "grpcio", "hdrhistogram")
@@ -29,7 +29,7 @@ class Machine(msgspec.Struct, frozen=True):
     file_system: str  # of the folder that the logs lay in
     python: str
     penstock: str
-    hot_path: str  # "compiled" or "plain"
+    hot_path: str  # "compiled" or "plain Python"
     nats_server: str
     packages: dict[str, str]
     load_average: float
@@ -45,7 +45,7 @@ def machine(folder: Path) -> Machine:
         file_system=file_system(folder),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         penstock=__version__,
-        hot_path="compiled" if is_compiled() else "plain",
+        hot_path=way(),
         nats_server=_nats_server(),
         packages=_packages(),
         load_average=round(os.getloadavg()[0], 2),

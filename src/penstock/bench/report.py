@@ -106,7 +106,7 @@ class Figure(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run."""
 
-    kind: str  # throughput, latency, limits, scale
+    kind: str  # reach, throughput, latency, scale, limits
     command: str
     started: datetime
     seconds: float = 0.0
@@ -118,6 +118,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reach: list[Reach] = []
     figures: list[Figure] = []
     format: int = FORMAT
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """All that is known of a report of any version."""
+
+    format: int
 
 
 def compared(
@@ -212,8 +218,13 @@ def write_json(report: Report, file: Path) -> None:
 
 
 def read_json(file: Path) -> Report:
-    """A report that `write_json` wrote; ValueError that names the file if it is none."""
+    """A report that `write_json` wrote; ValueError that names the file if it is none, or of another format."""
+    data = file.read_bytes()
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Report)
+        if (found := msgspec.json.decode(data, type=_Format).format) > FORMAT:
+            raise ValueError(
+                f"{file} is of format {found}, and this Penstock reads up to {FORMAT}: show it with a newer one"
+            )
+        return msgspec.json.decode(data, type=Report)
     except msgspec.DecodeError as error:
-        raise ValueError(f"{file} is no report of `penstock bench`: {error}") from None
+        raise ValueError(f"{file} is no report of `penstock bench`, which --json writes ({error})") from None

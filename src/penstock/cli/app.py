@@ -10,7 +10,7 @@ from penstock import __version__
 from penstock.cli import bench, demo, dump, publish, read, serve, status, streams
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
-from penstock.hot import is_compiled
+from penstock.hot import way
 
 DATA_PANEL = "Streams and messages"
 BROKER_PANEL = "Brokers"
@@ -42,7 +42,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"penstock {__version__} (hot path: {'compiled' if is_compiled() else 'plain Python'})")
+        typer.echo(f"penstock {__version__} (hot path: {way()})")
         raise typer.Exit
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -14,6 +15,7 @@ import typer
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples, switch, text_option, with_options
+from penstock.hot import is_compiled, way
 
 if TYPE_CHECKING:
     from penstock.broker.config import Addresses
@@ -71,6 +73,10 @@ def _serve(
     from penstock.broker.serve import run
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)
+    if not is_compiled():
+        logging.getLogger("penstock.broker").warning(
+            "hot path: %s, several times slower than compiled; docs/how-to/build.md says how to compile it", way()
+        )
     raise typer.Exit(run(settings, ready=announce))
 
 

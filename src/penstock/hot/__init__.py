@@ -21,6 +21,11 @@ if os.environ.get("PENSTOCK_PLAIN") == "1":
         sys.path_importer_cache[_folder] = FileFinder(_folder, (SourceFileLoader, SOURCE_SUFFIXES))
 
 
+def way() -> str:
+    """How the hot path runs, as it is said everywhere behind `hot path: `."""
+    return "compiled" if is_compiled() else "plain Python"
+
+
 def is_compiled() -> bool:
     """Whether this process runs the compiled modules. They are compiled together, so one tells."""
     spec = find_spec("penstock.hot.scan")

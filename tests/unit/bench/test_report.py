@@ -98,6 +98,16 @@ def test_what_is_no_report_is_named(tmp_path: Path) -> None:
     file.write_text('{"kind": 5}')
     with pytest.raises(ValueError, match=r"other\.json is no report"):
         read_json(file)
+    file.write_bytes(b"\x00\xff")
+    with pytest.raises(ValueError, match=r"other\.json is no report"):
+        read_json(file)
+
+
+def test_a_report_of_a_later_format_says_what_would_read_it(tmp_path: Path) -> None:
+    file = tmp_path / "later.json"
+    file.write_text('{"format": 2, "kind": {"all": "is different"}}')
+    with pytest.raises(ValueError, match=r"later\.json is of format 2, and this Penstock reads up to 1: .* newer"):
+        read_json(file)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +129,7 @@ def test_the_facts_of_the_machine(tmp_path: Path) -> None:
     assert facts.cores >= 1
     assert facts.memory_bytes > 0
     assert facts.nats_server.startswith("v2.")
-    assert facts.hot_path in {"compiled", "plain"}
+    assert facts.hot_path in {"compiled", "plain Python"}
     assert "pyarrow" in facts.packages
     assert facts.file_system == file_system(tmp_path / "not" / "there")
 
