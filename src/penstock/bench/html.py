@@ -31,6 +31,7 @@ from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, boun
 from penstock.bench.rounds import Ratio
 from penstock.bench.style import STYLE
 from penstock.bench.svg import text_of
+from penstock.bench.wording import minutes_text
 
 _Cell = str | float | int | None
 
@@ -68,7 +69,7 @@ def page(report: Report) -> str:
 
 def _head(report: Report, title: str) -> str:
     notes = "".join(f"<li>{text_of(note)}</li>" for note in report.notes)
-    when = f"{report.started:%Y-%m-%d %H:%M} UTC, {report.seconds / 60:.1f} minutes"
+    when = f"{report.started:%Y-%m-%d %H:%M} UTC, {minutes_text(report.seconds)}"
     return (
         f"<header><h1>{text_of(title)}</h1><p>{text_of(when)}</p>"
         f'<pre tabindex="0" aria-label="the command">{text_of(report.command)}</pre><ul>{notes}</ul></header>'
@@ -234,7 +235,7 @@ def _machine(report: Report) -> str:
         ("memory", format_bytes(facts.memory_bytes)),
         ("kernel", facts.kernel),
         ("file system of the logs", facts.file_system or "unknown"),
-        ("Penstock", f"{facts.penstock}, hot path {facts.hot_path}"),
+        ("Penstock", f"{facts.penstock}, hot path: {facts.hot_path}"),
         ("nats-server", facts.nats_server),
         ("Python", facts.python),
         ("packages", packages),

@@ -51,7 +51,7 @@ class Spread(NamedTuple):
 
 
 def percentile_plot(title: str, curves: Sequence[Curve]) -> str:
-    """The article's plot: which latency is not passed by which share of the messages."""
+    """Which latency is not passed by which share of the messages."""
     shown = [curve for curve in curves if curve.points]
     legend = _LEGEND_ROW * len(shown)
     drawing = Drawing(_WIDTH, _HEIGHT + legend)

@@ -130,6 +130,7 @@ class Wish(msgspec.Struct, frozen=True):
 def planned(wish: Wish) -> Plan:
     """The plan that a wish makes. Lists that are given are combined; without any, one thing varies at a time.
 
+    No window is larger than its round.
     ValueError where a product is asked for that is not started here, and its address is missing.
     """
     base = Load(
@@ -143,6 +144,7 @@ def planned(wish: Wish) -> Plan:
         loads = cross(_given_or(wish.axes, axes if wish.every else Axes()), base)
     else:
         loads = star(axes, base)
+    loads = tuple(dict.fromkeys(msgspec.structs.replace(one, window=min(one.window, one.messages)) for one in loads))
     variants = (*PENSTOCK, *(name for product in wish.against for name in AGAINST[product]), *CEILINGS)
     sizes = dict.fromkeys(load.size for load in loads)
     reads = tuple(read_load(msgspec.structs.replace(base, size=size), read) for size in sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,9 +22,12 @@ from penstock.cli.bench_options import (
 )
 from penstock.cli.bench_peers import KafkaAddress, LiftbridgeAddress, LiftbridgeNats
 from penstock.cli.bench_run import Place, running
-from penstock.cli.failure import clearly
+from penstock.cli.failure import clearly, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, examples
+
+if TYPE_CHECKING:
+    from penstock.bench.throughput import Plan, Wish
 
 app = typer.Typer(
     cls=Group,
@@ -33,7 +36,7 @@ app = typer.Typer(
     "removes both when it ends, also by Ctrl-C. Systems take turns, and a round counts only if what was acked can be "
     "read back, byte for byte. Generator, NATS and brokers share the machine, so compare ratios, not rates.",
     epilog=examples(
-        "# a few minutes: what Penstock promises, beside JetStream",
+        "# about 9 minutes: what Penstock promises, beside JetStream",
         "penstock bench reach --short",
         "penstock bench throughput --against jetstream --size 256 --window 4000 --messages 1000000 --rounds 9",
         "# how long a message takes, with plots",
@@ -152,12 +155,14 @@ def throughput(
         addresses=bench_peers.addresses(kafka_address, liftbridge_address, liftbridge_nats),
         axes=measured.Axes(sizes(size), tuple(window or ()), tuple(publishers or ())),
         messages=messages,
-        seconds_max=None if seconds is None else seconds_of(seconds),
+        seconds_max=None if seconds is None else seconds_of("--seconds", seconds, limits.BENCH_SECONDS_MAX),
         rounds=rounds,
         every=every,
         short=short,
     )
     plan = measured.planned(wish)
+    bench_peers.check_used(wish.addresses, plan.variants)
+    _check_windows(wish, plan)
     total = plan.measurements + machine_limits.count(plan.rounds)
     place = Place(folder, plan.bytes_needed)
     with running("throughput", place, total=total, json_file=json_file, html_file=html_file) as run:
@@ -165,8 +170,22 @@ def throughput(
         run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.rounds, said=run.step)
 
 
+def _check_windows(wish: Wish, plan: Plan) -> None:
+    """A window that is given can be filled; those that nobody gave are as large as their round at most."""
+    from penstock.bench.generator import Load
+
+    messages = plan.loads[0].messages
+    if any(window > messages for window in wish.axes.windows):
+        raise typer.BadParameter(
+            f"{max(wish.axes.windows):,} messages cannot be unacked in a round of {messages:,}: give more --messages",
+            param_hint="'--window'",
+        )
+    if not wish.axes.windows and messages < Load().window:
+        say_note(f"windows are at most {messages:,} here: a round has no more messages")
+
+
 _SCALE_EXAMPLES = examples(
-    "# some minutes, and some gigabytes",
+    "# about 7 GB of disk meanwhile",
     "penstock bench scale",
     "penstock bench scale --streams 1000 --messages 10000000 --json scale.json",
 )
@@ -202,9 +221,10 @@ def scale(
 ) -> None:
     """What idle streams cost, and whether a long stream is as quick as a short one.
 
-    Makes many streams, then measures the CPU and the memory of a broker that serves them while nothing happens, and how
-    long it takes to start, after a stop and after kill -9. Then makes one long stream of 16-byte messages, and compares
-    its start and its look-ups with those of a stream of 1,000,000.
+    Makes many streams (10,000 if nothing else is said), then measures the CPU and the memory of a broker that serves
+    them while nothing happens, and how long it takes to start, after a stop and after kill -9. Then makes one long
+    stream of 16-byte messages (100,000,000 of them), and compares its start and its look-ups with those of a stream of
+    1,000,000. This takes about 7 GB of disk, most of it for the long stream; nothing of it is left at the end.
     """
     from penstock.bench import scale as measured
 

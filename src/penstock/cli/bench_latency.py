@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base import limits
-from penstock.base.units import parse_duration_us
 from penstock.cli import bench_output, output
 from penstock.cli.bench_options import (
     LOAD_PANEL,
@@ -20,6 +19,7 @@ from penstock.cli.bench_options import (
     Only,
     Rounds,
     Short,
+    seconds_of,
     sizes,
 )
 from penstock.cli.bench_run import Place, running
@@ -36,9 +36,9 @@ _LIMIT_BYTES = limits.GIB
 _LIMIT_ROUNDS_MAX = 5  # beside a latency run, however many rounds that has
 
 LATENCY_EXAMPLES = examples(
-    "# some minutes: 256 bytes and 1 MB",
+    "# about 5 minutes: 256 bytes and 1 MB, Penstock alone",
     "penstock bench latency --short",
-    "# the article's run, beside JetStream, with plots",
+    '# beside JetStream, with plots: the run of Tyler Treat\'s "Benchmarking Commit Logs" (Brave New Geek)',
     "penstock bench latency --against jetstream --html latency.html",
     "# enough samples for the 99.9th percentile of one size",
     "penstock bench latency --against jetstream --size 256 --duration 4m --rounds 5 --json latency.json",
@@ -47,22 +47,11 @@ LATENCY_EXAMPLES = examples(
 )
 LIMITS_EXAMPLES = examples("penstock bench limits", "penstock bench limits --rounds 9 --dir /data --json limits.json")
 REPORT_EXAMPLES = examples(
+    "# the tables of a run, again",
     "penstock bench report latency.json",
-    "# several runs, each on a page of its own",
+    "# a page with plots, of a run that made none",
     "penstock bench report throughput.json --html throughput.html",
 )
-
-
-def _duration(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        seconds = parse_duration_us(text) / 1e6
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    if not 0 < seconds <= limits.BENCH_LATENCY_SECONDS_MAX:
-        raise typer.BadParameter(f"more than nothing, and at most {limits.BENCH_LATENCY_SECONDS_MAX:g}s")
-    return seconds
 
 
 @clearly
@@ -135,13 +124,14 @@ def latency(
     """
     from penstock.bench import latency_run
     from penstock.bench import limits as machine_limits
+    from penstock.bench.wording import minutes_text
 
     wish = latency_run.LatencyWish(
         against=tuple(against or ()),
         only=tuple(only or ()),
         sizes=_sizes(size),
         rate_per_s=rate,
-        seconds=_duration(duration),
+        seconds=None if duration is None else seconds_of("--duration", duration, limits.BENCH_LATENCY_SECONDS_MAX),
         rounds=rounds,
         consumer=not no_consumer,
         every=every,
@@ -153,7 +143,7 @@ def latency(
     total = plan.measurements + machine_limits.count(limit_rounds)
     place = Place(folder, plan.bytes_needed)
     with running("latency", place, total=total, json_file=json_file, html_file=html_file) as run:
-        run.console.print(f"about {max(1, round(plan.seconds / 60))} minutes")
+        run.console.print(f"about {minutes_text(plan.seconds)}")
         for line in latency_run.too_short_for(plan):
             run.console.print(line)
 
@@ -171,7 +161,9 @@ def _sizes(texts: list[str] | None) -> tuple[int, ...]:
 
     found = sizes(texts)
     if any(size < INDEX_BYTES for size in found):
-        raise typer.BadParameter(f"a message tells which one it is in {INDEX_BYTES} bytes: it cannot be shorter")
+        raise typer.BadParameter(
+            f"a message tells which one it is in {INDEX_BYTES} bytes: it cannot be shorter", param_hint="'--size'"
+        )
     return found
 
 
@@ -180,7 +172,7 @@ def _check_count(plan: LatencyPlan) -> None:
     most = max(load.plan(0).count for load in plan.loads)
     if most > limits.BENCH_LATENCY_MESSAGES_MAX:
         allowed = f"at most {limits.BENCH_LATENCY_MESSAGES_MAX:,}"
-        raise typer.BadParameter(f"{most:,} messages in one round; {allowed}: lower --rate or --duration")
+        raise typer.BadParameter(f"{most:,} messages in one round; {allowed}", param_hint="'--rate' / '--duration'")
 
 
 @clearly
@@ -206,14 +198,21 @@ def limits_of_the_machine(
 @clearly
 def report(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="What --json wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE", exists=True, dir_okay=False, help="What --json of a bench wrote.", show_default=False
+        ),
     ],
     html_file: HtmlFile = None,
     debug: Debug = False,
 ) -> None:
-    """Show a run again, or make a page of it."""
+    """Show a run that --json wrote again, or make a page of it.
+
+    Nothing is measured. Runs that earlier versions wrote can be shown too.
+    """
     from penstock.bench.html import write_html
     from penstock.bench.report import read_json
+    from penstock.bench.wording import minutes_text
 
     if html_file is not None and html_file.resolve() == file.resolve():
         raise typer.BadParameter(f"{html_file} is the run itself: name another file", param_hint="'--html'")
@@ -221,7 +220,7 @@ def report(
     if html_file is not None:
         write_html(found, html_file)  # before it is shown, as a run does
     console = output.console()
-    console.print(f"{found.command}\n{found.started:%Y-%m-%d %H:%M} UTC, {found.seconds / 60:.1f} minutes")
+    console.print(f"{found.command}\n{found.started:%Y-%m-%d %H:%M} UTC, {minutes_text(found.seconds)}")
     bench_output.show_machine(console, found.machine)
     for one in found.latencies:
         show_latency(console, one)

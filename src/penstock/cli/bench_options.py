@@ -78,23 +78,24 @@ def sizes(texts: list[str] | None) -> tuple[int, ...]:
     try:
         found = tuple(parse_bytes(text) for text in texts or ())
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(str(error), param_hint="'--size'") from None
     for size in found:
         if not 1 <= size <= limits.BENCH_MESSAGE_BYTES_MAX:
             raise typer.BadParameter(
-                f"a message of {size:,} bytes; from 1 to {limits.BENCH_MESSAGE_BYTES_MAX:,} can be sent"
+                f"a message of {size:,} bytes; from 1 to {limits.BENCH_MESSAGE_BYTES_MAX:,} can be sent",
+                param_hint="'--size'",
             )
     return found
 
 
-def seconds_of(text: str) -> float:
-    """How long a round sends at most."""
+def seconds_of(option: str, text: str, seconds_max: float) -> float:
+    """The seconds that `text`, the value of `option`, stands for."""
     try:
         seconds = parse_duration_us(text) / 1e6
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    if not 0 < seconds <= limits.BENCH_SECONDS_MAX:
-        raise typer.BadParameter(f"more than nothing, and at most {limits.BENCH_SECONDS_MAX:g}s")
+        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
+    if not 0 < seconds <= seconds_max:
+        raise typer.BadParameter(f"more than nothing, and at most {seconds_max:g}s", param_hint=f"'{option}'")
     return seconds
 
 
@@ -146,7 +147,7 @@ Rounds = Annotated[
 ]
 Short = Annotated[
     bool,
-    typer.Option("--short", metavar="", help="A few minutes: fewer and smaller rounds.", rich_help_panel=RUN_PANEL),
+    typer.Option("--short", metavar="", help="Smaller rounds: minutes, not an hour.", rich_help_panel=RUN_PANEL),
 ]
 JsonFile = Annotated[
     Path | None,

@@ -69,7 +69,7 @@ def show_machine(console: Console, machine: Machine) -> None:
         f"{machine.kernel}, {machine.file_system}"
     )
     console.print(
-        f"Penstock {machine.penstock} (hot path {machine.hot_path}), nats-server {machine.nats_server}, "
+        f"Penstock {machine.penstock} (hot path: {machine.hot_path}), nats-server {machine.nats_server}, "
         f"{machine.python}, load average {machine.load_average:g}"
     )
     if machine.file_system in MEMORY_FILE_SYSTEMS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,3 +69,19 @@ def addresses(kafka: str | None, liftbridge: str | None, liftbridge_nats: str | 
     from penstock.bench.peers import Addresses
 
     return Addresses(_address(kafka), _address(liftbridge), _address(liftbridge_nats))
+
+
+def check_used(given: Addresses, systems: Collection[str]) -> None:
+    """An address of what is not measured is a mistake: somebody forgot to say --against."""
+    from penstock.bench.peers import NAMES
+
+    options = (
+        ("kafka", "--kafka-address", given.kafka),
+        ("liftbridge", "--liftbridge-address", given.liftbridge),
+        ("liftbridge", "--liftbridge-nats", given.liftbridge_nats),
+    )
+    for product, option, address in options:
+        if address is not None and not set(NAMES[product]) & set(systems):
+            raise typer.BadParameter(
+                f"nothing of it is measured: add --against {product}, or leave this out", param_hint=f"'{option}'"
+            )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.bench.latency_summary import LatencyComparison
 
 EXAMPLES = examples(
-    "# some minutes; `make bench` runs this",
+    "# about 9 minutes; `make bench` runs this",
     "penstock bench reach --short",
     "# an hour, and 10 GB of disk meanwhile",
     "penstock bench reach --json reach.json --html reach.html",

@@ -30,6 +30,10 @@ def shapes(plan: Plan) -> set[tuple[int, int, int]]:
     return {(load.size, load.window, load.publishers) for load in plan.loads}
 
 
+def test_no_window_is_larger_than_its_round() -> None:
+    assert shapes(planned(Wish(messages=50, axes=Axes((16,), (1, 100, 4_000), (1,))))) == {(16, 1, 1), (16, 50, 1)}
+
+
 def test_without_lists_one_thing_varies_at_a_time() -> None:
     plan = planned(Wish())
     assert shapes(plan) == {
