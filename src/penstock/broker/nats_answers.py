@@ -12,7 +12,7 @@ stream's flood costs the others a moment, not their acks. What is over a limit i
 | state   | what is written                  | reading NATS | until                                            |
 |---------|----------------------------------|--------------|--------------------------------------------------|
 | TAKING  | everything, at once              | yes          | more than NATS_WRITE_BUFFER_BYTES_MAX waits: BUSY |
-| BUSY    | a slice of each stream's, in turn | no          | nothing waits: TAKING; time is up: STALLED       |
+| BUSY    | a slice of each stream's, in turn | no          | nothing waits: TAKING; little is taken: STALLED  |
 | STALLED | the same                         | yes          | nothing waits: TAKING                            |
 | AWAY    | nothing                          | -            | there is a connection: TAKING, or BUSY           |
 """
@@ -114,6 +114,7 @@ class AnswerOutput:
         self._connection: NatsConnection | None = None
         self._waiting = WaitingAnswers()
         self._timer: asyncio.TimerHandle | None = None
+        self._untaken_bytes = 0  # at the last look, and what was written since
         self._complaints = Complaints()
 
     @property
@@ -162,7 +163,9 @@ class AnswerOutput:
         if self._connection is None:
             return
         while self._writable and self._waiting.size_bytes:
-            self._connection.write(self._waiting.take())  # says through writable_changed when it is full
+            piece = self._waiting.take()
+            self._untaken_bytes += len(piece)
+            self._connection.write(piece)  # says through writable_changed when it is full
         if self._writable:
             self._become(_State.TAKING)
 
@@ -174,7 +177,7 @@ class AnswerOutput:
             self._timer.cancel()
             self._timer = None
         if state is _State.BUSY:
-            self._timer = asyncio.get_running_loop().call_later(limits.NATS_WRITE_PAUSE_MS_MAX / 1000, self._time_is_up)
+            self._look_later()
         if self._connection is not None and state is not _State.AWAY:
             few = state is not _State.TAKING  # what is in there cannot be overtaken
             self._connection.set_write_buffer(
@@ -183,14 +186,24 @@ class AnswerOutput:
         if _State.BUSY in (was, state):
             self._pause_reading(state is _State.BUSY)
 
-    def _time_is_up(self) -> None:
-        self._timer = None
-        self._become(_State.STALLED)
+    def _look_later(self) -> None:
+        assert self._connection is not None
+        self._untaken_bytes = self._connection.write_buffer_bytes
+        self._timer = asyncio.get_running_loop().call_later(limits.NATS_WRITE_PAUSE_MS / 1000, self._look)
+
+    def _look(self) -> None:
+        """Whether nats-server takes so much that it is worth while not to read."""
+        assert self._connection is not None
+        if self._untaken_bytes - self._connection.write_buffer_bytes >= limits.NATS_WRITE_PAUSE_BYTES_MIN:
+            self._look_later()
+        else:
+            self._timer = None
+            self._become(_State.STALLED)
 
     def _complain(self, stream_id: int) -> None:
         text = (
             f"nats-server is slow to take the answers to publishers, as it is when one of them does not read them: "
-            f"some of those to {self._subject_of(stream_id)!r} are dropped; what was published is stored"
+            f"some of those to {self._subject_of(stream_id)} are dropped; what was published is stored"
         )
         now_us = int(asyncio.get_running_loop().time() * 1e6)
         if (line := self._complaints.line("dropped", text, now_us)) is not None:

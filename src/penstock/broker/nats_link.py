@@ -134,7 +134,9 @@ class NatsLink:
         self._subscriptions: dict[int, tuple[str, str | None]] = {}
         self._last_token = 0
         self._waiting: dict[int, asyncio.Future[None] | None] = {}  # link tokens that are not due yet
-        self._answers = AnswerOutput(self._writing_pauses, lambda sid: self._subscriptions.get(sid, ("", None))[0])
+        self._answers = AnswerOutput(
+            self._writing_pauses, lambda sid: self._subscriptions.get(sid, ("a stream that has ended", None))[0]
+        )
         self._pauses: set[str] = set()
         self._gap_start_us: int | None = None
         self._tls_first: set[NatsServer] = set()
