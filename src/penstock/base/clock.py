@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 
-class Now(NamedTuple):
+class Now(msgspec.Struct, frozen=True, gc=False):
     """A moment: `wall_us` stamps messages and ages them, `elapsed_us` times waits, which a set clock must not stall."""
 
     wall_us: int  # microseconds since 1970 UTC

@@ -106,7 +106,7 @@ class Driver:
         elif isinstance(event, LinkDown):
             self._link_since_us = None
             self._reconnects += 1
-            lost = now if event.gap_start_us is None else now._replace(wall_us=event.gap_start_us)
+            lost = now if event.gap_start_us is None else msgspec.structs.replace(now, wall_us=event.gap_start_us)
             self._node.nats_lost(lost, f"{event.kind.name.lower()}: {event.reason}")
         elif isinstance(event, BarrierReached):
             if (token := self._barriers.pop(event.token, None)) is not None:

@@ -81,15 +81,16 @@ class NatsConnection(asyncio.BufferedProtocol):
         if self._used < self._needed:
             self.session.heard(now_ms)
             return
-        position, groups, events, self._needed = self.session.receive(self._buffer, 0, self._used, now_ms)
+        received = self.session.receive(self._buffer, 0, self._used, now_ms)
         try:
-            if groups:
-                self._owner.groups_received(groups)
-            for event in events:
+            if received.groups:
+                self._owner.groups_received(received.groups)
+            for event in received.events:
                 self._event(event)
         except Exception as error:  # noqa: BLE001 (handed to the owner, who ends with it)
             self._owner.failed(error)
-        self._keep_from(position)
+        self._keep_from(received.position)
+        self._needed = received.needed_bytes
         self.send_output()
 
     def eof_received(self) -> bool:

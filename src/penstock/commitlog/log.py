@@ -203,7 +203,9 @@ class Log:
         StorageFullError, StorageFailedError: the log is as it was before. NotWritableError.
         """
         active = self._active
-        if self.state is not _WRITABLE or active is None:
+        if self._damage.has_news:
+            self._take_damage()
+        if self._state is not _WRITABLE or active is None:
             raise NotWritableError(f"{self._directory} is {self._state.value}")
         assert header.base_offset == self._log_end, (header.base_offset, self._log_end)
         assert header.min_timestamp_us >= self._last_timestamp_us, "timestamps never decrease"

@@ -24,7 +24,9 @@ A subject is refused as well where the socket would refuse it: nats-server lets 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
@@ -68,13 +70,12 @@ class Rules:
         )
 
 
-@dataclass(slots=True)
-class Admission:
+class Admission(msgspec.Struct):
     """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason."""
 
     rows: Group
-    errors: list[bytes] = field(default_factory=list)
-    dropped: dict[str, int] = field(default_factory=dict)
+    errors: list[bytes] = []  # msgspec makes one for each admission
+    dropped: dict[str, int] = {}
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""

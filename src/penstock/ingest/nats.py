@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import subject_mistake
@@ -127,7 +129,7 @@ SessionEvent = (
 )
 
 
-class Received(NamedTuple):
+class Received(msgspec.Struct, frozen=True):
     """What bytes turned out to be: `groups` belong before `events`; `position` is the first byte not yet used.
 
     `needed_bytes`: how many bytes from `position` on are needed before more can be made of them (0 = any).
@@ -194,15 +196,16 @@ class NatsSession:
             self._skip_bytes = frames.skip_bytes
         except ProtocolError as error:
             mistake = error
-        try:
-            if frames.groups and not was_ready:
-                raise OperationalError("not NATS protocol: a message before any subscription")
-            for line in frames.lines:
-                self._line(line, events)
-            if self.state is SessionState.TLS and position < end:
-                raise OperationalError("nats-server sent plain bytes after asking for TLS")
-        except OperationalError as error:
-            mistake = error
+        if frames.lines or not was_ready:  # else it is messages only, as nearly always
+            try:
+                if frames.groups and not was_ready:
+                    raise OperationalError("not NATS protocol: a message before any subscription")
+                for line in frames.lines:
+                    self._line(line, events)
+                if self.state is SessionState.TLS and position < end:
+                    raise OperationalError("nats-server sent plain bytes after asking for TLS")
+            except OperationalError as error:
+                mistake = error
         if mistake is not None:
             self._close(ErrorKind.PROTOCOL, str(mistake), events)
         return Received(position, frames.groups if was_ready else {}, events, frames.needed_bytes)

@@ -15,14 +15,13 @@ from penstock.hot.group import Group
 
 
 class Arrivals:
-    """What waits. `has_room` tells whether a stream's log can be written to, `store` takes what need not wait any more.
+    """What waits. `store(stream_id, group, must)` tells whether it took the messages; with `must` it does.
 
-    A stream that is gone has room: `store` passes over what comes for it.
+    It takes, and passes over, what comes for a stream that is gone.
     """
 
-    def __init__(self, *, has_room: Callable[[int], bool], store: Callable[[int, Group], None]) -> None:
+    def __init__(self, store: Callable[[int, Group, bool], bool]) -> None:
         self.size_bytes = 0
-        self._has_room = has_room
         self._store = store
         self._waiting: deque[tuple[int, Group, int]] = deque()  # stream, messages, bytes that are free once these go on
         self._counts: Counter[int] = Counter()  # groups that wait, by stream
@@ -34,11 +33,9 @@ class Arrivals:
         """What one read delivered; whether some of it has to wait."""
         waiting = []
         for stream_id, group in groups:
-            if stream_id in self._counts or not self._has_room(stream_id):
+            if stream_id in self._counts or not self._store(stream_id, group, False):
                 self._counts[stream_id] += 1
                 waiting.append((stream_id, group, 0))
-            else:
-                self._store(stream_id, group)
         if waiting:
             stream_id, group, _ = waiting[-1]
             waiting[-1] = (stream_id, group, len(group.data))
@@ -48,10 +45,12 @@ class Arrivals:
 
     def go_on(self, *, must: bool = False) -> None:
         """Store what has room now; with `must` all, which may then be refused."""
-        while self._waiting and (must or self._has_room(self._waiting[0][0])):
-            stream_id, group, size_bytes = self._waiting.popleft()
+        while self._waiting:
+            stream_id, group, size_bytes = self._waiting[0]
+            if not self._store(stream_id, group, must):
+                return
+            self._waiting.popleft()
             self.size_bytes -= size_bytes
             self._counts[stream_id] -= 1
             if not self._counts[stream_id]:
                 del self._counts[stream_id]
-            self._store(stream_id, group)

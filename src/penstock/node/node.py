@@ -92,7 +92,7 @@ class Node:
         self._upkeep = Upkeep(self._outbox, committed=self._fetches.grown)
         self._is_stopped = False
         self._next_tick_us = 0
-        self._arrivals = Arrivals(has_room=self._has_room, store=self._ingest)
+        self._arrivals = Arrivals(self._ingest)
         self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
         self._now = Now(0, 0)  # of what is being decided
         self._handlers: dict[type[Request], Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
@@ -189,20 +189,20 @@ class Node:
         if self._arrivals.add(groups.items()):
             self._next_tick_us = now.elapsed_us  # what is not waited for is synced now as well: it holds its file open
 
-    def _has_room(self, stream_id: int) -> bool:
-        partition = self._streams.partitions.get(stream_id)
-        return partition is None or partition.log.is_awake or not partition.is_writable or partition.log.has_room
-
-    def _ingest(self, stream_id: int, group: Group) -> None:
+    def _ingest(self, stream_id: int, group: Group, must: bool) -> bool:
+        """Store the messages, unless that takes a file open for which there is no room now."""
         partition = self._streams.partitions.get(stream_id)
         if partition is None:
-            return  # the last messages of a stream that was just deleted
+            return True  # the last messages of a stream that was just deleted
+        if not (must or partition.log.is_awake or not partition.is_writable or partition.log.has_room):
+            return False
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
         partition.ingest(group, self._now.wall_us, self._outbox.step)
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
+        return True
 
     def nats_up(self) -> None:
         """The link is connected and has subscribed everything again; what came of it shows behind a barrier."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+
+import msgspec
 
 from penstock.base.errors import RemoteError
 from penstock.messages import Response
@@ -34,7 +35,7 @@ class DiskWork:
     done: Callable[[Exception | None], None]  # called by the node, on the owner's side
 
 
-class Answers(NamedTuple):
+class Answers(msgspec.Struct, frozen=True, gc=False):
     """What publishers to one stream are told: ready-made PUB commands for NATS."""
 
     stream_id: int
@@ -83,18 +84,15 @@ class Reply:
     payload: bytes | bytearray | Extent | None = None
 
 
-class Step:
+class Step(msgspec.Struct):
     """What the driver must do, top to bottom."""
 
-    __slots__ = ("disk", "nats", "notes", "notices", "publish", "replies")
-
-    def __init__(self) -> None:
-        self.publish: list[Answers] = []  # 1. to publishers
-        self.replies: list[Reply] = []  # 2. to clients
-        self.nats: list[Subscribe | Unsubscribe | Barrier] = []  # 3. to NATS, in this order
-        self.notes: list[Callable[[], None]] = []  # 4. what nobody waits for: checkpoints
-        self.disk: list[DiskWork] = []  # 5. to the disk threads
-        self.notices: list[str] = []  # 6. what an operator should read in the log
+    publish: list[Answers] = []  # 1. to publishers; msgspec makes a list for each step
+    replies: list[Reply] = []  # 2. to clients
+    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 3. to NATS, in this order
+    notes: list[Callable[[], None]] = []  # 4. what nobody waits for: checkpoints
+    disk: list[DiskWork] = []  # 5. to the disk threads
+    notices: list[str] = []  # 6. what an operator should read in the log
 
     def __bool__(self) -> bool:
         return bool(self.publish or self.replies or self.nats or self.notes or self.disk or self.notices)
