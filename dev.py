@@ -517,11 +517,16 @@ def require_compiled() -> None:
         os.environ.setdefault("REQUIRE_CYTHON", "1")
 
 
+# On every core, but no more than a small machine's memory holds: each worker has servers of its own. What a module
+# prepares for its tests it prepares once, so they stay together.
+SIDE_BY_SIDE = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"]
+
+
 def test(arguments: List[str]) -> NoReturn:
-    """Run the tests; arguments go to pytest."""
+    """Run all tests, some at a time; or what pytest is told to."""
     require_compiled()
     set_up(EXTRAS["test"])
-    _become([PYTHON, "-m", "pytest"] + arguments, clean_environment())
+    _become([PYTHON, "-m", "pytest"] + (arguments or SIDE_BY_SIDE), clean_environment())
 
 
 def check(arguments: List[str]) -> int:
