@@ -132,5 +132,7 @@ BENCH_IDLE_SECONDS_MAX = 600.0
 BENCH_STALL_S = 30.0  # a round without an ack or a message for so long has failed
 BENCH_START_S = 30.0  # a server or a child of ours is ready by then, or has failed
 BENCH_STOP_S = 10.0
+BENCH_LOOK_S = 0.5  # between two looks at whether all that is measured still runs
+BENCH_END_S = 2.0  # a process whose connections are cut has ended by then, or has not
 BENCH_CHILD_LINES_MAX = 10_000  # of a child's output, kept until somebody asks
 BENCH_ACK_BYTES = 192  # room for one ack; the buffer grows if a product says more

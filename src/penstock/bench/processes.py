@@ -20,6 +20,8 @@ from typing import IO
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.bench import vital
+from penstock.broker.child import OnEnd
 from penstock.broker.settings import Address
 from penstock.broker.tied import tied, uninterrupted
 
@@ -92,8 +94,11 @@ def _listening_sockets(port: int) -> set[str]:
 class Child:
     """A running child: its output by lines, its process id."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, name: str, process: subprocess.Popen[bytes], on_end: OnEnd | None = None) -> None:
+        """`on_end` is told, from a thread, if it ends before it is stopped."""
         self.name = name
+        self._on_end = on_end
+        self._stopping = False
         self._process = process
         self._changed = threading.Condition()
         self._lines: deque[tuple[bool, bytes]] = deque(maxlen=limits.BENCH_CHILD_LINES_MAX)
@@ -121,6 +126,11 @@ class Child:
         with self._changed:
             self._readers -= 1
             self._changed.notify_all()
+            is_over = self._readers == 0
+        if is_over and self._on_end is not None:
+            code = self._process.wait()
+            if not self._stopping:
+                self._on_end(self.name, code, self.said)
 
     def write(self, data: bytes) -> None:
         """Give it its whole stdin."""
@@ -132,7 +142,10 @@ class Child:
             raise OperationalError(f"{self.name} ended before it was told what to do:\n{self.said}") from None
 
     def next_line(self, timeout_s: float, *, of_log: bool = False) -> bytes:
-        """The next line of its stdout (or log); OperationalError when it ends, or time is up, without one."""
+        """The next line of its stdout (or log); OperationalError when it ends, or time is up, without one.
+
+        EndedError if a process ends that it may depend on.
+        """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             while True:
@@ -145,7 +158,8 @@ class Child:
                     raise OperationalError(f"{self.name} ended too early:\n{self.said}")
                 if left_s <= 0:
                     raise OperationalError(f"{self.name} said nothing for {timeout_s:g} s:\n{self.said}")
-                self._changed.wait(left_s)
+                vital.check()
+                self._changed.wait(min(left_s, limits.BENCH_LOOK_S))
 
     def wait_for(self, pattern: re.Pattern[bytes], timeout_s: float = limits.BENCH_START_S) -> re.Match[bytes]:
         """The first match in its log; OperationalError as above."""
@@ -162,6 +176,7 @@ class Child:
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL when that does not help."""
+        self._stopping = True
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -177,8 +192,10 @@ class Child:
 
 
 @contextmanager
-def child(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Child]:
-    """`command` as a child that runs for as long as the context."""
+def child(
+    name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, *, on_end: OnEnd | None = None
+) -> Iterator[Child]:
+    """`command` as a child that runs for as long as the context; `on_end` is told, from a thread, if it ends before."""
     started: Child | None = None
     try:
         with uninterrupted():
@@ -190,7 +207,7 @@ def child(name: str, command: Sequence[str], environment: Mapping[str, str] | No
                 env=None if environment is None else dict(environment),
                 start_new_session=True,
             )
-            started = Child(name, process)
+            started = Child(name, process, on_end)
         yield started
     finally:
         if started is not None:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import PenstockError
+from penstock.bench import vital
 from penstock.bench.content import difference
 from penstock.bench.generator import Load, Published
 from penstock.bench.systems import Log, System
@@ -70,10 +72,11 @@ def interleave(
 
 
 def _measured(name: str, round_number: int, measure: Measure) -> Measurement:
-    """What `measure` says; void if it failed."""
+    """What `measure` says; void if it failed. EndedError if it failed because a process ended that it needs."""
     try:
         return measure(round_number)
     except (PenstockError, OSError) as error:
+        vital.check(limits.BENCH_END_S)
         return Measurement(system=name, round_number=round_number, void=str(error) or type(error).__name__)
 
 

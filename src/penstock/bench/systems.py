@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from penstock.base.errors import OperationalError
 from penstock.base.limits import BENCH_POOL_BYTES_MAX, BENCH_STALL_S
-from penstock.bench import jetstream_read, responders, worker
+from penstock.bench import jetstream_read, responders, vital, worker
 from penstock.bench.content import Content, Tally
 from penstock.bench.frames import Pool
 from penstock.bench.generator import Load, Published, PublishTask, publish
@@ -172,13 +172,14 @@ def _penstock(**config: str) -> Callable[[Path], AbstractContextManager[System]]
     def start(folder: Path) -> Iterator[System]:
         data_dir = folder / "penstock"
         options = ("--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "warning")
-        with serving(data_dir, *options) as ready:
+        with vital.vital() as broker, serving(data_dir, *options, on_end=broker.ended) as ready:
             processes = {"broker": ready.process_id}
             processes |= zip(("nats-server",), children_of(ready.process_id), strict=False)
             nats = parse_address(ready.nats.removeprefix("nats://"))
             system = PenstockSystem(ready.client, nats, data_dir, processes)
             system.config = config
             with blocking.connect(ready.client, name="penstock-bench", timeout=_TIMEOUT_S) as system.client:
+                broker.give_up = system.client.close
                 yield system
 
     return start
@@ -230,7 +231,7 @@ def nats_server(folder: Path, config: str = "") -> Iterator[tuple[Address, int]]
     file = folder / "nats-server.conf"
     file.write_text(config)
     command = [str(find_nats_server()), "-c", str(file), "-a", "127.0.0.1", "-p", "-1"]
-    with child("nats-server", command) as process:
+    with vital.vital() as server, child("nats-server", command, on_end=server.ended) as process:
         port = int(process.wait_for(_LISTENING)[1])
         process.wait_for(_READY)
         yield Address("127.0.0.1", port), process.process_id

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +36,10 @@ if os.getppid() != parent:
 from penstock.cli import main
 main()
 """
+
+
+OnEnd = Callable[[str, int, str], None]
+"""What a process is called, its return code (-N: signal N), the end of its log."""
 
 
 class ReadyLine(NamedTuple):
@@ -65,9 +69,10 @@ def environment_of_child() -> dict[str, str]:
 
 
 @contextmanager
-def serving(data_dir: Path, *options: str) -> Iterator[ReadyLine]:
+def serving(data_dir: Path, *options: str, on_end: OnEnd | None = None) -> Iterator[ReadyLine]:
     """A broker on `data_dir` that runs for as long as the context; OperationalError if it does not come up.
 
+    `on_end` is told, from a thread, if it ends before.
     It gets none of our PENSTOCK_* variables, which are meant for another broker, but the one that says how to run.
     """
     environment = environment_of_child()
@@ -75,12 +80,18 @@ def serving(data_dir: Path, *options: str) -> Iterator[ReadyLine]:
     command = [*program, "serve", "--data-dir", str(data_dir), *options]
     log: deque[bytes] = deque(maxlen=_LOG_LINES_MAX)
     started: tuple[subprocess.Popen[bytes], threading.Thread] | None = None
+    stopping = threading.Event()
     try:
         with uninterrupted():
             started = _start(command, environment, log)
         process, drain = started
-        yield _wait_until_ready(process, drain, log)._replace(process_id=process.pid)
+        ready = _wait_until_ready(process, drain, log)._replace(process_id=process.pid)
+        if on_end is not None:
+            wait = (process, drain, log, stopping, on_end)
+            threading.Thread(target=_tell_end, args=wait, name="broker's end", daemon=True).start()
+        yield ready
     finally:
+        stopping.set()
         if started is not None:
             _stop(*started)
 
@@ -102,6 +113,19 @@ def _start(
     drain = threading.Thread(target=log.extend, args=(process.stderr,), name="broker's log", daemon=True)
     drain.start()
     return process, drain
+
+
+def _tell_end(
+    process: subprocess.Popen[bytes],
+    drain: threading.Thread,
+    log: deque[bytes],
+    stopping: threading.Event,
+    on_end: OnEnd,
+) -> None:
+    drain.join()  # its log ends with it
+    code = process.wait()
+    if not stopping.is_set():
+        on_end("the broker", code, _tail(log))
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], drain: threading.Thread, log: deque[bytes]) -> ReadyLine:
