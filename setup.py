@@ -41,6 +41,7 @@ COMPILED = (
     "penstock.hot.keyhash",
     "penstock.hot.message",
     "penstock.hot.refusals",
+    "penstock.hot.numbers",
     "penstock.hot.row_objects",
     "penstock.hot.rows",
     "penstock.hot.scan",

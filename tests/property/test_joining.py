@@ -178,3 +178,13 @@ def test_a_batch_with_more_rows_than_wanted_is_handed_out_in_parts() -> None:
     raw, ends = log_of([MIXED, SMALL, SMALL, MIXED])
     found = list(batches_of(raw, Range(0, ends[-1]), Range(1, 9), 3, source="x"))
     assert [batch.column("offset").to_pylist() for batch in found] == [[1, 2, 3], [4, 5], [6, 7, 8]]
+
+
+@pytest.mark.parametrize("buffer", [1, 3])
+def test_joined_rows_that_are_not_in_order_are_refused(buffer: int) -> None:
+    raw, ends = log_of([SMALL, SMALL, SMALL])
+    begins = begins_of(raw)
+    wrong = raw[: begins[1]] + with_buffer(raw[begins[1] : begins[2]], buffer, 0, bytes(7) + b"\x80") + raw[begins[2] :]
+    covers = Range(0, ends[-1])
+    with pytest.raises(CorruptionError, match="offsets in order" if buffer == 1 else "timestamps in order"):
+        list(batches_of(wrong, covers, covers, 1_000, source="a broker"))

@@ -32,6 +32,7 @@ from penstock.hot.crc import crc32c, crc32c_with_gap
 from penstock.hot.encode import Encoder
 from penstock.hot.group import Group
 from penstock.hot.message import Checker, Layout, Mistake
+from penstock.hot.numbers import NumberMistake, number_mistake
 from penstock.hot.rows import RowMistake, Rows, copied, put_numbers
 
 if TYPE_CHECKING:
@@ -281,15 +282,42 @@ def check_values(data: Buffer, *, file: str = "", position: int = 0) -> Rows:
     raise CorruptionError(file, position, wanted, got)
 
 
+def check_numbers(
+    offsets_of_rows: memoryview,
+    timestamps_of_rows: memoryview,
+    header: BatchHeader,
+    *,
+    file: str = "",
+    position: int = 0,
+) -> None:
+    """CorruptionError if these columns are not in order, or not within what `header` says.
+
+    A CRC shows that bytes are as they were written, not that they were right.
+    """
+    bounds = (header.base_offset, header.end_offset, header.min_timestamp_us, header.max_timestamp_us)
+    match number_mistake(offsets_of_rows, timestamps_of_rows, *bounds):
+        case NumberMistake.OFFSETS:
+            wanted, got = f"offsets in order from {bounds[0]}, all below {bounds[1]}", "others"
+        case NumberMistake.TIMESTAMPS:
+            wanted, got = f"timestamps in order from {bounds[2]} to {bounds[3]}", "others"
+        case _:
+            return
+    raise CorruptionError(file, position, wanted, got)
+
+
 def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
-    """The same as Arrow reads it, without copying."""
+    """The same as Arrow reads it, without copying; offsets and timestamps are those that the header promises."""
     import pyarrow as pa
 
     check_values(data, file=file, position=position)
     try:
-        return pa.ipc.read_record_batch(pa.py_buffer(data), arrow_schema())
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), arrow_schema())
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptionError(file, position, "a batch that Arrow can read", str(error)) from None
+    _, offsets_of_rows, _, timestamps_of_rows, *_ = buffers(memoryview(data).cast("B"))  # pyarrow exports signed bytes
+    header = read_header(data, file=file, position=position)
+    check_numbers(offsets_of_rows, timestamps_of_rows, header, file=file, position=position)
+    return batch
 
 
 def _from_arrow(column: pa.Array) -> VarColumn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
-from penstock.batch.codec import LAYOUT
+from penstock.batch.codec import LAYOUT, check_numbers, read_header
 from penstock.batch.schema import arrow_schema
 from penstock.hot.join import Gathered, Joiner
 from penstock.hot.message import Checker
@@ -36,16 +36,23 @@ def gather(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, 
 
 
 def join(raw: memoryview, gathered: Gathered, *, file: str = "") -> pa.RecordBatch:
-    """The rows of gathered messages, copied; CorruptionError if their value offsets or subjects are wrong."""
+    """The rows of gathered messages, copied; CorruptionError if what a row holds is wrong.
+
+    Offsets and timestamps are in order, and within those of all the messages.
+    """
     import pyarrow as pa
 
     joined = _JOINER.join(raw, gathered)
     if isinstance(joined, int):
         raise CorruptionError(file, joined, "value offsets from 0 to the end of the values", "others")
+    first, last = read_header(raw[gathered.begins[0] :]), read_header(raw[gathered.begins[-1] :])
+    whole = first._replace(end_offset=last.end_offset, max_timestamp_us=last.max_timestamp_us)
+    numbers = memoryview(joined.offsets), memoryview(joined.timestamps)
+    check_numbers(*numbers, whole, file=file, position=gathered.begins[0])
     rows, schema = gathered.rows, arrow_schema()
     columns = [
-        pa.Array.from_buffers(schema.types[number], rows, [None, pa.py_buffer(numbers)])
-        for number, numbers in enumerate((joined.offsets, joined.timestamps))
+        pa.Array.from_buffers(schema.types[number], rows, [None, pa.py_buffer(buffer)])
+        for number, buffer in enumerate((joined.offsets, joined.timestamps))
     ]
     for column_type, column in zip(schema.types[2:], joined.columns, strict=True):
         buffers = [

@@ -94,6 +94,30 @@ cdef inline const loose_int32* int32s(const unsigned char[::1] view, Py_ssize_t 
     return <const loose_int32*>&view[at]
 
 
+cdef inline const loose_int64* int64s_within(
+    const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t count
+) except NULL:
+    if at < 0 or count <= 0 or count > (view.shape[0] - at) // 8:
+        raise IndexError("numbers beyond the end")
+    return <const loose_int64*>&view[at]
+
+
+cdef inline bint rises(const loose_int64* numbers, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t place
+    cdef unsigned int found = 0
+    for place in range(1, count):
+        found |= numbers[place] <= numbers[place - 1]
+    return not found
+
+
+cdef inline bint goes_back(const loose_int64* numbers, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t place
+    cdef unsigned int found = 0
+    for place in range(1, count):
+        found |= numbers[place] < numbers[place - 1]
+    return found
+
+
 cdef inline bint falls(const loose_int32* numbers, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t place
     cdef unsigned int found = 0

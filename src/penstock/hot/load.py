@@ -72,6 +72,23 @@ def int32s(view: memoryview, at: int, count: int) -> list[int]:
     return view[at : at + 4 * count].cast("i").tolist()
 
 
+def int64s_within(view: memoryview, at: int, count: int) -> list[int]:
+    """So many numbers of 8 bytes, little-endian; IndexError if they are not all there. Compiled, it points to them."""
+    if at < 0 or count <= 0 or count > (len(view) - at) // 8:
+        raise IndexError("numbers beyond the end")
+    return view[at : at + 8 * count].cast("q").tolist()
+
+
+def rises(numbers: list[int], count: int) -> bool:
+    """Whether each of so many numbers is larger than the one before it."""
+    return numbers == sorted(set(numbers))
+
+
+def goes_back(numbers: list[int], count: int) -> bool:
+    """Whether any of so many numbers is smaller than the one before it."""
+    return numbers != sorted(numbers)
+
+
 def falls(numbers: list[int], count: int) -> bool:
     """Whether any of so many numbers is smaller than the one before it."""
     return numbers != sorted(numbers)

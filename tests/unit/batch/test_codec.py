@@ -241,6 +241,38 @@ def test_subjects_must_be_utf8(text: bytes) -> None:
         codec.check_rows(hostile)
 
 
+@pytest.mark.parametrize(
+    ("buffer", "numbers"),
+    [
+        (1, [11, 11, 12, 13]),  # as codec.buffers counts them: the offsets
+        (1, [10, 12, 11, 13]),
+        (1, [9, 11, 12, 13]),
+        (1, [10, 11, 12, 14]),
+        (3, [1_000, 2_000, 1_999, 3_000]),  # the timestamps
+        (3, [999, 1_000, 2_000, 3_000]),
+        (3, [1_000, 2_000, 2_500, 3_001]),
+    ],
+)
+def test_offsets_and_timestamps_are_those_that_the_header_promises(buffer: int, numbers: list[int]) -> None:
+    message = message_of(MIXED, base_offset=10)
+    sound = with_buffer(
+        with_header(message, min_timestamp_us=1_000, max_timestamp_us=3_000),
+        3,
+        0,
+        struct.pack("<4q", 1_000, 1_000, 2_000, 3_000),
+    )
+    codec.check_rows(sound)
+    wrong = with_buffer(sound, buffer, 0, struct.pack("<4q", *numbers))
+    codec.verify(wrong)  # layout and checksum are right
+    with pytest.raises(CorruptionError, match="offsets in order" if buffer == 1 else "timestamps in order"):
+        codec.check_rows(wrong)
+
+
+def test_rows_that_were_compacted_away_leave_gaps_in_the_offsets() -> None:
+    message = with_header(message_of(MIXED, base_offset=10), end_offset=20)
+    codec.check_rows(with_buffer(message, 1, 0, struct.pack("<4q", 10, 13, 14, 19)))
+
+
 def test_a_null_count_that_does_not_fit_the_bits_is_refused() -> None:
     message = message_of(MIXED)  # the key of one row of four is null
     for wrong in (2, 3, 4):
