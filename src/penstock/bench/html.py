@@ -2,8 +2,8 @@
 
 Rules: no script, no font, no picture from elsewhere; the page itself forbids them. Whatever comes from a report is
 escaped. It is light or dark as the reader's system is, readable on a phone, and every plot has its numbers in a table
-and its description in words. A system has the same colour, dashes and mark in every plot. What does not count is shown
-with its reason.
+and its description in words. A system has the same colour, dashes and mark in every plot, also of other pages. What
+does not count is shown with its reason.
 
 | part       | from                                        |
 |------------|---------------------------------------------|
@@ -19,21 +19,36 @@ with its reason.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from penstock.base.units import format_bytes
-from penstock.bench import latency
+from penstock.bench import latency, peers, throughput, wording
 from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
 from penstock.bench.latency_summary import LatencyComparison, LatencyRatio, missing_text, void_text
-from penstock.bench.plots import Curve, Spread, milliseconds, percentile_plot, spread_plot
-from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, bounded_text
+from penstock.bench.plots import Curve, Spread, percentile_plot, spread_plot
+from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, bounded_text, busy_text
 from penstock.bench.rounds import Ratio
 from penstock.bench.style import STYLE
 from penstock.bench.svg import text_of
-from penstock.bench.wording import minutes_text
+from penstock.bench.systems import VARIANTS
 
-_Cell = str | float | int | None
+_KNOWN = (*VARIANTS, *(reader.name for reader in throughput.READERS), *peers.KNOWN)
+_SERIES = {name: series for series, name in enumerate(_KNOWN)}
+
+
+class _Row(NamedTuple):
+    """What a row is about, and the name that ratios call it by."""
+
+    title: str
+    name: str
+
+
+_Cell = _Row | str | float | int | None
+_Line = Sequence[_Cell]
 
 
 def write_html(report: Report, file: Path) -> None:
@@ -69,9 +84,10 @@ def page(report: Report) -> str:
 
 def _head(report: Report, title: str) -> str:
     notes = "".join(f"<li>{text_of(note)}</li>" for note in report.notes)
-    when = f"{report.started:%Y-%m-%d %H:%M} UTC, {minutes_text(report.seconds)}"
+    when = f"{report.started:%Y-%m-%d %H:%M} UTC, {wording.minutes(report.seconds)}"
+    busy = f'<p class="void">{text_of(text)}</p>' if (text := busy_text(report)) else ""
     return (
-        f"<header><h1>{text_of(title)}</h1><p>{text_of(when)}</p>"
+        f"<header><h1>{text_of(title)}</h1><p>{text_of(when)}</p>{busy}"
         f'<pre tabindex="0" aria-label="the command">{text_of(report.command)}</pre><ul>{notes}</ul></header>'
     )
 
@@ -116,23 +132,26 @@ def _percentile_table(one: LatencyComparison, path: str) -> str:
     if not found:
         return ""
     said = [p for p in PERCENTILES if any(p in system.paths[path].percentiles_us for system in found.values())]
-    rows: list[Sequence[_Cell]] = []
-    for system in found.values():
+    rows: list[_Line] = []
+    for name, system in found.items():
         summary = system.paths[path]
         values = [summary.percentiles_us.get(p) for p in said]
-        told = ["–" if value is None else milliseconds(value / 1000) for value in values]
-        rows.append((system.title, *told, milliseconds(summary.max_us / 1000), f"{summary.samples:,}"))
+        told = ["–" if value is None else wording.milliseconds(value / 1000) for value in values]
+        greatest = wording.milliseconds(summary.max_us / 1000)
+        rows.append((_Row(system.title, name), *told, greatest, f"{summary.samples:,}"))
     headers = ("", *(f"p{p}" for p in said))
-    caption = f"{latency.PATHS[path]}, {one.title}"
+    caption = f"{latency.PATHS[path]}, {one.title}: milliseconds"
     table = _table(caption, (*headers, "greatest", "samples"), rows)
     if path == latency.LATE:
         return table
-    ratios = [
+    ratios: list[_Line] = [
         (_with_void(pair, one), *(_latency_ratio(by_path[path].get(p)) for p in said))
         for pair, by_path in one.ratios.items()
         if path in by_path
     ]
-    described = f"{caption}: ratios of all rounds together (of single rounds: least – greatest)"
+    described = (
+        f"{latency.PATHS[path]}, {one.title}: ratios of all rounds together (of single rounds: least to greatest)"
+    )
     return table + (_table(described, headers, ratios) if ratios else "")
 
 
@@ -144,33 +163,33 @@ def _with_void(pair: str, one: LatencyComparison) -> str:
 def _latency_ratio(found: LatencyRatio | None) -> str:
     if found is None:
         return "–"
-    spread = " (no spread)" if found.rounds is None else f" ({_times(found.rounds.low)} – {_times(found.rounds.high)})"
-    return f"{_times(found.pooled)} ×{spread}"
+    if found.rounds is None:
+        return f"{wording.times(found.pooled)} (no spread)"
+    return wording.ratio(msgspec.structs.replace(found.rounds, median=found.pooled), count_rounds=False)
 
 
 def _throughput(one: Comparison, colours: dict[str, int]) -> str:
     def written(value: float) -> str:
-        return f"{_number(value)} {one.unit}"
+        return f"{wording.number(value)} {one.unit}"
 
-    rows: list[Sequence[_Cell]] = []
+    rows: list[_Line] = []
     spreads = []
     for name, system in one.systems.items():
         values = [each.value for each in one.measurements if each.system == name and each.void is None]
-        cpu = ", ".join(f"{process} {us:.2f}" for process, us in system.cpu_us_per_message.items())
+        cpu = wording.cpu_columns(system.cpu_us_per_message)
         if system.median is None or system.low is None or system.high is None:
-            rows.append((system.title, "–", "–", 0, ""))
+            rows.append((_Row(system.title, name), "–", "–", 0, *cpu))
             continue
         spreads.append(Spread(system.title, colours[name], system.median, values))
-        spread = f"{_number(system.low)} – {_number(system.high)}"
+        spread = wording.spread(system.low, system.high, system.rounds)
         title = f"{system.title} ({bounded})" if (bounded := bounded_text(system)) else system.title
-        rows.append((title, _number(system.median), spread, system.rounds, cpu))
-    headers = ("", one.unit, "least – greatest", "rounds", "CPU µs a message")
-    ratios = [
+        rows.append((_Row(title, name), wording.number(system.median), spread, system.rounds, *cpu))
+    headers = ("", one.unit, "least to greatest", "rounds", *(f"CPU {column}" for column in wording.CPU_COLUMNS))
+    ratios: list[_Line] = [
         (
             f"{pair} ({note})" if (note := one.notes.get(pair)) else pair,
             _ratio_text(found),
-            _ratio_text(one.cpu_ratios.get(pair)),
-            found.rounds,
+            "–" if pair not in one.cpu_ratios else wording.ratio(one.cpu_ratios[pair], count_rounds=False),
         )
         for pair, found in one.ratios.items()
     ]
@@ -180,8 +199,8 @@ def _throughput(one: Comparison, colours: dict[str, int]) -> str:
         _figure(spread_plot(one.title, spreads, written), "filled: median; rings: rounds; logarithmic")
         if spreads
         else "",
-        _table(one.title, headers, rows),
-        _table("Ratios, round by round: median (least – greatest)", ("", one.unit, "CPU a message", "rounds"), ratios)
+        _table(f"{one.title}. {wording.CPU_LEGEND}", headers, rows),
+        _table("Ratios, round by round: median (least to greatest)", ("", one.unit, "CPU a message"), ratios)
         if ratios
         else "",
     )
@@ -192,16 +211,15 @@ def _figures(figures: Sequence[Figure]) -> str:
         return ""
     rows = []
     for one in figures:
-        goals = ["" if goal is None else f"≤ {_number(goal)}" for goal in (one.reach, one.stretch)]
+        goals = ["" if goal is None else f"≤ {wording.number(goal)}" for goal in (one.reach, one.stretch)]
         verdict = {None: "", True: "reached", False: "not reached"}[one.is_reached]
-        rows.append((one.what, f"{_number(one.got)} {one.unit}", *goals, verdict))
+        rows.append((one.what, f"{wording.number(one.got)} {one.unit}", *goals, verdict))
     return _section("Figures", _table("What was got; less is better", ("", "got", "reach", "stretch", ""), rows))
 
 
 def _voids(one: Comparison | LatencyComparison) -> str:
     told = [
-        f"<li>{text_of(f'{system.title}: {system.void} of {system.void + system.rounds} rounds do not count: ')}"
-        f"{text_of(system.void_reason)}</li>"
+        f"<li>{text_of(wording.voids(system.title, system.void, system.rounds, system.void_reason))}</li>"
         for system in one.systems.values()
         if system.void
     ]
@@ -219,12 +237,17 @@ def _missing(one: LatencyComparison) -> str:
 
 def _limits(limits: Sequence[Limit]) -> str:
     rows = [
-        (one.title, f"{_number(one.median)} {one.unit}", f"{_number(one.low)} – {_number(one.high)}") for one in limits
+        (
+            one.title,
+            f"{wording.number(one.median)} {one.unit}",
+            wording.spread(one.low, one.high, one.rounds),
+        )
+        for one in limits
     ]
     if not rows:
         return ""
     caption = "What the machine itself did in this run"
-    return _section("Limits of the machine", _table(caption, ("", "median", "least – greatest"), rows))
+    return _section("Limits of the machine", _table(caption, ("", "median", "least to greatest"), rows))
 
 
 def _machine(report: Report) -> str:
@@ -248,11 +271,11 @@ def _machine(report: Report) -> str:
 
 
 def _colours(report: Report) -> dict[str, int]:
-    """A series for every system, the same in all plots."""
-    names: dict[str, int] = {}
-    for name in chain(*(one.systems for one in report.latencies), *(one.systems for one in report.comparisons)):
-        names.setdefault(name, len(names))
-    return names
+    """A series for every system: the same in all plots, and for those that are known on all pages."""
+    latencies = (one.systems for one in report.latencies)
+    names = dict.fromkeys(chain(*latencies, *(one.systems for one in report.comparisons)))
+    others = count(len(_SERIES))
+    return {name: _SERIES[name] if name in _SERIES else next(others) for name in names}
 
 
 def _section(title: str, *parts: str) -> str:
@@ -263,13 +286,13 @@ def _figure(drawing: str, caption: str) -> str:
     return f"<figure><figcaption>{text_of(caption)}</figcaption>{drawing}</figure>"
 
 
-def _table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[_Cell]], *, numbers: bool = True) -> str:
-    """A table that scrolls by itself where it is too wide; the first column names the row."""
+def _table(caption: str, headers: Sequence[str], rows: Iterable[_Line], *, numbers: bool = True) -> str:
+    """A table that scrolls by itself where it is too wide; the first column says what the row is about."""
     head = "".join(f'<th scope="col">{text_of(one)}</th>' if one else "<td></td>" for one in headers)
     lines = []
     for first, *others in rows:
         cells = "".join(f"<td>{text_of('' if one is None else one)}</td>" for one in others)
-        lines.append(f'<tr><th scope="row">{text_of(first)}</th>{cells}</tr>')
+        lines.append(f'<tr><th scope="row">{_row_text(first)}</th>{cells}</tr>')
     kind = "numbers" if numbers else "facts"
     header = f"<thead><tr>{head}</tr></thead>" if any(headers) else ""
     return (
@@ -278,20 +301,11 @@ def _table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[_Cell]]
     )
 
 
+def _row_text(first: _Cell) -> str:
+    if not isinstance(first, _Row):
+        return text_of(first)
+    return f'{text_of(first.title)}<span class="name">{text_of(first.name)}</span>'
+
+
 def _ratio_text(found: Ratio | None) -> str:
-    if found is None:
-        return "–"
-    if found.pooled:
-        return f"{_times(found.median)} × (all rounds as one: no spread)"
-    spread = "" if found.rounds == 1 else f" ({_times(found.low)} – {_times(found.high)})"
-    return f"{_times(found.median)} ×{spread}"
-
-
-def _times(value: float) -> str:
-    """`0.07`, `1.32`, `12.3`, `340`."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _number(value: float) -> str:
-    """Three digits that matter, or all that stand before the point."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return "–" if found is None else wording.ratio(found)

@@ -31,6 +31,7 @@ from penstock.bench.histogram import Latencies, latencies_ns
 from penstock.bench.latency_receiver import Received, ReceiveTask, follow_jetstream, follow_penstock
 from penstock.bench.latency_sender import SendTask, Sent, send
 from penstock.bench.processes import Child, cpu_seconds_of
+from penstock.bench.refusals import refusal
 from penstock.bench.rounds import Measure, Measurement
 from penstock.bench.schedule import Plan
 from penstock.bench.systems import JetStreamLog, Log, NatsLog, PenstockLog, System
@@ -128,7 +129,7 @@ def _moments(plan: Plan, sent: Sent, received: Received | None) -> dict[str, tup
 def untrue(log: Log, sent: Sent, received: Received | None) -> str | None:
     """Why a run does not count; None if what was acked, delivered and stored is what was sent."""
     if sent.errors:
-        return f"{sent.errors:,} answers were no acks; the first: {sent.first_error}"
+        return f"{sent.errors:,} answers were no acks; the first: {refusal(sent.first_error)}"
     if received is not None and (what := _undelivered(sent, received)) is not None:
         return f"the consumer: {what}"
     found = log.read_back(ordered=True)

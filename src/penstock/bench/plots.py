@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.bench.svg import Drawing
+from penstock.bench.wording import milliseconds
 
 _WIDTH = 520.0
 _HEIGHT = 340.0
@@ -24,6 +25,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 14.0, 12.0, 44.0
 _MARGIN = 30.0  # beside an axis without names: its outermost ticks have text in their middle
 _ROW = 44.0
 _TICKS_MAX = 9
+_CHARS_MAX = 64  # of a line of text as wide as the drawing
 _LEGEND_ROW = 20.0
 _DECADES_MIN = math.log10(2)
 _LAST_TICKS_FROM = 3  # an axis that ends before 99.9 would make a short run look like a long one
@@ -69,7 +71,7 @@ def percentile_plot(title: str, curves: Sequence[Curve]) -> str:
         series = curve.series
         places = [(across(decades), up(math.log10(max(value, _LEAST_MS)))) for decades, value in curve.points]
         drawing.curve(places, series)
-        drawing.mark(*places[-1], series, told=f"{curve.name}: {milliseconds(curve.points[-1][1])}")
+        drawing.mark(*places[-1], series, told=f"{curve.name}: {milliseconds(curve.points[-1][1])} ms")
         y = _HEIGHT + _LEGEND_ROW * row + 6
         drawing.curve([(_LEFT, y), (_LEFT + 36, y)], series)
         drawing.mark(_LEFT + 18, y, series)
@@ -93,7 +95,7 @@ def spread_plot(title: str, rows: Sequence[Spread], written: Callable[[float], s
         drawing.text(across(tick), floor + 16, f"{tick:,.10g}", anchor="middle", style="tick")
     for place, row in enumerate(rows):
         top, middle = _ROW * place, _ROW * place + 30.0
-        drawing.text(_MARGIN, top + 16, f"{row.name}: {written(row.median)}")
+        drawing.text(_MARGIN, top + 16, _fitting(row.name, f": {written(row.median)}"))
         found = (*row.values, row.median)
         drawing.curve([(across(min(found)), middle), (across(max(found)), middle)], row.series)
         for number, value in enumerate(row.values, 1):
@@ -109,11 +111,11 @@ def spread_plot(title: str, rows: Sequence[Spread], written: Callable[[float], s
     return drawing.render(title, " ".join(described) or "Nothing was measured.")
 
 
-def milliseconds(value: float) -> str:
-    """`0.43 ms`, `12.3 ms`, `1,596 ms`: three digits."""
-    if value >= 100:
-        return f"{value:,.0f} ms"
-    return f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms" if value >= 0.01 else f"{value:.2g} ms"
+def _fitting(name: str, value: str) -> str:
+    """Both, within the width of the drawing: a long name without what stands in brackets, or only its beginning."""
+    room = _CHARS_MAX - len(value)
+    fitting = name if len(name) <= room else name.partition(" (")[0]
+    return (fitting if len(fitting) <= room else f"{fitting[: max(0, room - 1)]}…") + value
 
 
 def _told(curve: Curve) -> str:
@@ -123,7 +125,7 @@ def _told(curve: Curve) -> str:
     for name, decades in _PERCENTILE_TICKS:
         if decades <= last + 1e-9:
             nearest = min(curve.points, key=lambda point: abs(point[0] - decades))
-            told.append(f"percentile {name} {milliseconds(nearest[1])}")
+            told.append(f"percentile {name} {milliseconds(nearest[1])} ms")
     return f"{curve.name}: {', '.join(told)}."
 
 

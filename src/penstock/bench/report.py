@@ -27,6 +27,8 @@ SHARED = (
     "run are what can be compared."
 )
 
+BUSY_LOAD_SHARE = 0.5  # of the cores: a load average above it before a run says that others used the machine too
+WIDE_SPREAD = 2.0  # times that the rounds of one system may lie apart before a run is not to be trusted
 STOPPED = "The run ended before its time: what stands here was measured, and the rest was not."
 
 
@@ -205,6 +207,24 @@ def summary(measurements: Sequence[Measurement], system: str, title: str) -> Sum
         void_reason=void[0] if void else "",
         cpu_us_per_message=cpu,
     )
+
+
+def busy_text(report: Report) -> str:
+    """Why the machine was too busy to be measured; empty if nothing says so."""
+    facts = report.machine
+    reasons = []
+    if facts.load_average > BUSY_LOAD_SHARE * facts.cores:
+        reasons.append(f"its load average was {facts.load_average:g} on {facts.cores} cores before the run")
+    spreads = [
+        (one.high / one.low, name, comparison.title)
+        for comparison in report.comparisons
+        for name, one in comparison.systems.items()
+        if one.low and one.high
+    ]
+    widest, name, title = max(spreads, default=(1.0, "", ""))
+    if widest > WIDE_SPREAD:
+        reasons.append(f"rounds of {name} lie {widest:.1f} times apart ({title})")
+    return f"The machine was busy: {'; '.join(reasons)}. Use more --rounds, or try again." if reasons else ""
 
 
 def now() -> datetime:

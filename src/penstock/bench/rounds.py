@@ -19,6 +19,7 @@ from penstock.base.errors import PenstockError
 from penstock.bench import vital
 from penstock.bench.content import difference
 from penstock.bench.generator import Load, Published
+from penstock.bench.refusals import refusal
 from penstock.bench.systems import Log, System
 
 ROUNDS_MIN = 5  # fewer are for trying out: their spread says nothing
@@ -138,7 +139,7 @@ def publish_measure(name: str, system: System, load: Load) -> Measure:
 def untrue(log: Log, published: Published, *, ordered: bool) -> str | None:
     """Why what was published does not count; None if the log holds just what was acked."""
     if published.errors:
-        return f"{published.errors:,} answers were no acks; the first: {published.first_error}"
+        return f"{published.errors:,} answers were no acks; the first: {refusal(published.first_error)}"
     if published.acks != published.sent.messages:
         return f"{published.sent.messages:,} messages were sent, {published.acks:,} acked"
     try:

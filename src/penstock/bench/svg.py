@@ -1,9 +1,9 @@
 """Small SVG drawings, made by hand: shapes and text of one coordinate system, as one string.
 
 Rules: every text is escaped, and characters that XML does not know are replaced. No drawing refers to anything outside
-itself. Colours are classes (`s0` … `s7` for series, `axis`, `grid`, `muted`), so that the page decides about light and
+itself. Colours are classes (`s0` … `s9` for series, `axis`, `grid`, `muted`), so that the page decides about light and
 dark. A series is told from others by its dashes and its mark too, never by its colour alone. A drawing has a title and
-a description for whoever does not see it.
+a description for whoever does not see it. Series number 10 has the colour of number 0, and another mark and dashes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from html import escape
 from itertools import count
 
-SERIES_MAX = 8
-_DASHES = ("", "7 4", "2 3", "10 3 2 3", "4 4", "12 5", "1 4", "6 2 1 2")
+COLOURS = 10
+_DASHES = ("", "7 4", "2 3", "10 3 2 3", "4 4", "12 5", "1 4", "6 2 1 2", "9 2 2 2 2 2", "3 2 10 2")
+_MARKS = 4
 _NOT_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 _numbers = count(1)
 
@@ -41,15 +42,15 @@ class Drawing:
     def curve(self, points: Sequence[Point], series: int) -> None:
         """A line through points, in the colour and the dashes of its series."""
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        dashes = _DASHES[series % SERIES_MAX]
+        dashes = _DASHES[_turn(series) % len(_DASHES)]
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-        self._parts.append(f'<polyline class="curve s{series % SERIES_MAX}" points="{places}"{dashed}/>')
+        self._parts.append(f'<polyline class="curve s{series % COLOURS}" points="{places}"{dashed}/>')
 
     def mark(self, x: float, y: float, series: int, *, told: str = "", filled: bool = True) -> None:
         """A circle, a square, a diamond or a triangle, by series; `told` is shown when it is pointed at."""
-        shape = _mark(x, y, series % 4)
+        shape = _mark(x, y, _turn(series) % _MARKS)
         title = f"<title>{text_of(told)}</title>" if told else ""
-        style = f"{'mark' if filled else 'ring'} s{series % SERIES_MAX}"
+        style = f"{'mark' if filled else 'ring'} s{series % COLOURS}"
         self._parts.append(f'<path class="{style}" d="{shape}">{title}</path>')
 
     def text(self, x: float, y: float, value: object, *, anchor: str = "start", style: str = "label") -> None:
@@ -66,6 +67,11 @@ class Drawing:
             f'<title id="t{number}">{text_of(title)}</title><desc id="d{number}">{text_of(description)}</desc>'
         )
         return head + "".join(self._parts) + "</svg>"
+
+
+def _turn(series: int) -> int:
+    """What decides about dashes and marks: one further whenever the colours begin again."""
+    return series % COLOURS + series // COLOURS
 
 
 def _mark(x: float, y: float, shape: int) -> str:

@@ -303,7 +303,7 @@ _TABLE = (
     ),
     Variant(
         "jetstream-async",
-        "JetStream, persist_mode async (a file, acked before it is written)",
+        "JetStream, async (a file, acked before it is written)",
         "jetstream",
         _jetstream(storage="file", persist_mode="async"),
     ),

@@ -321,7 +321,11 @@ READERS = (
     Reader("penstock-batches", "Penstock, Arrow batches", "penstock", _from_penstock(readers.read_batches)),
     Reader("penstock-blocking", "the same, blocking client", "penstock", _from_penstock(readers.read_blocking)),
     Reader(
-        "penstock-loaded", "the same of a log loaded in bulk", "penstock", _from_penstock(readers.read_batches), _loaded
+        "penstock-loaded",
+        "Penstock, Arrow batches, loaded in bulk",
+        "penstock",
+        _from_penstock(readers.read_batches),
+        _loaded,
     ),
     Reader("penstock-messages", "Penstock, single messages", "penstock", _from_penstock(readers.read_messages)),
     Reader("nats-py", "JetStream, nats-py's ordered consumer", "jetstream", _from_jetstream),

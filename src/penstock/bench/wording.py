@@ -1,13 +1,81 @@
-"""How results are said: the same words and digits on a terminal and on a page."""
+"""How results are said: the same words and digits on a terminal and on a page.
+
+Rules: three digits that matter, or all that stand before the point. A ratio has its spread beside it, or says why it
+has none.
+"""
 
 from __future__ import annotations
 
+from penstock.bench.rounds import Ratio
 
-def minutes_text(seconds: float) -> str:
+CPU_COLUMNS = ("broker", "NATS", "client")
+CPU_LEGEND = (
+    "CPU: microseconds a message costs whoever stores or answers it (broker), nats-server (NATS), and the generator or "
+    "consumer (client). JetStream's work is done by nats-server itself: it has no broker."
+)
+_CPU_COLUMN_OF = {"nats-server": "NATS", "generator": "client", "reader": "client"}  # all others: broker
+
+
+def number(value: float) -> str:
+    """`0.65`, `67.4`, `7,016`."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def times(value: float) -> str:
+    """`0.07 ×`, `1.32 ×`, `12.3 ×`, `340 ×`."""
+    return f"{_factor(value)} ×"
+
+
+def milliseconds(value: float) -> str:
+    """`0.43`, `12.3`, `1,596`."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.01 else f"{value:.2g}"
+
+
+def spread(low: float, high: float, rounds: int) -> str:
+    """`6,804 to 7,229`: of the values of so many rounds."""
+    return f"{number(low)} to {number(high)}" if rounds > 1 else "1 round: no spread"
+
+
+def ratio(found: Ratio, *, count_rounds: bool = True) -> str:
+    """`1.50 × (1.40 to 1.60, 5 rounds)`; the count may stand elsewhere."""
+    if found.pooled:
+        return f"{times(found.median)} (all rounds as one: no spread)"
+    if found.rounds == 1:
+        return f"{times(found.median)} (1 round: no spread)"
+    counted = f", {rounds(found.rounds)}" if count_rounds else ""
+    return f"{times(found.median)} ({_factor(found.low)} to {_factor(found.high)}{counted})"
+
+
+def rounds(count: int) -> str:
+    """`1 round`, `5 rounds`."""
+    return _counted(count, "round")
+
+
+def voids(name: str, void: int, valid: int, reason: str) -> str:
+    """Which rounds of a system do not count, and why."""
+    return f"{name}: {void} of {rounds(void + valid)} {'does' if void == 1 else 'do'} not count: {reason}"
+
+
+def cpu_columns(micros: dict[str, float]) -> list[str]:
+    """Microseconds a message, by process, as CPU_COLUMNS; empty where there is no such process."""
+    sums: dict[str, float] = {}
+    for process, one in micros.items():
+        column = _CPU_COLUMN_OF.get(process, CPU_COLUMNS[0])
+        sums[column] = sums.get(column, 0.0) + one
+    return [f"{sums[column]:.2f}" if column in sums else "" for column in CPU_COLUMNS]
+
+
+def minutes(seconds: float) -> str:
     """`40 seconds`, `1 minute`, `8 minutes`: as exact as anybody needs it."""
     if seconds < 60:
         return _counted(max(1, round(seconds)), "second")
     return _counted(round(seconds / 60), "minute")
+
+
+def _factor(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -27,10 +27,7 @@ from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from penstock.bench.latency_run import LatencyPlan
-    from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
 
 _LIMIT_BYTES = limits.GIB
 _LIMIT_ROUNDS_MAX = 5  # beside a latency run, however many rounds that has
@@ -124,7 +121,7 @@ def latency(
     """
     from penstock.bench import latency_run
     from penstock.bench import limits as machine_limits
-    from penstock.bench.wording import minutes_text
+    from penstock.bench.wording import minutes
 
     wish = latency_run.LatencyWish(
         against=tuple(against or ()),
@@ -143,15 +140,10 @@ def latency(
     total = plan.measurements + machine_limits.count(limit_rounds)
     place = Place(folder, plan.bytes_needed)
     with running("latency", place, total=total, json_file=json_file, html_file=html_file) as run:
-        run.console.print(f"about {minutes_text(plan.seconds)}")
+        run.shown.line(f"about {minutes(plan.seconds)}")
         for line in latency_run.too_short_for(plan):
-            run.console.print(line)
-
-        def done(one: LatencyComparison) -> None:
-            run.add("latencies", one)
-            show_latency(run.console, one)
-
-        comparisons = latency_run.run(plan, run.folder, run.said, done)
+            run.shown.line(line)
+        comparisons = latency_run.run(plan, run.folder, run.said, run.show_latency)
         run.found["limits"] = machine_limits.measured(run.folder, rounds=limit_rounds, said=run.step)
         run.found["reach"] = latency_run.reached(comparisons)
 
@@ -212,7 +204,7 @@ def report(
     """
     from penstock.bench.html import write_html
     from penstock.bench.report import read_json
-    from penstock.bench.wording import minutes_text
+    from penstock.bench.wording import minutes
 
     if html_file is not None and html_file.resolve() == file.resolve():
         raise typer.BadParameter(f"{html_file} is the run itself: name another file", param_hint="'--html'")
@@ -220,61 +212,12 @@ def report(
     if html_file is not None:
         write_html(found, html_file)  # before it is shown, as a run does
     console = output.console()
-    console.print(f"{found.command}\n{found.started:%Y-%m-%d %H:%M} UTC, {minutes_text(found.seconds)}")
-    bench_output.show_machine(console, found.machine)
-    for one in found.latencies:
-        show_latency(console, one)
+    shown = bench_output.Shown(console)
+    console.print(found.command)  # in one line: to be repeated
+    shown.line(f"{found.started:%Y-%m-%d %H:%M} UTC, {minutes(found.seconds)}")
+    shown.machine(found.machine)
     for each in found.comparisons:
-        bench_output.show_comparison(console, each)
-    bench_output.show_end(console, found)
-
-
-# What is shown
-
-
-def show_latency(console: Console, comparison: LatencyComparison) -> None:
-    """A table for each path, and the ratios below it."""
-    from penstock.bench.latency import ACK, PATHS
-    from penstock.bench.latency_summary import missing_text, void_text
-
-    load = comparison.load
-    console.print(f"\n{comparison.title}, {load.rate_per_s:g}/s for {load.seconds:g} s a round (milliseconds)")
-    for path, title in PATHS.items():
-        rows = {name: one for name, one in comparison.systems.items() if path in one.paths}
-        if not rows:
-            continue
-        said = list(dict.fromkeys(p for one in rows.values() for p in one.paths[path].percentiles_us))
-        names = [f"p{one}" for one in said]
-        table = output.table(title, *names, "greatest", "samples", right=(*names, "greatest", "samples"))
-        for one in rows.values():
-            summary = one.paths[path]
-            values = [_ms(summary.percentiles_us.get(percentile)) for percentile in said]
-            table.add_row(output.cell(one.title), *values, _ms(summary.max_us), f"{summary.samples:,}")
-        if path in (ACK, "consumer"):
-            for pair, ratios in comparison.ratios.items():
-                if path in ratios:
-                    told = [_ratio(ratios[path].get(percentile)) for percentile in said]
-                    void = comparison.void_rounds.get(pair)
-                    text, style = (f"  {pair}: {void_text(void)}", "red") if void else (f"  {pair}", "dim")
-                    table.add_row(output.cell(text, style), *told, "", "")
-        console.print(table)
-    if comparison.ratios:
-        console.print(
-            output.cell("  ratios are of all rounds together; °: single rounds say too little for a spread", "dim")
-        )
-    for one in comparison.systems.values():
-        if one.void:
-            text = f"  {one.title}: {one.void} of {one.void + one.rounds} rounds are void: {one.void_reason}"
-            console.print(output.cell(text, "yellow"))
-        if missing := missing_text(one):
-            console.print(output.cell(f"  {one.title}: {missing}", "yellow"))
-
-
-def _ms(micros: float | None) -> str:
-    return "" if micros is None else f"{micros / 1000:,.2f}"
-
-
-def _ratio(found: LatencyRatio | None) -> str:
-    if found is None:
-        return ""
-    return f"{found.pooled:.2f} ×" if found.rounds is not None else f"{found.pooled:.2f} ×°"
+        shown.comparison(each)
+    for one in found.latencies:
+        shown.latency(one)
+    shown.end(found)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,14 +14,18 @@ from penstock.cli import output
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
+    from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
     from penstock.bench.machine import Machine
-    from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, Summary
-    from penstock.bench.rounds import Ratio
+    from penstock.bench.report import Comparison, Figure, Limit, Reach, Report
 
 
-_CPU = ("CPU µs/message", "NATS", "client")
-_CPU_OF = {"nats-server": "NATS", "generator": "client", "reader": "client"}
+_WIDE = 100  # characters; on a narrower terminal columns are left out that can be spared
+_NARROW_PERCENTILES = 4  # that fit beside the names of ratios
+_SPARED_PERCENTILES = ("75", "95")
+_WARNING = "yellow"
+_VERDICTS = {None: "", True: "reached", False: "missed"}
 
 
 class Step(Protocol):
@@ -37,7 +42,7 @@ def command_line() -> str:
 
 @contextmanager
 def steps(total: int) -> Iterator[Step]:
-    """A bar over all measurements, on stderr; without a terminal a line for each."""
+    """A bar over all measurements, on stderr; nothing without a terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -60,109 +65,234 @@ def steps(total: int) -> Iterator[Step]:
         yield lambda what: bars.update(task, advance=1, description=what)
 
 
-def show_machine(console: Console, machine: Machine) -> None:
-    """The facts without which a rate says nothing."""
-    from penstock.bench.machine import MEMORY_FILE_SYSTEMS
+class Shown:
+    """The tables of one run, on one console. What a row is called by is explained above the first table that has it."""
 
-    console.print(
-        f"{machine.cpu}, {output.counted(machine.cores, 'core')}, {format_bytes(machine.memory_bytes)}, "
-        f"{machine.kernel}, {machine.file_system}"
-    )
-    console.print(
-        f"Penstock {machine.penstock} (hot path: {machine.hot_path}), nats-server {machine.nats_server}, "
-        f"{machine.python}, load average {machine.load_average:g}"
-    )
-    if machine.file_system in MEMORY_FILE_SYSTEMS:
-        console.print("The logs lie in memory: nothing here is durable. Name a folder on a disk with --dir.")
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._explained: dict[str, str] = {}
+        self._cpu_explained = False
+
+    @property
+    def _is_wide(self) -> bool:
+        return self._console.width >= _WIDE
+
+    def line(self, text: str, style: str = "", *, indent: int = 0, further: int = 0) -> None:
+        """A line of prose, broken between words where the terminal ends; what follows then begins `further` in."""
+        lines = textwrap.wrap(
+            text,
+            self._console.width,
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + further),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines:
+            self._console.print(output.cell(line, style))
+
+    def _explain(self, titles: Mapping[str, str]) -> None:
+        new = {name: title for name, title in titles.items() if self._explained.get(name) != title}
+        self._explained |= new
+        width = max(map(len, new), default=0)
+        for name, title in new.items():
+            self.line(f"{name:{width}}  {title}", "dim", indent=2, further=width + 2)
+
+    def machine(self, machine: Machine) -> None:
+        """The facts without which a rate says nothing."""
+        from penstock.bench.machine import MEMORY_FILE_SYSTEMS
+
+        self.line(
+            f"{machine.cpu}, {output.counted(machine.cores, 'core')}, {format_bytes(machine.memory_bytes)}, "
+            f"{machine.kernel}, {machine.file_system}"
+        )
+        self.line(
+            f"Penstock {machine.penstock} (hot path: {machine.hot_path}), nats-server {machine.nats_server}, "
+            f"{machine.python}, load average {machine.load_average:g}"
+        )
+        if machine.file_system in MEMORY_FILE_SYSTEMS:
+            self.line("The logs lie in memory: nothing here is durable. Name a folder on a disk with --dir.", _WARNING)
+
+    def comparison(self, comparison: Comparison) -> None:
+        """One table, and the ratios below it."""
+        from penstock.bench.report import bounded_text
+        from penstock.bench.wording import CPU_LEGEND, voids
+
+        self._console.print()
+        self.line(_headline(comparison))
+        self._explain({name: one.title for name, one in comparison.systems.items()})
+        if not self._cpu_explained:
+            self.line(CPU_LEGEND, "dim", indent=2)
+            self._cpu_explained = True
+        self._console.print(_rates(comparison))
+        if comparison.ratios:
+            self._console.print()
+            self._console.print(self._ratios(comparison))
+        for name, summary in comparison.systems.items():
+            if bounded := bounded_text(summary):
+                self.line(f"* {name}: {bounded}", _WARNING, indent=2)
+        for note, pairs in _noted(comparison).items():
+            self.line(f"{', '.join(pairs)}: {note}", _WARNING, indent=2)
+        for name, summary in comparison.systems.items():
+            if summary.void:
+                self.line(voids(name, summary.void, summary.rounds, summary.void_reason), "red", indent=2)
+
+    def _ratios(self, comparison: Comparison) -> Table:
+        from penstock.bench.wording import ratio, times
+
+        columns = (comparison.unit, "CPU a message")
+        table = output.table("ratio", *columns, right=columns)
+        for pair, found in comparison.ratios.items():
+            cpu = comparison.cpu_ratios.get(pair)
+            told = "" if cpu is None else ratio(cpu, count_rounds=False) if self._is_wide else times(cpu.median)
+            table.add_row(output.cell(pair), ratio(found, count_rounds=self._is_wide), told)
+        return table
+
+    def latency(self, comparison: LatencyComparison) -> None:
+        """A table for each path, and the ratios below it."""
+        from penstock.bench.latency import ACK, CONSUMER, PATHS
+        from penstock.bench.latency_summary import missing_text
+        from penstock.bench.wording import voids
+
+        load = comparison.load
+        self._console.print()
+        self.line(f"{comparison.title}, {load.rate_per_s:g}/s for {load.seconds:g} s a round: milliseconds")
+        self._explain({name: one.title for name, one in comparison.systems.items()})
+        paths = [path for path in PATHS if any(path in one.paths for one in comparison.systems.values())]
+        for number, path in enumerate(paths):
+            if number:
+                self._console.print()
+            self._console.print(self._latencies(comparison, path, with_ratios=path in (ACK, CONSUMER)))
+        if comparison.ratios:
+            self.line(
+                "ratios are of all rounds together; °: single rounds say too little for a spread", "dim", indent=2
+            )
+        for name, one in comparison.systems.items():
+            if one.void:
+                self.line(voids(name, one.void, one.rounds, one.void_reason), "red", indent=2)
+            if missing := missing_text(one):
+                self.line(f"{name}: {missing}", _WARNING, indent=2)
+
+    def _latencies(self, comparison: LatencyComparison, path: str, *, with_ratios: bool) -> Table:
+        from penstock.bench.latency import PATHS
+        from penstock.bench.latency_summary import void_text
+        from penstock.bench.wording import milliseconds
+
+        rows = {name: one.paths[path] for name, one in comparison.systems.items() if path in one.paths}
+        said = list(dict.fromkeys(p for one in rows.values() for p in one.percentiles_us))
+        if not self._is_wide and len(said) > _NARROW_PERCENTILES:
+            said = [one for one in said if one not in _SPARED_PERCENTILES]
+        columns = (*(f"p{one}" for one in said), "greatest", "samples")
+        table = output.table(PATHS[path], *columns, right=columns)
+        for name, one in rows.items():
+            values = [one.percentiles_us.get(percentile) for percentile in said]
+            told = ["" if value is None else milliseconds(value / 1000) for value in values]
+            table.add_row(output.cell(name), *told, milliseconds(one.max_us / 1000), f"{one.samples:,}")
+        for pair, ratios in comparison.ratios.items() if with_ratios else ():
+            if path in ratios:
+                void = comparison.void_rounds.get(pair)
+                text, style = (f"  {pair}: {void_text(void)}", "red") if void else (f"  {pair}", "dim")
+                told = [_latency_ratio(ratios[path].get(percentile)) for percentile in said]
+                table.add_row(output.cell(text, style), *told, "", "")
+        return table
+
+    def end(self, report: Report) -> None:
+        """The machine's limits and what was reached, where they were measured, and what a reader must know."""
+        from penstock.bench.report import busy_text
+
+        parts = (
+            ("", _limits(report.limits) if report.limits else None),
+            ("", _figures(report.figures, is_wide=self._is_wide) if report.figures else None),
+            ("Reach (median ratio within this run)", _reach(report.reach, is_wide=self._is_wide)),
+        )
+        for title, table in parts:
+            if table is not None:
+                self._console.print(f"\n{title}" if title else "")
+                self._console.print(table)
+        self._console.print()
+        if busy := busy_text(report):
+            self.line(busy, _WARNING)
+        for note in report.notes:
+            self.line(note)
 
 
-def show_comparison(console: Console, comparison: Comparison) -> None:
-    """One table, and the ratios below it."""
-    from penstock.bench.report import bounded_text
+def _headline(comparison: Comparison) -> str:
+    """What was measured, in which unit; and how often, if all were as often."""
+    from penstock.bench.wording import rounds
 
-    console.print(f"\n{comparison.title} ({comparison.unit})")
-    right = ("median", "spread", *_CPU, "rounds")
-    table = output.table("system", "median", "spread", *_CPU, "rounds", right=right)
-    for summary in comparison.systems.values():
-        if summary.median is None or summary.low is None or summary.high is None:
-            table.add_row(output.cell(summary.title), "", output.cell(f"void: {summary.void_reason}"), "", "", "", "0")
+    counts = {one.rounds for one in comparison.systems.values()}
+    return f"{comparison.title}: {comparison.unit}" + (f", {rounds(counts.pop())}" if len(counts) == 1 else "")
+
+
+def _noted(comparison: Comparison) -> dict[str, list[str]]:
+    """By what a reader must know: the ratios beside which it has to be known."""
+    found: dict[str, list[str]] = {}
+    for pair, note in comparison.notes.items():
+        found.setdefault(note, []).append(pair)
+    return found
+
+
+def _rates(comparison: Comparison) -> Table:
+    from penstock.bench.wording import CPU_COLUMNS, cpu_columns, number, spread
+
+    systems = comparison.systems
+    cpu = [f"CPU µs\n{column}" for column in CPU_COLUMNS]
+    counts = ["rounds"] if len({one.rounds for one in systems.values()}) > 1 else []
+    columns = ("median", "spread", *cpu, *counts)
+    table = output.table("system", *columns, right=columns)
+    for name, one in systems.items():
+        counted = [str(one.rounds)] if counts else []
+        if one.median is None or one.low is None or one.high is None:
+            table.add_row(output.cell(name), "", "void", "", "", "", *counted)
             continue
-        counted = str(summary.rounds) if not summary.void else f"{summary.rounds} ({summary.void} void)"
-        spread = f"{summary.low:,.0f} to {summary.high:,.0f}"
-        mark = " *" if summary.bounded_by else ""
-        table.add_row(output.cell(summary.title + mark), f"{summary.median:,.0f}", spread, *_cpu(summary), counted)
-    console.print(table)
-    for summary in comparison.systems.values():
-        if bounded := bounded_text(summary):
-            console.print(output.cell(f"  * {summary.title}: {bounded}", "yellow"))
-    for name, ratio in comparison.ratios.items():
-        cpu = comparison.cpu_ratios.get(name)
-        also = "" if cpu is None else f"; CPU {cpu.median:.2f} ({cpu.low:.2f} to {cpu.high:.2f})"
-        console.print(f"  {name}: {ratio_text(ratio)}{also}")
-        if note := comparison.notes.get(name):
-            console.print(output.cell(f"    {note}", "yellow"))
-    for summary in comparison.systems.values():
-        if summary.void and summary.rounds:
-            console.print(f"  void: {summary.title}: {summary.void_reason}")
+        told = spread(one.low, one.high, one.rounds)
+        mark = " *" if one.bounded_by else ""
+        costs = cpu_columns(one.cpu_us_per_message)
+        table.add_row(output.cell(name + mark), number(one.median), told, *costs, *counted)
+    return table
 
 
-def _cpu(summary: Summary) -> list[str]:
-    """Microseconds a message of who serves, of NATS, and of who asks."""
-    sums = dict.fromkeys(_CPU, 0.0)
-    for name, micros in summary.cpu_us_per_message.items():
-        sums[_CPU_OF.get(name, _CPU[0])] += micros
-    return [f"{micros:.2f}" if micros else "" for micros in sums.values()]
+def _latency_ratio(found: LatencyRatio | None) -> str:
+    from penstock.bench.wording import times
+
+    if found is None:
+        return ""
+    return times(found.pooled) if found.rounds is not None else f"{times(found.pooled)}°"
 
 
-def ratio_text(ratio: Ratio) -> str:
-    """`1.50 (1.40 to 1.60, 5 rounds)`."""
-    if ratio.pooled:
-        return f"{ratio.median:.2f} (all rounds as one: no spread)"
-    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}, {output.counted(ratio.rounds, 'round')})"
-
-
-def show_limits(console: Console, found: list[Limit]) -> None:
+def _limits(found: Sequence[Limit]) -> Table:
     """What no product can pass."""
+    from penstock.bench.wording import number, spread
+
     table = output.table("limit of this machine", "median", "spread", "unit", right=("median", "spread"))
     for one in found:
-        table.add_row(output.cell(one.title), f"{one.median:,.0f}", f"{one.low:,.0f} to {one.high:,.0f}", one.unit)
-    console.print()
-    console.print(table)
+        table.add_row(output.cell(one.title), number(one.median), spread(one.low, one.high, one.rounds), one.unit)
+    return table
 
 
-def show_reach(console: Console, lines: list[Reach]) -> None:
+def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
     """The goals, and what was got."""
-    table = output.table("what", "reach", "stretch", "got", "", right=("reach", "stretch"))
+    from penstock.bench.wording import ratio
+
+    if not lines:
+        return None
+    stretches = ["stretch"] if is_wide else []
+    table = output.table("what", "reach", *stretches, "got", "", right=("reach", "stretch"))
     for line in lines:
         sign = "≤" if line.at_most else "≥"
-        stretch = "" if line.stretch is None else f"{line.stretch:g} ×"
-        got = "not measured" if line.got is None else ratio_text(line.got)
-        verdict = {None: "", True: "reached", False: "missed"}[line.is_reached]
-        table.add_row(output.cell(line.what), f"{sign} {line.reach:g} ×", stretch, got, verdict)
-    console.print("\nReach (median ratio within this run)")
-    console.print(table)
+        stretch = [] if not is_wide else [""] if line.stretch is None else [f"{line.stretch:g} ×"]
+        got = "not measured" if line.got is None else ratio(line.got, count_rounds=is_wide)
+        table.add_row(output.cell(line.what), f"{sign} {line.reach:g} ×", *stretch, got, _VERDICTS[line.is_reached])
+    return table
 
 
-def show_figures(console: Console, figures: list[Figure]) -> None:
+def _figures(figures: Sequence[Figure], *, is_wide: bool) -> Table:
     """Numbers with goals of their own."""
-    table = output.table("what", "reach", "stretch", "got", "unit", "", right=("reach", "stretch", "got"))
+    from penstock.bench.wording import number
+
+    stretches = ["stretch"] if is_wide else []
+    table = output.table("what", "reach", *stretches, "got", "unit", "", right=("reach", "stretch", "got"))
     for one in figures:
         reach = "" if one.reach is None else f"≤ {one.reach:g}"
-        stretch = "" if one.stretch is None else f"{one.stretch:g}"
-        verdict = {None: "", True: "reached", False: "missed"}[one.is_reached]
-        table.add_row(output.cell(one.what), reach, stretch, f"{one.got:,.3g}", one.unit, verdict)
-    console.print()
-    console.print(table)
-
-
-def show_end(console: Console, report: Report) -> None:
-    """The machine's limits and what was reached, where they were measured, and what a reader must know."""
-    if report.limits:
-        show_limits(console, report.limits)
-    if report.figures:
-        show_figures(console, report.figures)
-    if report.reach:
-        show_reach(console, report.reach)
-    console.print()
-    for note in report.notes:
-        console.print(note)
+        stretch = [] if not is_wide else [""] if one.stretch is None else [f"{one.stretch:g}"]
+        table.add_row(output.cell(one.what), reach, *stretch, number(one.got), one.unit, _VERDICTS[one.is_reached])
+    return table

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from penstock.cli.bench_latency import show_latency
 from penstock.cli.bench_options import Dir, HtmlFile, JsonFile, Rounds, Short
 from penstock.cli.bench_run import Place, running
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
-
-if TYPE_CHECKING:
-    from penstock.bench.latency_summary import LatencyComparison
 
 EXAMPLES = examples(
     "# about 9 minutes; `make bench` runs this",
@@ -42,13 +36,8 @@ def reach(
     plan = goals.planned(short=short, rounds=rounds)
     place = Place(folder, plan.bytes_needed)
     with running("reach", place, total=plan.steps, json_file=json_file, html_file=html_file) as run:
-
-        def show(one: LatencyComparison) -> None:
-            run.add("latencies", one)
-            show_latency(run.console, one)
-
         comparisons = throughput.run(plan.throughput, run.folder / "throughput", run.said, run.show)
-        latencies = latency_run.run(plan.latency, run.folder / "latency", run.said, show)
+        latencies = latency_run.run(plan.latency, run.folder / "latency", run.said, run.show_latency)
         run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.limit_rounds, said=run.step)
         run.found["figures"] = scale.run(plan.scale, run.folder / "scale", run.step)
         run.found["reach"] = goals.reached(comparisons) + latency_run.reached(latencies)

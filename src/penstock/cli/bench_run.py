@@ -19,8 +19,7 @@ from penstock.cli import bench_output, output
 from penstock.cli.failure import FAILED, say_error, say_note
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from penstock.bench.latency_summary import LatencyComparison
     from penstock.bench.report import Comparison, Report
     from penstock.bench.rounds import Measurement
 
@@ -61,9 +60,9 @@ class Files(NamedTuple):
 class Run:
     """A run that is under way. `found` holds the fields of the report that the command knows."""
 
-    def __init__(self, folder: Path, console: Console, step: bench_output.Step, found: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, shown: bench_output.Shown, step: bench_output.Step, found: dict[str, Any]) -> None:
         self.folder = folder
-        self.console = console
+        self.shown = shown
         self.step = step
         self.found = found
 
@@ -78,7 +77,12 @@ class Run:
     def show(self, one: Comparison) -> None:
         """A comparison that is finished."""
         self.add("comparisons", one)
-        bench_output.show_comparison(self.console, one)
+        self.shown.comparison(one)
+
+    def show_latency(self, one: LatencyComparison) -> None:
+        """The same of latencies."""
+        self.add("latencies", one)
+        self.shown.latency(one)
 
 
 @contextmanager
@@ -95,7 +99,7 @@ def running(
     files = Files(json_file, html_file)
     files.check()
     Interrupts()
-    console = output.console()
+    shown = bench_output.Shown(output.console())
     started, started_s = now(), time.monotonic()
     found: dict[str, Any] = {}
     notes: tuple[str, ...] = (SHARED, STOPPED)
@@ -106,8 +110,8 @@ def running(
     try:
         with made(parent, bytes_needed=place.bytes_needed) as folder, bench_output.steps(total) as step:
             facts = machine(folder)
-            bench_output.show_machine(console, facts)
-            yield Run(folder, console, step, found)
+            shown.machine(facts)
+            yield Run(folder, shown, step, found)
         notes = (SHARED,)
     except KeyboardInterrupt:
         if not found:
@@ -127,7 +131,7 @@ def running(
             # Written before it is shown: whoever reads what is shown may have enough of it before its end.
             failures = files.write(report)
             try:
-                bench_output.show_end(console, report)
+                shown.end(report)
             finally:
                 for failure in failures:
                     say_error(failure)

@@ -18,7 +18,7 @@ from penstock.bench.histogram import Latencies
 from penstock.bench.html import page
 from penstock.bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement
 from penstock.bench.machine import Machine
-from penstock.bench.plots import Curve, Spread, log_ticks, milliseconds, percentile_plot, spread_plot
+from penstock.bench.plots import Curve, Spread, log_ticks, percentile_plot, spread_plot
 from penstock.bench.report import Figure, Limit, Reach, Report, compared
 from penstock.bench.rounds import Measurement, Ratio
 from penstock.bench.svg import Drawing, text_of
@@ -128,11 +128,34 @@ def test_ticks_are_round_and_within(low: float, factor: float) -> None:
     assert 1 <= len(ticks) <= 25
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(1596.1, "1,596 ms"), (12.34, "12.3 ms"), (0.4304, "0.43 ms"), (0.0042, "0.0042 ms")]
-)
-def test_milliseconds(value: float, text: str) -> None:
-    assert milliseconds(value) == text
+def test_a_long_name_stays_within_the_plot() -> None:
+    parsed = ElementTree.fromstring(spread_plot("rates", [Spread("n" * 99, 0, 5.0, [])], lambda value: f"{value:g}/s"))
+    (label,) = [text.text or "" for text in parsed.iter(f"{SVG}text") if "n" in (text.text or "")]
+    assert len(label) == 64
+    assert label.endswith("n…: 5/s")
+    parsed = ElementTree.fromstring(spread_plot("rates", [Spread("name " + f"({'n' * 99})", 0, 5.0, [])], str))
+    assert "name: 5.0" in [text.text for text in parsed.iter(f"{SVG}text")]
+
+
+def test_no_two_series_look_alike() -> None:
+    looks = set()
+    for series in range(40):
+        drawing = Drawing(1, 1)
+        drawing.curve([(0, 0), (1, 1)], series)
+        drawing.mark(0, 0, series)
+        looks.add(re.sub(r"[td]\d+", "", drawing.render("t", "d")))
+    assert len(looks) == 40
+
+
+def test_a_system_looks_the_same_on_every_page() -> None:
+    def looks(*names: str) -> list[str]:
+        rates = [Measurement(system=name, round_number=0, value=1.0) for name in names]
+        one = compared(name="x", title="x", titles={name: name for name in names}, measurements=rates, pairs=[])
+        drawn = page(msgspec.structs.replace(report_of(), latencies=[], comparisons=[one]))
+        return re.findall(r'class="mark (s\d+)"', drawn)
+
+    assert looks("jetstream", "somebody else's", "penstock") == ["s3", *looks("somebody else's"), "s0"]
+    assert looks("penstock") == ["s0"]
 
 
 def test_every_drawing_of_a_page_has_names_of_its_own() -> None:
@@ -235,9 +258,9 @@ def test_a_page_has_a_language_headings_captions_and_a_description_for_every_plo
 
 def test_a_page_tells_figures_ratios_goals_and_void_rounds() -> None:
     text = " ".join(checked(report_of()).words)
-    assert "1 of 4 rounds do not count" in text
-    assert "1.50 × (1.50 – 1.50)" in text
-    assert "1.20 × (1.10 – 1.40)" in text
+    assert "1 of 4 rounds does not count" in text
+    assert "1.50 × (1.50 to 1.50)" in text
+    assert "1.20 × (1.10 to 1.40, 5 rounds)" in text
     assert "reached" in text
     assert "not measured" in text
     assert "99.9" not in re.findall(r"p([\d.]+)", text)  # 3,000 samples do not say it
@@ -260,7 +283,7 @@ def test_a_page_marks_what_the_generator_bounds_and_says_what_is_unlike() -> Non
         ceilings={"a": "null"},
     )
     text = page(msgspec.structs.replace(report_of(), comparisons=[one]))
-    assert "A (bounded by the generator: more than 70% of null)" in text
+    assert 'A (bounded by the generator: more than 70% of null)<span class="name">a</span>' in text
     assert "a / null (unlike; a is bounded by the generator)" in text
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.bench.generator import Load
-from penstock.bench.machine import file_system, machine
-from penstock.bench.report import Comparison, Figure, Reach, Report, compared, now, read_json, write_json
+from penstock.bench.machine import Machine, file_system, machine
+from penstock.bench.report import Comparison, Figure, Reach, Report, busy_text, compared, now, read_json, write_json
 from penstock.bench.rounds import Measurement, Ratio
 
 MEASUREMENTS = [
@@ -85,6 +86,18 @@ def test_a_rate_near_the_generators_ceiling_is_marked_and_so_are_its_ratios() ->
 
 def test_a_ceiling_that_was_not_measured_bounds_nothing() -> None:
     assert not any(one.bounded_by for one in rates(fast=71.0, slow=69.0, echo=10.0).systems.values())
+
+
+def test_a_machine_that_was_busy_is_told() -> None:
+    facts = Machine("cpu", 2, 8 << 30, "k", "ext4", "py", "0", "compiled", "v2", {}, load_average=1.0)
+    quiet = Report(kind="throughput", command="it", started=now(), machine=facts, comparisons=[rates(fast=1.0)])
+    assert busy_text(quiet) == ""
+    loaded = msgspec.structs.replace(quiet, machine=msgspec.structs.replace(facts, load_average=1.5))
+    assert "its load average was 1.5 on 2 cores before the run." in busy_text(loaded)
+    measurements = [Measurement(system="a", round_number=n, value=value) for n, value in enumerate((10.0, 31.0))]
+    wide = compared(name="x", title="Publish", titles={"a": "A"}, measurements=measurements, pairs=[])
+    unsteady = msgspec.structs.replace(quiet, comparisons=[*quiet.comparisons, wide])
+    assert "rounds of a lie 3.1 times apart (Publish)." in busy_text(unsteady)
 
 
 def test_a_report_can_be_read_again(tmp_path: Path) -> None:

@@ -1,14 +1,56 @@
-"""What a table of rates says beside its numbers."""
+"""What tables of results say beside their numbers, on wide and on narrow terminals."""
 
 from __future__ import annotations
 
 from io import StringIO
 
+import msgspec
 from rich.console import Console
 
-from penstock.bench.report import compared
-from penstock.bench.rounds import Measurement, Ratio
-from penstock.cli.bench_output import ratio_text, show_comparison
+from penstock.bench.generator import Load
+from penstock.bench.report import Comparison, compared
+from penstock.bench.rounds import Measurement
+from penstock.bench.systems import VARIANTS
+from penstock.bench.throughput import NOTES, pairs_of
+from penstock.cli.bench_output import Shown
+
+NAMES = [name for name in VARIANTS if name != "echo-raw"]
+
+
+def shown_on(width: int, *comparisons: Comparison) -> list[str]:
+    text = StringIO()
+    shown = Shown(Console(file=text, width=width, soft_wrap=True))  # as `output.console` makes it
+    for one in comparisons:
+        shown.comparison(one)
+    return text.getvalue().splitlines()
+
+
+def whole(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())
+
+
+def everything(*, rounds: int = 5, void: str = "") -> Comparison:
+    measurements = [
+        Measurement(
+            system=name,
+            round_number=number,
+            value=1_000_000.0 + 1_000.0 * number,
+            messages=1_000,
+            cpu_seconds={"broker": 0.001, "nats-server": 0.002, "generator": 0.003},
+            void="3 messages are missing" if name == void and number == 0 else None,
+        )
+        for number in range(rounds)
+        for name in NAMES
+    ]
+    return compared(
+        name="publish",
+        title="acked publish, 256 B",
+        titles={name: VARIANTS[name].title for name in NAMES},
+        measurements=measurements,
+        pairs=pairs_of(NAMES),
+        notes=NOTES,
+        load=Load(),
+    )
 
 
 def test_what_the_generator_bounds_is_marked_below_its_table() -> None:
@@ -22,14 +64,55 @@ def test_what_the_generator_bounds_is_marked_below_its_table() -> None:
         notes={"a / b": "unlike"},
         ceilings={"a": "null", "b": "null"},
     )
-    text = StringIO()
-    show_comparison(Console(file=text, width=120), comparison)
-    assert "A *" in text.getvalue()
-    assert "* A: bounded by the generator: more than 70% of null" in text.getvalue()
-    assert "B *" not in text.getvalue()
-    assert "unlike; a is bounded by the generator" in text.getvalue()
+    lines = shown_on(120, comparison)
+    assert [line.split()[:2] for line in lines if line.startswith(("a ", "b "))][:2] == [["a", "*"], ["b", "10"]]
+    assert "* a: bounded by the generator: more than 70% of null" in whole(lines)
+    assert "a / b: unlike; a is bounded by the generator" in whole(lines)
 
 
-def test_a_ratio_without_a_spread_shows_none() -> None:
-    assert ratio_text(Ratio(1.5, 1.5, 1.5, 1, pooled=True)) == "1.50 (all rounds as one: no spread)"
-    assert ratio_text(Ratio(1.5, 1.4, 1.6, 5)) == "1.50 (1.40 to 1.60, 5 rounds)"
+def test_no_line_is_wider_than_a_narrow_terminal_and_no_row_is_broken() -> None:
+    lines = shown_on(80, everything())
+    assert max(map(len, lines)) <= 80
+    for name in NAMES:
+        (row,) = [line for line in lines if line.startswith(f"{name} ") and " / " not in line]
+        assert "1,000,000 to 1,004,000" in row
+        assert row.split()[-3:] == ["1.00", "2.00", "3.00"]
+    for one, other in pairs_of(NAMES):
+        (row,) = [line for line in lines if line.startswith(f"{one} / {other} ")]
+        assert row.endswith("1.00 ×")
+
+
+def test_what_a_name_stands_for_is_told_once() -> None:
+    lines = shown_on(80, everything(), everything())
+    assert len([line for line in lines if "Penstock, durability os" in line]) == 1
+    assert whole(lines).count("it has no broker") == 1
+
+
+def test_what_is_to_be_known_of_several_ratios_is_told_once() -> None:
+    one = everything()
+    one.notes.clear()
+    one.notes.update({"a / b": "unlike", "c / d": "other", "e / f": "unlike"})
+    lines = shown_on(120, one)
+    assert "  a / b, e / f: unlike" in lines
+    assert "  c / d: other" in lines
+
+
+def test_another_title_of_a_name_is_told_again() -> None:
+    again = everything()
+    again.systems["penstock"] = msgspec.structs.replace(again.systems["penstock"], title="Penstock (100 a batch)")
+    lines = shown_on(80, everything(), again)
+    assert len([line for line in lines if line.startswith("  penstock  Penstock (100 a batch)")]) == 1
+
+
+def test_rounds_are_counted_once_for_all_or_in_each_row() -> None:
+    assert "acked publish, 256 B: messages/s, 5 rounds" in shown_on(120, everything())
+    lines = shown_on(120, everything(void="echo"))
+    assert "acked publish, 256 B: messages/s" in lines
+    assert [line.split()[-1] for line in lines if line.startswith(("echo ", "null "))] == ["4", "5"]
+    assert "  echo: 1 of 5 rounds does not count: 3 messages are missing" in lines
+
+
+def test_one_round_shows_no_spread() -> None:
+    text = whole(shown_on(120, everything(rounds=1)))
+    assert "1,000,000 1 round: no spread" in text
+    assert "penstock / jetstream 1.00 × (1 round: no spread)" in text
