@@ -43,10 +43,10 @@ class Log:
     """One partition's log. Make it with `Log.open`."""
 
     __slots__ = (
-        "_active", "_checkpoint", "_config", "_damage", "_directory", "_flush", "_flushed_at", "_flushed_end",
-        "_ids", "_keeper", "_last_timestamp_us", "_leader_epoch", "_lineage", "_lineage_file", "_log_end",
-        "_log_start", "_names", "_noticed", "_open_files", "_rebuilt_indexes", "_roll_at_us", "_sealed",
-        "_sealed_bytes", "_state", "_unflushed", "_vfs", "cuts", "fence_reason", "notices",
+        "_active", "_checkpoint", "_config", "_damage", "_directory", "_flush", "_flushed_at", "_ids", "_keeper",
+        "_lineage", "_lineage_file", "_names", "_noticed", "_open_files", "_rebuilt_indexes", "_roll_at_us", "_sealed",
+        "_sealed_bytes", "_state", "_unflushed", "_vfs", "cuts", "fence_reason", "flushed_end", "last_timestamp_us",
+        "leader_epoch", "log_end", "log_start", "notices",
     )  # fmt: skip
 
     def __init__(
@@ -71,11 +71,12 @@ class Log:
         self._sealed = tuple(found.sealed)
         self._active: ActiveSegment | None = found.active
         self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
-        self._log_start = found.log_start
-        self._log_end = found.log_end
-        self._flushed_end = found.flushed_end
-        self._last_timestamp_us = found.last_timestamp_us
-        self._leader_epoch = found.leader_epoch
+        # Where the log stands; moved here only.
+        self.log_start = found.log_start  # first offset that is kept
+        self.log_end = found.log_end  # offset that the next message gets
+        self.flushed_end = found.flushed_end  # everything before it survives a power loss
+        self.last_timestamp_us = found.last_timestamp_us  # of the newest message there ever was; 0 before the first
+        self.leader_epoch = found.leader_epoch  # the highest that the log knows of; 0 before the first
         self._sealed_bytes = sum(one.size_bytes for one in found.sealed)
         self._damage = KnownDamage(found.damage)
         self.cuts: tuple[Cut, ...] = tuple(found.cuts)
@@ -92,7 +93,7 @@ class Log:
         self._lineage = Lineage(vfs, directory, ())
         self._roll_at_us = _NEVER
         self._rebuilt_indexes = RebuiltIndexes()
-        oldest_us = None if self._log_start == self._log_end else 0
+        oldest_us = None if self.log_start == self.log_end else 0
         self._keeper = Keeper(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
         self._set_roll_time()
 
@@ -127,35 +128,10 @@ class Log:
                 if found.checkpoint is None:
                     vfs.sync_dir(directory)
             if log._active is not None:
-                log._active.rest(log._log_end, log._last_timestamp_us)
+                log._active.rest(log.log_end, log.last_timestamp_us)
         except OSError as error:
             raise storage_error(f"{directory} cannot be opened", error) from error
         return log
-
-    @property
-    def log_start(self) -> int:
-        """First offset that is kept."""
-        return self._log_start
-
-    @property
-    def log_end(self) -> int:
-        """Offset that the next message gets."""
-        return self._log_end
-
-    @property
-    def flushed_end(self) -> int:
-        """Everything before it survives a power loss."""
-        return self._flushed_end
-
-    @property
-    def last_timestamp_us(self) -> int:
-        """Timestamp of the newest message that there ever was; 0 before the first."""
-        return self._last_timestamp_us
-
-    @property
-    def leader_epoch(self) -> int:
-        """The highest leader epoch that the log knows of; 0 before the first."""
-        return self._leader_epoch
 
     @property
     def lineage(self) -> tuple[LineageEntry, ...]:
@@ -207,8 +183,8 @@ class Log:
             self._take_damage()
         if self._state is not _WRITABLE or active is None:
             raise NotWritableError(f"{self._directory} is {self._state.value}")
-        assert header.base_offset == self._log_end, (header.base_offset, self._log_end)
-        assert header.min_timestamp_us >= self._last_timestamp_us, "timestamps never decrease"
+        assert header.base_offset == self.log_end, (header.base_offset, self.log_end)
+        assert header.min_timestamp_us >= self.last_timestamp_us, "timestamps never decrease"
         size = header.size_bytes
         assert len(data) == size, (len(data), size)
         if active.count and (
@@ -222,12 +198,12 @@ class Log:
             self._undo(partial(file.truncate, active.size_bytes))
             raise storage_error(f"{active.path} cannot be written", error) from error
         active.add(header)
-        if self._log_start == self._log_end:
+        if self.log_start == self.log_end:
             self._keeper.oldest_us = header.min_timestamp_us
         if active.count == 1:
             self._set_roll_time()
-        self._log_end = header.end_offset
-        self._last_timestamp_us = header.max_timestamp_us
+        self.log_end = header.end_offset
+        self.last_timestamp_us = header.max_timestamp_us
 
     def _woken(self, active: ActiveSegment) -> File:
         """The file of the active segment, open again; StorageFailedError."""
@@ -254,13 +230,13 @@ class Log:
         """A leadership begins at log_end; durable with the next flush. StorageFailedError, NotWritableError."""
         if self.state is not LogState.WRITABLE:
             raise NotWritableError(f"{self._directory} is {self._state.value}")
-        assert leader_epoch > self._leader_epoch, (leader_epoch, self._leader_epoch)
+        assert leader_epoch > self.leader_epoch, (leader_epoch, self.leader_epoch)
         try:
             self._open_names()
-            file = self._lineage.start(LineageEntry(leader_epoch, self._log_end))
+            file = self._lineage.start(LineageEntry(leader_epoch, self.log_end))
         except OSError as error:
             raise storage_error(f"the lineage of {self._directory} cannot be written", error) from error
-        self._leader_epoch = leader_epoch
+        self.leader_epoch = leader_epoch
         self._checkpoint.is_dirty = True
         _close(self._lineage_file)
         self._lineage_file = file
@@ -273,16 +249,16 @@ class Log:
         self._woken(active)
         try:
             self._open_names()
-            segment.clear_the_way(self._vfs, self._directory, self._log_end, *self._ids)
+            segment.clear_the_way(self._vfs, self._directory, self.log_end, *self._ids)
             try:
-                new = segment.create(self._vfs, self._directory, self._log_end, *self._ids)
+                new = segment.create(self._vfs, self._directory, self.log_end, *self._ids)
             except OSError:
                 # A file of that name would stand in the way once the old segment goes on.
-                self._undo(lambda: self._vfs.remove(files.segment_path(self._directory, self._log_end)))
+                self._undo(lambda: self._vfs.remove(files.segment_path(self._directory, self.log_end)))
                 raise
         except OSError as error:
             raise storage_error(f"no new segment in {self._directory}", error) from error
-        sealed = active.seen(self._log_end, self._last_timestamp_us)
+        sealed = active.seen(self.log_end, self.last_timestamp_us)
         self._sealed = (*self._sealed, sealed)
         self._sealed_bytes += active.size_bytes
         self._unflushed.append((active, sealed))
@@ -316,7 +292,7 @@ class Log:
         active = self._active
         if self._flush is not None or self._state is LogState.FENCED or active is None:
             return None
-        has_bytes = self._log_end != self._flushed_end or bool(self._unflushed)
+        has_bytes = self.log_end != self.flushed_end or bool(self._unflushed)
         is_due = self._checkpoint.is_due
         has_rolled = active.base_offset != self._flushed_at[0]  # the sealed one's index is written as well
         with_index = with_index or is_due or has_rolled or active.is_index_behind
@@ -324,18 +300,18 @@ class Log:
         if not (has_bytes or has_entries or self._names is not None or is_due):
             return None
         dirty = [
-            DirtyFile(file, *one.take_places(), sealed, has_news=sealed.end_offset > self._flushed_end)
+            DirtyFile(file, *one.take_places(), sealed, has_news=sealed.end_offset > self.flushed_end)
             for one, sealed in self._unflushed
             if (file := one.file) is not None
         ]
         if active.file is not None and (has_bytes or has_entries or self._names is not None):
-            has_news = self._log_end > max(self._flushed_end, active.base_offset)
+            has_news = self.log_end > max(self.flushed_end, active.base_offset)
             entries = active.take_places() if with_index else (active.count, [])
             dirty.append(DirtyFile(active.file, *entries, None, has_news=has_news))
         self._flush = Flush(
             self._vfs,
             tuple(dirty),
-            end=self._log_end,
+            end=self.log_end,
             end_position=active.size_bytes,
             segment_base=active.base_offset,
             lineage=self._lineage_file,
@@ -353,9 +329,9 @@ class Log:
         """`flush.run()` returned. `note_flushed` is to follow, behind the acks."""
         assert flush is self._flush
         self._flush = None
-        if flush.end != self._flushed_end or flush.segment_base != self._flushed_at[0]:
+        if flush.end != self.flushed_end or flush.segment_base != self._flushed_at[0]:
             self._checkpoint.is_dirty = self._checkpoint.is_behind = True
-        self._flushed_end = flush.end
+        self.flushed_end = flush.end
         self._flushed_at = (flush.segment_base, flush.end_position)
         active = self._active
         self._open_files.synced(self, sum(dirty.sealed is not None for dirty in flush.dirty))
@@ -396,7 +372,7 @@ class Log:
         active = self._active
         if active is None or active.file is None:
             return True
-        waits = self._log_end != self._flushed_end or self._unflushed or self._names is not None
+        waits = self.log_end != self.flushed_end or self._unflushed or self._names is not None
         is_fenced = self._state is LogState.FENCED  # nothing will be synced any more
         if (waits and not is_fenced) or self._flush is not None:
             return False
@@ -412,7 +388,7 @@ class Log:
             with contextlib.suppress(OSError):  # then they stay in memory
                 if write_entries(self._vfs, active.file, first_entry, places):
                     active.indexed(first_entry, len(places))
-        active.rest(self._log_end, self._last_timestamp_us)
+        active.rest(self.log_end, self.last_timestamp_us)
         self._checkpoint.rest()
         self._open_files.give_back(self)
         return True
@@ -432,8 +408,8 @@ class Log:
         segments = self._sealed
         if (active := self._active) is not None:
             damage = self._damage.of(active.path) if self._damage.known else ()
-            segments = (*segments, active.seen(self._log_end, self._last_timestamp_us, damage))
-        return LogView(self._vfs, segments, self._log_start, self._log_end, self._damage_noted, self._rebuilt_indexes)
+            segments = (*segments, active.seen(self.log_end, self.last_timestamp_us, damage))
+        return LogView(self._vfs, segments, self.log_start, self.log_end, self._damage_noted, self._rebuilt_indexes)
 
     def damage_found(self, path: str, position: int, reason: str) -> None:
         """The file of a segment cannot be read from byte `position` on, although its index says so. Any thread.
@@ -472,11 +448,11 @@ class Log:
         assert active is not None
         if active.count and now_us >= self._roll_at_us:
             self._try_roll(active)
-        if now_us - self._last_timestamp_us >= _REST_US:
+        if now_us - self.last_timestamp_us >= _REST_US:
             self.rest()
         if not self._keeper.wants_look(self._config, now_us=now_us, **self._extent()):
             return None
-        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self._flushed_end)
+        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self.flushed_end)
         return self._keeper.look(look, now_us)
 
     def due_us(self, now_us: int) -> int | None:
@@ -494,12 +470,12 @@ class Log:
         if active.count and self._roll_at_us != _NEVER:
             dues.append(self._roll_at_us)
         if active.file is not None:
-            dues.append(self._last_timestamp_us + _REST_US)
+            dues.append(self.last_timestamp_us + _REST_US)
         dues += self._keeper.dues_us(self._config, now_us=now_us, **self._extent())
         return min(dues, default=None)
 
     def _extent(self) -> dict[str, int]:
-        return {"messages": self._log_end - self._log_start, "size_bytes": self.size_bytes}
+        return {"messages": self.log_end - self.log_start, "size_bytes": self.size_bytes}
 
     def retained(self, retention: Retention) -> Removal | None:
         """`retention.run()` returned or raised. Moves log_start, and gives a task if segments are to go with it."""
@@ -530,17 +506,17 @@ class Log:
             return
 
     def _move_start(self, log_start: int) -> None:
-        if log_start <= self._log_start:
+        if log_start <= self.log_start:
             return
-        before, self._log_start = self._log_start, log_start
+        before, self.log_start = self.log_start, log_start
         try:
             self._checkpoint.write(self._checkpoint_values())
         except OSError as error:
-            self._log_start = before
+            self.log_start = before
             raise storage_error(f"the checkpoint of {self._directory} cannot be written", error) from error
         active = self._active
         assert active is not None
-        if log_start == self._log_end and active.count:
+        if log_start == self.log_end and active.count:
             self._try_roll(active)
         kept = tuple(one for one in self._sealed if one.end_offset > log_start)
         gone = self._sealed[: len(self._sealed) - len(kept)]
@@ -589,23 +565,23 @@ class Log:
             sequence=0,
             stream_id=self._ids[0],
             partition=self._ids[1],
-            leader_epoch=self._leader_epoch,
-            flushed_end=self._flushed_end,
+            leader_epoch=self.leader_epoch,
+            flushed_end=self.flushed_end,
             segment_base=self._flushed_at[0],
             segment_position=self._flushed_at[1],
-            log_start=self._log_start,
-            last_timestamp_us=self._last_timestamp_us,
+            log_start=self.log_start,
+            last_timestamp_us=self.last_timestamp_us,
         )
 
     def _open_lineage(self) -> None:
         found = lineages.read(self._vfs, self._directory)
         if found.entries:
-            self._leader_epoch = max(self._leader_epoch, found.entries[-1].leader_epoch)
+            self.leader_epoch = max(self.leader_epoch, found.entries[-1].leader_epoch)
         if found.mistake is not None:
             self.notices = (*self.notices, str(found.mistake))
         entries = found.entries
         if self._state is LogState.WRITABLE:
-            entries = lineages.recover(self._vfs, self._directory, found, self._log_start, self._log_end)
+            entries = lineages.recover(self._vfs, self._directory, found, self.log_start, self.log_end)
         self._lineage = Lineage(self._vfs, self._directory, entries)
 
 

@@ -167,12 +167,14 @@ class Node:
 
     def take(self) -> Step | None:
         """What the driver must do now; None if there is nothing. Acks first: then who else is to hear of messages."""
-        if self._stored and not self._outbox.step:
+        if not self._outbox.step:
             stored, self._stored = self._stored, []
             for partition, committed_end in stored:
                 if partition.when_idle is None:  # else the stream is gone
                     self._upkeep.moved(partition, committed_end)
-        return self._outbox.take() if self._outbox.step else None
+            if not self._outbox.step:
+                return None
+        return self._outbox.take()
 
     # NATS
 
