@@ -50,6 +50,7 @@ class NatsConnection(asyncio.BufferedProtocol):
         self._now_ms = now_ms
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(limits.READ_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
         self._used = 0  # bytes of the buffer that hold something
         self._needed = 0  # do not look before so many are there
         self._reading = True
@@ -70,9 +71,12 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room for the next read."""
+        if not self._used:
+            return self._view
         if self._used == len(self._buffer):
-            self._resize(min(2 * len(self._buffer), max(self._needed, self._used + limits.READ_BUFFER_BYTES)))
-        return memoryview(self._buffer)[self._used :]
+            size = min(2 * len(self._buffer), max(self._needed, self._used + limits.READ_BUFFER_BYTES))
+            self._replace_buffer(size, self._view)
+        return self._view[self._used :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """`nbytes` more have come."""
@@ -211,17 +215,15 @@ class NatsConnection(asyncio.BufferedProtocol):
     def _keep_from(self, position: int) -> None:
         rest = self._used - position
         if len(self._buffer) > limits.READ_BUFFER_BYTES >= 2 * rest:
-            kept = bytes(memoryview(self._buffer)[position : self._used])
-            self._buffer = bytearray(limits.READ_BUFFER_BYTES)
-            self._buffer[:rest] = kept
+            self._replace_buffer(limits.READ_BUFFER_BYTES, self._view[position : self._used])
         elif position and rest:
             self._buffer[:rest] = self._buffer[position : self._used]
         self._used = rest
 
-    def _resize(self, size: int) -> None:
-        buffer = bytearray(size)
-        buffer[: self._used] = memoryview(self._buffer)[: self._used]
-        self._buffer = buffer
+    def _replace_buffer(self, size: int, kept: memoryview) -> None:
+        self._buffer = bytearray(size)
+        self._buffer[: len(kept)] = kept
+        self._view = memoryview(self._buffer)
 
     def _set_timer(self) -> None:
         delay_ms = max(self.session.next_tick_ms - self._now_ms(), 1)

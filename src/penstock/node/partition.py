@@ -24,7 +24,6 @@ from penstock.base.config import Durability
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.batch import codec
-from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogState, ShortageError, StorageFullError
 from penstock.hot.acks import waiting, waiting_count
 from penstock.hot.group import Group
@@ -169,10 +168,11 @@ class Partition:
             rows, start, end, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
         )
         try:
-            self._write(data, header)
+            self.log.append(data, header)
         except ShortageError as error:
             return acks.unavailable(str(error))
         except OperationalError as error:
+            self._count_full(error)
             return acks.store_failed(str(error))
         self.counters["messages_in"] += end - start
         size_bytes = len(data)
@@ -207,8 +207,9 @@ class Partition:
             message, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.stream.leader_epoch
         )
         try:
-            self._write(message, header)
+            self.log.append(message, header)
         except OperationalError as error:
+            self._count_full(error)
             text = f"nothing was stored: {error}"
             code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
             step.replies.append(Reply(caller, RemoteError(code, text)))
@@ -218,12 +219,9 @@ class Partition:
         self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, b"", caller))
         self.advance(step)
 
-    def _write(self, data: bytearray, header: BatchHeader) -> None:
-        try:
-            self.log.append(data, header)
-        except StorageFullError:
+    def _count_full(self, error: OperationalError) -> None:
+        if isinstance(error, StorageFullError):
             self.counters["disk_full"] += 1
-            raise
 
     def _await_commit(self, pending: _Pending) -> None:
         if self._pending is None:
