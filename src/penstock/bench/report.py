@@ -16,6 +16,7 @@ from types import MappingProxyType
 import msgspec
 
 from penstock.bench.generator import Load
+from penstock.bench.latency import ACK, CONSUMER, PATHS
 from penstock.bench.latency_summary import LatencyComparison
 from penstock.bench.machine import Machine
 from penstock.bench.rounds import Measurement, Ratio, counted, cpu_ratio, ratio
@@ -220,6 +221,13 @@ def busy_text(report: Report) -> str:
         for comparison in report.comparisons
         for name, one in comparison.systems.items()
         if one.low and one.high
+    ]
+    spreads += [
+        (found.rounds.high / found.rounds.low, pair, f"their median {PATHS[path]}, {latencies.title}")
+        for latencies in report.latencies
+        for pair, by_path in latencies.ratios.items()
+        for path in (ACK, CONSUMER)
+        if (found := by_path.get(path, {}).get("50")) and found.rounds is not None and found.rounds.low
     ]
     widest, name, title = max(spreads, default=(1.0, "", ""))
     if widest > WIDE_SPREAD:

@@ -319,7 +319,12 @@ def _time_for(sent: Content) -> float:
 
 READERS = (
     Reader("penstock-batches", "Penstock, Arrow batches", "penstock", _from_penstock(readers.read_batches)),
-    Reader("penstock-blocking", "the same, blocking client", "penstock", _from_penstock(readers.read_blocking)),
+    Reader(
+        "penstock-blocking",
+        "Penstock, Arrow batches, blocking client",
+        "penstock",
+        _from_penstock(readers.read_blocking),
+    ),
     Reader(
         "penstock-loaded",
         "Penstock, Arrow batches, loaded in bulk",

@@ -41,8 +41,8 @@ def command_line() -> str:
 
 
 @contextmanager
-def steps(total: int) -> Iterator[Step]:
-    """A bar over all measurements, on stderr; nothing without a terminal."""
+def steps(total: int, tables: Console) -> Iterator[Step]:
+    """A bar over all measurements below the tables, or on stderr where these go elsewhere; none without a terminal."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -52,7 +52,8 @@ def steps(total: int) -> Iterator[Step]:
         TimeRemainingColumn,
     )
 
-    shown = output.console(stderr=True)
+    # On the console of the tables, which then moves the bar down for them; another one would write through it.
+    shown = tables if tables.is_terminal else output.console(stderr=True)
     columns = (
         BarColumn(),
         MofNCompleteColumn(),

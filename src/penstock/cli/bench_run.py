@@ -99,7 +99,8 @@ def running(
     files = Files(json_file, html_file)
     files.check()
     Interrupts()
-    shown = bench_output.Shown(output.console())
+    console = output.console()
+    shown = bench_output.Shown(console)
     started, started_s = now(), time.monotonic()
     found: dict[str, Any] = {}
     notes: tuple[str, ...] = (SHARED, STOPPED)
@@ -108,7 +109,7 @@ def running(
     for left in left_behind(parent):
         say_note(f"left behind by a bench that was killed: {left}; remove it")
     try:
-        with made(parent, bytes_needed=place.bytes_needed) as folder, bench_output.steps(total) as step:
+        with made(parent, bytes_needed=place.bytes_needed) as folder, bench_output.steps(total, console) as step:
             facts = machine(folder)
             shown.machine(facts)
             yield Run(folder, shown, step, found)

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from penstock.bench.generator import Load
+from penstock.bench.latency import ACK, LATE, LatencyLoad
+from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
 from penstock.bench.machine import Machine, file_system, machine
 from penstock.bench.report import Comparison, Figure, Reach, Report, busy_text, compared, now, read_json, write_json
 from penstock.bench.rounds import Measurement, Ratio
@@ -98,6 +100,10 @@ def test_a_machine_that_was_busy_is_told() -> None:
     wide = compared(name="x", title="Publish", titles={"a": "A"}, measurements=measurements, pairs=[])
     unsteady = msgspec.structs.replace(quiet, comparisons=[*quiet.comparisons, wide])
     assert "rounds of a lie 3.1 times apart (Publish)." in busy_text(unsteady)
+    late = {ACK: {"50": LatencyRatio(2.0, Ratio(2.0, 1.0, 4.0, 5))}, LATE: {"50": LatencyRatio(2.0, Ratio(2, 1, 9, 5))}}
+    slow = LatencyComparison(title="1 MB", load=LatencyLoad(), systems={}, ratios={"a / b": late}, measurements=[])
+    told = busy_text(msgspec.structs.replace(quiet, latencies=[slow]))
+    assert "rounds of a / b lie 4.0 times apart (their median publish → ack, 1 MB)." in told
 
 
 def test_a_report_can_be_read_again(tmp_path: Path) -> None:

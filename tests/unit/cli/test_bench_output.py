@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import StringIO
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from penstock.bench.generator import Load
@@ -12,7 +13,7 @@ from penstock.bench.report import Comparison, compared
 from penstock.bench.rounds import Measurement
 from penstock.bench.systems import VARIANTS
 from penstock.bench.throughput import NOTES, pairs_of
-from penstock.cli.bench_output import Shown
+from penstock.cli.bench_output import Shown, steps
 
 NAMES = [name for name in VARIANTS if name != "echo-raw"]
 
@@ -116,3 +117,22 @@ def test_one_round_shows_no_spread() -> None:
     text = whole(shown_on(120, everything(rounds=1)))
     assert "1,000,000 1 round: no spread" in text
     assert "penstock / jetstream 1.00 × (1 round: no spread)" in text
+
+
+def test_a_table_does_not_run_into_the_bar() -> None:
+    text = StringIO()
+    console = Console(file=text, width=80, force_terminal=True, soft_wrap=True)
+    with steps(2, console) as step:
+        step("penstock")
+        console.print("a table")
+        step("jetstream")
+    assert "━" in text.getvalue()
+    assert "\x1b[2Ka table\n" in text.getvalue()  # in a line that was erased before
+
+
+def test_without_a_terminal_there_is_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    text = StringIO()
+    with steps(1, Console(file=text, width=80)) as step:
+        step("penstock")
+    assert text.getvalue() == ""
+    assert capsys.readouterr().err.strip() == ""
