@@ -1,7 +1,8 @@
 """Read a JetStream stream back, for the truth: a pull consumer over a raw socket, every value through a checksum.
 
 Rules: nothing here is measured. As many messages are asked for as the stream says that it holds; a message that does
-not come is an error, not an end.
+not come is an error, not an end. Every request has a reply subject of its own: nats-server may say that one is served
+when the next one has been asked for already.
 """
 
 from __future__ import annotations
@@ -23,24 +24,26 @@ def read_back(nats: Address, stream: str, *, ordered: bool) -> Content:
         state = connection.request(f"$JS.API.STREAM.INFO.{stream}", {})["state"]
         config = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant", "mem_storage": True}
         made = connection.request(f"$JS.API.CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
-        reply = inbox()
-        connection.send(b"SUB %b 1\r\n" % reply.encode())
+        prefix = inbox()
+        connection.send(b"SUB %b.* 1\r\n" % prefix.encode())
         ask = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{made['name']}"
         tally = Tally()
-        while tally.messages < state["messages"]:
-            _read_some(connection, ask, reply, tally, state["messages"] - tally.messages)
+        while (left := state["messages"] - tally.messages) > 0:  # less each time: it tells requests apart
+            _read_some(connection, ask, f"{prefix}.{left}".encode(), tally, left)
         return tally.content(ordered=ordered)
 
 
-def _read_some(connection: NatsSocket, ask: str, reply: str, tally: Tally, left: int) -> None:
+def _read_some(connection: NatsSocket, ask: str, reply: bytes, tally: Tally, left: int) -> None:
     """Ask once, and take what comes until that request is served."""
     wanted = min(_BATCH, left)
     body = msgspec.json.encode({"batch": wanted, "max_bytes": _BATCH_BYTES_MAX, "no_wait": True})
-    connection.send(b"PUB %b %b %d\r\n%b\r\n" % (ask.encode(), reply.encode(), len(body), body))
+    connection.send(b"PUB %b %b %d\r\n%b\r\n" % (ask.encode(), reply, len(body), body))
     came = 0
     while came < wanted:
         for delivery in connection.deliveries():
             if delivery.headers:  # a status: the request is served, or cannot be
+                if delivery.subject != reply:
+                    continue  # the one before
                 if came == 0:
                     said = delivery.headers.split(b"\r\n")[0].decode("utf-8", "replace")
                     raise OperationalError(f"JetStream gives no further message: {said}")
