@@ -38,6 +38,7 @@ LOG_REST_MS = 30_000  # a log that took no message for so long gives back its fi
 UPKEEP_VISITS_MAX = 64  # logs that get their checkpoint, roll or retention in one turn of the event loop
 UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
+DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait, and so many streams sync at once: a slow disk needs them
 
 # Memory
 FREED_BYTES_MAX = 32 * MIB  # what the C library keeps of freed memory: a few reads, their batches and their acks
@@ -86,6 +87,7 @@ NATS_ANSWERS_BYTES_MAX = 64 * MIB  # of all streams together
 NATS_CONTROL_LINE_BYTES_MAX = 64 * KIB  # nats-server's default is 4 KiB but can be raised; INFO lists a whole cluster
 NATS_FRAME_BYTES_MAX = MESSAGE_BYTES_MAX  # payload and headers of one message that is taken; a larger one is skipped
 NATS_PAYLOAD_BYTES_MAX = 2**31 - 1  # nats-server's max_payload is an int32: a larger number is nonsense
+REFUSALS_GROWTH_MAX = 32  # times what was read: the most that its refusals come to, all of the shortest messages
 REFUSALS_QUOTED_MAX = 64  # of one kind and one read: messages that are quoted to those who sent them
 NATS_ERROR_BYTES_MAX = 4 * KIB  # what is kept of the text of a -ERR: it repeats subjects, which have no other bound
 NATS_PING_INTERVAL_MS = 5_000  # silence after two of them ends a connection; a gap's start is known as exactly

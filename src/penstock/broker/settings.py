@@ -240,7 +240,13 @@ _TABLE = (
         "SIZE",
         "The same for all streams; at it the broker stops reading from NATS.",
     ),
-    Setting("disk_threads", _disk_threads, 4, "N", "Threads that wait for the disk."),
+    Setting(
+        "disk_threads",
+        _disk_threads,
+        limits.DISK_THREADS_DEFAULT,
+        "N",
+        "Threads that wait for the disk: so many streams are synced at once.",
+    ),
 )
 
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}

@@ -5,6 +5,9 @@ counted in any case: nothing disappears without a trace. A check that a header a
 refused, never ignored: a publisher that expects one must not be acked without it. The one exception is `Nats-Msg-Id`,
 which ordinary clients send: it is stored with the message, and the same id twice is stored and acked twice.
 
+What one read's refusals come to is bounded by the read: each quotes no more than its own message brought, beside a text
+of ours, and no message is shorter than 15 bytes on the wire. A test holds it below REFUSALS_GROWTH_MAX times as much.
+
 The checks run in JetStream's order: expected stream, last subject sequence, last sequence, message id, last id, size.
 
 | header                              | effect                                                                |

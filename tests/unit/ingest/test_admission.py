@@ -351,3 +351,26 @@ def test_only_so_many_messages_are_quoted_to_who_sent_them() -> None:
 def test_a_quoted_name_is_never_taken_for_a_place_of_a_number() -> None:
     (ack,) = errors(admit(one("Nats-\0: 1"), RULES, log_end=0))
     assert ack.body["error"]["description"].endswith("does not support Nats-\0")
+
+
+@pytest.mark.parametrize(
+    ("subject", "headers", "value"),
+    [
+        (b"o", b"", b""),
+        (b"o", block("Nats-Expected-Last-Sequence: 9"), b""),
+        (b"o", block("Nats-X:"), b""),
+        (b"o", block(*(f"Nats-{number}:" for number in range(200))), b""),
+        (b"*", b"", b""),
+        (b"o.\x01" * 200, b"", b""),
+        (b"o", b"", b"v" * 1_001),
+    ],
+)
+def test_refusals_are_bounded_by_what_they_refuse(subject: bytes, headers: bytes, value: bytes) -> None:
+    rules = Rules.of(StreamConfig(name="n" * limits.STREAM_NAME_CHARS_MAX, subject=">", max_message_bytes=1_000))
+    count = 100
+    messages = group(*[(subject, b"r", headers or None, value)] * count)
+    wire_bytes = count * len(b"MSG %b 1 r %d\r\n%b%b\r\n" % (subject, len(headers + value), headers, value))
+    closed = acks.store_failed("the stream is read_only; see its status")
+    for admission in (admit(messages, rules, log_end=0), refuse_all(messages, rules, closed, "read_only")):
+        answered_bytes = sum(map(len, admission.errors))
+        assert answered_bytes <= limits.REFUSALS_GROWTH_MAX * wire_bytes, answered_bytes / wire_bytes
