@@ -31,7 +31,6 @@ from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
 from penstock.bench.latency_summary import LatencyComparison, LatencyRatio, missing_text, void_text
 from penstock.bench.plots import Curve, Spread, percentile_plot, spread_plot
 from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, bounded_text, busy_text
-from penstock.bench.rounds import Ratio
 from penstock.bench.style import STYLE
 from penstock.bench.svg import text_of
 from penstock.bench.systems import VARIANTS
@@ -95,12 +94,15 @@ def _head(report: Report, title: str) -> str:
 def _reach(goals: Sequence[Reach]) -> str:
     if not goals:
         return ""
-    rows = []
-    for goal in goals:
-        sign = "≤" if goal.at_most else "≥"
-        verdict = {None: "not measured", True: "reached", False: "not reached"}[goal.is_reached]
-        stretch = "" if goal.stretch is None else f"{sign} {goal.stretch:g} ×"
-        rows.append((goal.what, f"{sign} {goal.reach:g} ×", stretch, _ratio_text(goal.got), verdict))
+    rows = [
+        (
+            one.what,
+            *(wording.goal(each, at_most=one.at_most, unit="×") for each in (one.reach, one.stretch)),
+            wording.NOT_MEASURED if one.got is None else wording.ratio(one.got),
+            wording.VERDICTS[one.is_reached],
+        )
+        for one in goals
+    ]
     return _section("Reach", _table("Goals as ratios, and what was got", ("what", "reach", "stretch", "got", ""), rows))
 
 
@@ -188,7 +190,7 @@ def _throughput(one: Comparison, colours: dict[str, int]) -> str:
     ratios: list[_Line] = [
         (
             f"{pair} ({note})" if (note := one.notes.get(pair)) else pair,
-            _ratio_text(found),
+            wording.ratio(found),
             "–" if pair not in one.cpu_ratios else wording.ratio(one.cpu_ratios[pair], count_rounds=False),
         )
         for pair, found in one.ratios.items()
@@ -209,11 +211,15 @@ def _throughput(one: Comparison, colours: dict[str, int]) -> str:
 def _figures(figures: Sequence[Figure]) -> str:
     if not figures:
         return ""
-    rows = []
-    for one in figures:
-        goals = ["" if goal is None else f"≤ {wording.number(goal)}" for goal in (one.reach, one.stretch)]
-        verdict = {None: "", True: "reached", False: "not reached"}[one.is_reached]
-        rows.append((one.what, f"{wording.number(one.got)} {one.unit}", *goals, verdict))
+    rows = [
+        (
+            one.what,
+            f"{wording.number(one.got)} {one.unit}",
+            *(wording.goal(each, at_most=True) for each in (one.reach, one.stretch)),
+            wording.VERDICTS[one.is_reached],
+        )
+        for one in figures
+    ]
     return _section("Figures", _table("What was got; less is better", ("", "got", "reach", "stretch", ""), rows))
 
 
@@ -305,7 +311,3 @@ def _row_text(first: _Cell) -> str:
     if not isinstance(first, _Row):
         return text_of(first)
     return f'{text_of(first.title)}<span class="name">{text_of(first.name)}</span>'
-
-
-def _ratio_text(found: Ratio | None) -> str:
-    return "–" if found is None else wording.ratio(found)

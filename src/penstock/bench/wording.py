@@ -13,6 +13,9 @@ CPU_LEGEND = (
     "CPU: microseconds a message costs whoever stores or answers it (broker), nats-server (NATS), and the generator or "
     "consumer (client). JetStream's work is done by nats-server itself: it has no broker."
 )
+NOT_MEASURED = "not measured"
+VERDICTS = {None: "", True: "reached", False: "missed"}
+"""Of a goal; None: there is none, or nothing was got."""
 _CPU_COLUMN_OF = {"nats-server": "NATS", "generator": "client", "reader": "client"}  # all others: broker
 
 
@@ -65,6 +68,11 @@ def cpu_columns(micros: dict[str, float]) -> list[str]:
         column = _CPU_COLUMN_OF.get(process, CPU_COLUMNS[0])
         sums[column] = sums.get(column, 0.0) + one
     return [f"{sums[column]:.2f}" if column in sums else "" for column in CPU_COLUMNS]
+
+
+def goal(value: float | None, *, at_most: bool, unit: str = "") -> str:
+    """`≥ 1.5 ×`, `≤ 3`; empty where there is no goal."""
+    return "" if value is None else f"{'≤' if at_most else '≥'} {value:g}{unit and f' {unit}'}"
 
 
 def minutes(seconds: float) -> str:

@@ -25,7 +25,6 @@ _WIDE = 100  # characters; on a narrower terminal columns are left out that can 
 _NARROW_PERCENTILES = 4  # that fit beside the names of ratios
 _SPARED_PERCENTILES = ("75", "95")
 _WARNING = "yellow"
-_VERDICTS = {None: "", True: "reached", False: "missed"}
 
 
 class Step(Protocol):
@@ -272,28 +271,27 @@ def _limits(found: Sequence[Limit]) -> Table:
 
 def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
     """The goals, and what was got."""
-    from penstock.bench.wording import ratio
+    from penstock.bench.wording import NOT_MEASURED, VERDICTS, goal, ratio
 
     if not lines:
         return None
     stretches = ["stretch"] if is_wide else []
     table = output.table("what", "reach", *stretches, "got", "", right=("reach", "stretch"))
     for line in lines:
-        sign = "≤" if line.at_most else "≥"
-        stretch = [] if not is_wide else [""] if line.stretch is None else [f"{line.stretch:g} ×"]
-        got = "not measured" if line.got is None else ratio(line.got, count_rounds=is_wide)
-        table.add_row(output.cell(line.what), f"{sign} {line.reach:g} ×", *stretch, got, _VERDICTS[line.is_reached])
+        wanted = [line.reach, line.stretch] if is_wide else [line.reach]
+        goals = [goal(one, at_most=line.at_most, unit="×") for one in wanted]
+        got = NOT_MEASURED if line.got is None else ratio(line.got, count_rounds=is_wide)
+        table.add_row(output.cell(line.what), *goals, got, VERDICTS[line.is_reached])
     return table
 
 
 def _figures(figures: Sequence[Figure], *, is_wide: bool) -> Table:
     """Numbers with goals of their own."""
-    from penstock.bench.wording import number
+    from penstock.bench.wording import VERDICTS, goal, number
 
     stretches = ["stretch"] if is_wide else []
     table = output.table("what", "reach", *stretches, "got", "unit", "", right=("reach", "stretch", "got"))
     for one in figures:
-        reach = "" if one.reach is None else f"≤ {one.reach:g}"
-        stretch = [] if not is_wide else [""] if one.stretch is None else [f"{one.stretch:g}"]
-        table.add_row(output.cell(one.what), reach, *stretch, number(one.got), one.unit, _VERDICTS[one.is_reached])
+        goals = [goal(each, at_most=True) for each in ([one.reach, one.stretch] if is_wide else [one.reach])]
+        table.add_row(output.cell(one.what), *goals, number(one.got), one.unit, VERDICTS[one.is_reached])
     return table

@@ -64,3 +64,9 @@ def test_void_rounds_are_told_in_a_sentence() -> None:
 )
 def test_what_was_no_ack_is_told_in_words(said: str, text: str) -> None:
     assert refusal(said) == text
+
+
+def test_a_goal_says_in_which_direction_it_lies() -> None:
+    assert wording.goal(1.5, at_most=False, unit="×") == "≥ 1.5 ×"
+    assert wording.goal(3.0, at_most=True) == "≤ 3"
+    assert wording.goal(None, at_most=True) == ""
