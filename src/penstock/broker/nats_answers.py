@@ -112,6 +112,7 @@ class AnswerOutput:
         self._state = _State.AWAY
         self._writable = True
         self._connection: NatsConnection | None = None
+        self._direct: NatsConnection | None = None  # the same, while it takes everything
         self._waiting = WaitingAnswers()
         self._timer: asyncio.TimerHandle | None = None
         self._untaken_bytes = 0  # at the last look, and what was written since
@@ -124,9 +125,9 @@ class AnswerOutput:
 
     def send(self, answers: Sequence[Answers]) -> None:
         """Send them now, or when nats-server takes them, or never."""
-        if self._state is _State.TAKING:
-            assert self._connection is not None
-            self._connection.write(b"".join([one.commands for one in answers]))
+        if self._direct is not None:
+            one = answers[0]
+            self._direct.write(one.commands if len(answers) == 1 else b"".join([each.commands for each in answers]))
             return
         for one in answers:
             if dropped := self._waiting.add(one):
@@ -173,6 +174,7 @@ class AnswerOutput:
         if state is self._state:
             return
         was, self._state = self._state, state
+        self._direct = self._connection if state is _State.TAKING else None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
