@@ -63,6 +63,7 @@ WRITTEN_TWICE = (
 ROOT = Path(__file__).resolve().parent
 HOT = ROOT / "src" / "penstock" / "hot"
 NOTE = "compiled.json"
+NEEDED = "It takes a C compiler and Python's headers (apt install gcc python3-dev)"
 CIMPORT = re.compile(r"^from penstock\.hot(?:\.(\w+))? cimport (.*)$", re.MULTILINE)
 
 DIRECTIVES = {
@@ -160,8 +161,12 @@ class BuildHot(build_ext):
             remove(targets.values())
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             if os.environ.get("REQUIRE_CYTHON") == "1":
-                sys.exit(f"penstock: the hot path cannot be compiled, and REQUIRE_CYTHON=1 asks for it: {reason}")
-            print(f"penstock: the hot path stays plain Python, and several times slower: {reason}", file=sys.stderr)
+                sys.exit(
+                    f"penstock: the hot path cannot be compiled, and REQUIRE_CYTHON=1 asks for it. {NEEDED}: {reason}"
+                )
+            print(
+                f"penstock: the hot path stays plain Python, several times slower. {NEEDED}: {reason}", file=sys.stderr
+            )
             self.extensions = []
             self.distribution.ext_modules = []
             return
