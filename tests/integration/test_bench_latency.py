@@ -159,6 +159,7 @@ def test_a_page_is_written_although_nobody_reads_what_is_shown(tmp_path: Path) -
         (("latency", "--duration", "0s"), "more than nothing"),
         (("latency", "--rate", "0"), "0.1"),
         (("latency", "--only", "kafka5"), "is none of"),
+        (("latency", "--only", "kafka"), "Invalid value for '--only': kafka is measured by"),
         (("latency", "--against", "kafka"), "'kafka' is none of jetstream"),
         (("report", "nothing.json"), "does not exist"),
         (("latency", "--size", "x"), "Invalid value for '--size'"),

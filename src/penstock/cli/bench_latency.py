@@ -123,6 +123,7 @@ def latency(
     from penstock.bench import limits as machine_limits
     from penstock.bench.wording import minutes
 
+    _check_systems(only)
     wish = latency_run.LatencyWish(
         against=tuple(against or ()),
         only=tuple(only or ()),
@@ -157,6 +158,14 @@ def _sizes(texts: list[str] | None) -> tuple[int, ...]:
             f"a message tells which one it is in {INDEX_BYTES} bytes: it cannot be shorter", param_hint="'--size'"
         )
     return found
+
+
+def _check_systems(names: list[str] | None) -> None:
+    from penstock.bench.systems import VARIANTS
+
+    for name in names or ():
+        if name not in VARIANTS:
+            raise typer.BadParameter(f"{name} is measured by `penstock bench throughput` alone", param_hint="'--only'")
 
 
 def _check_count(plan: LatencyPlan) -> None:
