@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
 
 from penstock.batch import codec, layout, schema
 from penstock.batch.header import CRC_POSITION, HEADER_POSITION, PACKING
@@ -71,8 +72,8 @@ def sealed(message: bytearray) -> bytearray:
 def with_header(message: bytes | bytearray, **fields: Any) -> bytearray:
     """`message` with other values in its batch header, and a CRC that fits."""
     out = bytearray(message)
-    header = codec.read_header(message)._replace(**fields)
-    out[HEADER_POSITION : codec.PREFIX_BYTES] = PACKING.pack(*header).hex().encode()
+    header = replace(codec.read_header(message), **fields)
+    out[HEADER_POSITION : codec.PREFIX_BYTES] = PACKING.pack(*astuple(header)).hex().encode()
     return sealed(out)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch import codec, layout, schema
@@ -154,7 +155,7 @@ def test_two_spellings_never_mean_the_same_header(header: bytes) -> None:
         believed = codec.read_header(start + digits)
     except CorruptionError:
         return
-    assert PACKING.pack(*believed) == header
+    assert PACKING.pack(*astuple(believed)) == header
 
 
 @given(batches=st.lists(ROWS, max_size=3), cut=st.integers(0, 1200), tail=st.sampled_from([b"", bytes(50), bytes(900)]))

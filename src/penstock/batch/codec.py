@@ -12,6 +12,8 @@ from binascii import unhexlify
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import astuple, replace
+
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch import layout
@@ -66,7 +68,7 @@ def encode(
     assert 0 < end - start <= limits.BATCH_ROWS_MAX, (start, end)
     message, fields = _ENCODER.encode(group, start, end, base_offset, timestamp_us, leader_epoch)
     assert len(message) <= limits.BATCH_BYTES_MAX, len(message)
-    return message, tuple.__new__(BatchHeader, fields)  # as BatchHeader._make does, in one step
+    return message, BatchHeader(*fields)
 
 
 def own_copy(data: Buffer) -> bytearray:
@@ -97,7 +99,8 @@ def renumber(message: bytearray, *, base_offset: int, timestamp_us: int, leader_
     put_numbers(message, layout.BODY_POSITION + places[6], timestamp_us, 0, count)
     return _seal(
         message,
-        header._replace(
+        replace(
+            header,
             leader_epoch=leader_epoch,
             base_offset=base_offset,
             end_offset=base_offset + count,
@@ -153,10 +156,10 @@ def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> b
 
 def _seal(message: bytearray, header: BatchHeader) -> BatchHeader:
     """Write the header, and the CRC-32C of all of the message into it."""
-    message[HEADER_POSITION:PREFIX_BYTES] = PACKING.pack(*header._replace(crc=0)).hex().encode()
+    message[HEADER_POSITION:PREFIX_BYTES] = PACKING.pack(*astuple(replace(header, crc=0))).hex().encode()
     crc = crc32c(message)  # its digits are zeros yet
     message[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc
-    return header._replace(crc=crc)
+    return replace(header, crc=crc)
 
 
 def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
@@ -167,7 +170,7 @@ def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHead
     found = _CHECKER.header(data)
     if isinstance(found, int):
         raise _corruption(Mistake(found), data, file, position)
-    return BatchHeader._make(found)
+    return BatchHeader(*found)
 
 
 def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
@@ -175,7 +178,7 @@ def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
     found = _CHECKER.message(data)
     if isinstance(found, int):
         raise _corruption(Mistake(found), data, file, position)
-    return BatchHeader._make(found)
+    return BatchHeader(*found)
 
 
 def _corruption(mistake: Mistake, data: Buffer, file: str, position: int) -> CorruptionError:
@@ -191,7 +194,7 @@ def _corruption(mistake: Mistake, data: Buffer, file: str, position: int) -> Cor
     if mistake is Mistake.SPELLING:
         expected = "lower-case hex digits and zeros where nothing is defined"
         return CorruptionError(file, position + HEADER_POSITION, expected, repr(digits))
-    header = BatchHeader._make(PACKING.unpack(unhexlify(digits)))
+    header = BatchHeader(*PACKING.unpack(unhexlify(digits)))
     if mistake < Mistake.SPELLING:
         return CorruptionError(file, position + HEADER_POSITION, *_header_mistake(mistake, header))
     if mistake is Mistake.LENGTH:

@@ -7,7 +7,8 @@ be UTF-8. Numbers are big-endian, so that the hex reads as the number. Ranges ar
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+
+import msgspec
 
 HEADER_VERSION = 1
 HEADER_POSITION = 88
@@ -25,7 +26,7 @@ PACKING = struct.Struct(">BHxIIIIQQqqQIQ16s8x")
 assert PACKING.size * 2 == HEADER_HEX_BYTES
 
 
-class BatchHeader(NamedTuple):
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     """What one batch covers. Offsets are half-open; timestamps are microseconds since 1970 UTC.
 
     `end_offset` is not `base_offset + count` once compaction has made gaps.
@@ -35,7 +36,7 @@ class BatchHeader(NamedTuple):
     flags: int
     size_bytes: int  # of the whole encapsulated message, length prefix and padding included
     crc: int  # CRC-32C of those bytes with the 8 CRC digits taken as ASCII zeros
-    count: int  # type: ignore[assignment]  # of rows; nobody asks a header for tuple.count
+    count: int  # of rows
     leader_epoch: int
     base_offset: int
     end_offset: int

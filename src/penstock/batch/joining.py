@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch.codec import LAYOUT, check_numbers, read_header
@@ -46,7 +48,7 @@ def join(raw: memoryview, gathered: Gathered, *, file: str = "") -> pa.RecordBat
     if isinstance(joined, int):
         raise CorruptionError(file, joined, "value offsets from 0 to the end of the values", "others")
     first, last = read_header(raw[gathered.begins[0] :]), read_header(raw[gathered.begins[-1] :])
-    whole = first._replace(end_offset=last.end_offset, max_timestamp_us=last.max_timestamp_us)
+    whole = replace(first, end_offset=last.end_offset, max_timestamp_us=last.max_timestamp_us)
     numbers = memoryview(joined.offsets), memoryview(joined.timestamps)
     check_numbers(*numbers, whole, file=file, position=gathered.begins[0])
     rows, schema = gathered.rows, arrow_schema()

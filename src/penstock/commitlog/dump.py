@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import asdict
+
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
@@ -93,7 +95,7 @@ def _segment_rows(file: File, *, with_schema: bool) -> Iterator[Row]:
 
 def _batch_row(position: int, header: BatchHeader) -> Row:
     row: Row = {"position": position}
-    row.update(header._asdict())
+    row.update(asdict(header))
     row["run_id"] = header.run_id.hex()
     return row
 

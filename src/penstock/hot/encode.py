@@ -16,6 +16,8 @@ Every buffer begins on a multiple of 8. The CRC is taken while its own digits ar
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     import cython
 except ImportError:
@@ -73,7 +75,7 @@ class Encoder:
 
     def encode(
         self, group: Group, start: int, end: int, base_offset: int, timestamp_us: int, leader_epoch: int
-    ) -> tuple[bytearray, tuple[int | bytes, ...]]:
+    ) -> tuple[bytearray, tuple[Any, ...]]:
         """The rows [start, end) of `group` as one whole encapsulated message, and the fields of its header.
 
         Every row gets the same timestamp; nobody is noted as the producer.

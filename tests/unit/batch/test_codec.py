@@ -6,6 +6,7 @@ import struct
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import astuple
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
@@ -294,7 +295,7 @@ def test_reencode_keeps_rows_and_producer_and_gives_new_numbers() -> None:
     stored = codec.reencode(sent, base_offset=100, timestamp_us=7, leader_epoch=9)
     header = codec.verify(stored)
     assert rows_of(codec.check_rows(stored)) == MIXED
-    assert header[5:] == (9, 100, 104, 7, 7, *producer)
+    assert astuple(header)[5:] == (9, 100, 104, 7, 7, *producer)
     assert list(codec.offsets(stored)) == [100, 101, 102, 103]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import astuple, replace
 
 import penstock.batch
 from penstock.base import limits
@@ -67,10 +68,10 @@ def test_the_table_of_the_header_names_every_digit() -> None:
         byte_count = int(digits) // 2
         value: Any = b"\xff" * byte_count if name == "run_id" else 256**byte_count - 1
         value = -1 if name.endswith("timestamp_us") else value
-        text = PACKING.pack(*zeros._replace(**{name: value})).hex()
+        text = PACKING.pack(*astuple(replace(zeros, **{name: value}))).hex()
         assert text == "0" * int(first) + "f" * int(digits) + "0" * (HEADER_HEX_BYTES - end)
     assert end == HEADER_HEX_BYTES
-    assert [row[0] for row in rows if row[0] != "reserved"] == list(BatchHeader._fields)
+    assert [row[0] for row in rows if row[0] != "reserved"] == list(BatchHeader.__struct_fields__)
 
 
 def test_the_table_of_the_schema_message_is_right() -> None:
