@@ -7,7 +7,7 @@ rounds: what they are too short for (a percentile, a stream of 100 million messa
 | measured by    | long                                            | short                                 |
 |----------------|-------------------------------------------------|---------------------------------------|
 | `throughput`   | 1,000,000 messages, at most 10 s a round        | 200,000, at most 3 s                  |
-| `latency_run`  | 50/s for 40 s, four sizes: up to the 99.9th     | 6 s, two sizes: up to the 99th        |
+| `latency_run`  | 50/s, 10,000 messages: p99.9; of 1 MB 3,000     | 6 s, two sizes: up to the 99th        |
 | `scale`        | 10,000 streams, one of 100,000,000 messages     | 10,000 streams, one of 5,000,000      |
 """
 
@@ -16,8 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.bench import latency_run, limits, scale, throughput
 from penstock.bench.generator import Load
+from penstock.bench.histogram import samples_for
 from penstock.bench.latency import LatencyLoad
 from penstock.bench.latency_run import LatencyPlan
 from penstock.bench.report import Comparison, Reach
@@ -25,7 +28,7 @@ from penstock.bench.rounds import ROUNDS_MIN
 
 _VARIANTS = ("penstock", "penstock-os", "jetstream", "jetstream-always", "echo", "null")
 _LATENCY_VARIANTS = ("penstock", "penstock-os", "jetstream")
-_LATENCY_SAMPLES = 10_000  # of all rounds together: ten of them lie beyond the 99.9th percentile
+_LATENCY_SECONDS_MIN = 12.0
 _LIMIT_ROUNDS_MAX = 5
 _LOAD = Load(messages=1_000_000)
 _SHORT_LOAD = Load(messages=200_000, seconds_max=3.0)
@@ -83,18 +86,22 @@ def planned(*, short: bool, rounds: int | None = None) -> ReachPlan:
     base = _SHORT_LOAD if short else _LOAD
     loads = throughput.cross(throughput.Axes(windows=(4_000, 1)), base)
     read = throughput.read_load(base, (_SHORT_READ if short else _READ).messages)
-    seconds = max(latency_run.SECONDS, _LATENCY_SAMPLES / rounds_count / LatencyLoad().rate_per_s)
-    latency = latency_run.planned(
-        latency_run.LatencyWish(
-            only=_LATENCY_VARIANTS, seconds=None if short else seconds, rounds=rounds_count, short=short
-        )
-    )
+    latency = latency_run.planned(latency_run.LatencyWish(only=_LATENCY_VARIANTS, rounds=rounds_count, short=short))
+    if not short:
+        loads = tuple(msgspec.structs.replace(load, seconds=_seconds(load, rounds_count)) for load in latency.loads)
+        latency = msgspec.structs.replace(latency, loads=loads)
     return ReachPlan(
         throughput.Plan(_VARIANTS, loads, (read,), rounds_count),
         latency,
         _SHORT_SCALE if short else scale.Plan(),
         min(rounds_count, _LIMIT_ROUNDS_MAX),
     )
+
+
+def _seconds(load: LatencyLoad, rounds_count: int) -> float:
+    """Of one round: together they are long enough for the highest percentile that has a goal."""
+    samples = max(samples_for(goal.percentile) for goal in latency_run.GOALS if goal.size == load.size)
+    return max(_LATENCY_SECONDS_MIN, samples / rounds_count / load.rate_per_s)
 
 
 def reached(comparisons: Iterable[Comparison]) -> list[Reach]:
