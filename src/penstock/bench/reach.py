@@ -88,8 +88,8 @@ def planned(*, short: bool, rounds: int | None = None) -> ReachPlan:
     read = throughput.read_load(base, (_SHORT_READ if short else _READ).messages)
     latency = latency_run.planned(latency_run.LatencyWish(only=_LATENCY_VARIANTS, rounds=rounds_count, short=short))
     if not short:
-        loads = tuple(msgspec.structs.replace(load, seconds=_seconds(load, rounds_count)) for load in latency.loads)
-        latency = msgspec.structs.replace(latency, loads=loads)
+        seconds = [msgspec.structs.replace(load, seconds=_seconds(load, rounds_count)) for load in latency.loads]
+        latency = msgspec.structs.replace(latency, loads=tuple(seconds))
     return ReachPlan(
         throughput.Plan(_VARIANTS, loads, (read,), rounds_count),
         latency,
