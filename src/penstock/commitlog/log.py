@@ -441,9 +441,7 @@ class Log:
         if self.state is not LogState.WRITABLE:
             return None
         if self._checkpoint.wants_sync(now_us):
-            with contextlib.suppress(OSError):  # the next time, then
-                self._checkpoint.write(self._checkpoint_values())
-                self._checkpoint.will_sync()
+            self._hasten_checkpoint()
         active = self._active
         assert active is not None
         if active.count and now_us >= self._roll_at_us:
@@ -454,6 +452,16 @@ class Log:
             return None
         look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self.flushed_end)
         return self._keeper.look(look, now_us)
+
+    def hasten(self) -> None:
+        """Before the log is closed: the next flush is to do all the syncing that `close` would wait for."""
+        if self.state is LogState.WRITABLE and self._checkpoint.is_dirty and self.flushed_end == self.log_end:
+            self._hasten_checkpoint()
+
+    def _hasten_checkpoint(self) -> None:
+        with contextlib.suppress(OSError):  # the next time, then
+            self._checkpoint.write(self._checkpoint_values())
+            self._checkpoint.will_sync()
 
     def due_us(self, now_us: int) -> int | None:
         """When `tick` has something to do, as far as it is known now; None: not by time alone.

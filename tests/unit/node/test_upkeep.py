@@ -45,6 +45,21 @@ def test_an_ack_does_not_wait_for_the_checkpoint() -> None:
     assert set(seen) == {1}
 
 
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_a_stop_leaves_the_syncing_of_each_log_to_the_disk_threads(durability: str) -> None:
+    """10,000 of them, one after the other, took as long as a stop may take in all."""
+    broker = Broker().start()
+    broker.create("orders", durability=durability)
+    broker.publish("orders.a", b"x", reply="r")
+    for _ in range(2):
+        broker.node.before_stop()
+        broker.settle()
+    synced: list[str] = []
+    broker.vfs.watcher = lambda one: synced.append(one.path) if one.kind is Kind.SYNC else None
+    broker.stop()
+    assert [path for path in synced if path.startswith("streams/")] == []
+
+
 def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
     """What the one hears who appended just before the end."""
     state = StreamState(StreamId(2), StreamConfig(name="orders", subject="orders.>"), START_US, LeaderEpoch(1))
