@@ -36,7 +36,17 @@ STALL_SECONDS = 60
 BUILD_SECONDS_MAX = 900
 
 # How many of all inputs a target gets: those that cost little and meet strangers first get most.
-SHARES = {"scan": 15, "headers": 20, "ingest": 8, "message": 15, "rows": 12, "join": 5, "envelope": 20, "keyhash": 5}
+SHARES = {
+    "scan": 15,
+    "headers": 18,
+    "ingest": 8,
+    "message": 15,
+    "rows": 12,
+    "join": 5,
+    "envelope": 18,
+    "keyhash": 4,
+    "numbers": 5,
+}
 
 
 def build() -> None:

@@ -60,6 +60,10 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
         b"\x00\xb9\x0e\x43\xb4\x00\xff\x00\x00",  # what crashes others
         *(data for body in _BODIES for data in _envelope(body)),
     ),
+    "numbers": (
+        b"\x03" + struct.pack("<3q", 5, 6, 9) + struct.pack("<3q", 1, 1, 4),
+        b"\x02" + struct.pack("<2q", -(2**63), 2**63 - 1) * 2,
+    ),
     "keyhash": (b"\x02" + struct.pack("<2i", 0, 5) + b"hello", b"\x03" + struct.pack("<3i", 0, 2, 70) + b"k" * 70),
 }
 

@@ -13,6 +13,7 @@ plain data, the errors that may come included; any other exception is a finding.
 | join     | the same for several messages behind each other, gathered and joined                   |
 | envelope | whether to mend the checksum, then an envelope                                         |
 | keyhash  | how many value offsets, these, then keys                                               |
+| numbers  | how many offsets, these, then timestamps; the first and the last bound them, or nearly |
 """
 
 from __future__ import annotations
@@ -231,6 +232,26 @@ def keyhash(modules: Modules, data: bytes) -> object:
     return column, module.xxh64(keys), module.partition_of(keys, 1 + count)
 
 
+def numbers(modules: Modules, data: bytes) -> object:
+    """The offsets and timestamps of a batch, beside what its header says."""
+    end = 1 + 8 * (data[0] % 16) if data else 0
+    columns = memoryview(data[1:end]), memoryview(data[end:])
+    mistake = modules("numbers").number_mistake
+    found = []
+    for slack in (0, 1, -1):
+        bounds = [_int64(column, at, way * slack) for column in columns for at, way in ((0, -1), (-8, 1))]
+        try:
+            found.append(mistake(*columns, *bounds))
+        except IndexError:
+            found.append("IndexError")
+    return found
+
+
+def _int64(column: memoryview, at: int, more: int) -> int:
+    number = int.from_bytes(column[at : at + 8 or None], "little", signed=True) + more
+    return max(-(2**63), min(number, 2**63 - 1))
+
+
 TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
     "scan": scan,
     "headers": headers,
@@ -240,4 +261,5 @@ TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
     "join": join,
     "envelope": envelope,
     "keyhash": keyhash,
+    "numbers": numbers,
 }
