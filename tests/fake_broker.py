@@ -89,6 +89,8 @@ class FakeBroker:
         self.raws: list[bytes] = []
         self.intercept: Callable[[Request], Awaitable[Answer | None]] | None = None
         self.fetch_bytes = limits.FETCH_BYTES_DEFAULT
+        self.answer_bytes_max = 2**62  # of a longer answer the rest waits for `go_on`
+        self.go_on = asyncio.Event()
         self.address = ""
         self.connections = 0
         self.appended = asyncio.Condition()
@@ -162,7 +164,12 @@ class FakeBroker:
         except RemoteError as error:
             writer.write(encode_error(frame.api, frame.version, frame.correlation_id, error))
         else:
-            writer.write(encode_response_head(frame.api, frame.version, frame.correlation_id, response, len(raw)) + raw)
+            head = encode_response_head(frame.api, frame.version, frame.correlation_id, response, len(raw))
+            frame_bytes = head + raw
+            writer.write(frame_bytes[: self.answer_bytes_max])
+            if rest := frame_bytes[self.answer_bytes_max :]:
+                await self.go_on.wait()
+                writer.write(rest)
 
     async def handle(self, request: Request, raw: bytes = b"") -> Answer:
         match request:

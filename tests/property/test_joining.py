@@ -188,3 +188,15 @@ def test_joined_rows_that_are_not_in_order_are_refused(buffer: int) -> None:
     covers = Range(0, ends[-1])
     with pytest.raises(CorruptionError, match="offsets in order" if buffer == 1 else "timestamps in order"):
         list(batches_of(wrong, covers, covers, 1_000, source="a broker"))
+
+
+def test_rows_of_a_message_that_stand_in_another_ones_place_are_refused() -> None:
+    """Also where all headers together would allow them: else it would depend on how the log was fetched."""
+    raw, _ = log_of([SMALL, MIXED])
+    first = with_buffer(raw[: begins_of(raw)[1]], 1, 0, (2).to_bytes(8, "little"))
+    wrong = first + raw[len(first) :]
+    for one in JOINERS:
+        assert one.gather(memoryview(wrong), 0, 0, EVERYTHING, 10**6, BYTES_MAX, BYTES_MAX).begins == []
+    covers = Range(0, 1 + len(MIXED))
+    with pytest.raises(CorruptionError, match="offsets in order from 0, all below 1"):
+        list(batches_of(wrong, covers, covers, 1_000, source="a broker"))

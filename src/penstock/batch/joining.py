@@ -1,19 +1,17 @@
 """Several small batch messages as one Arrow batch.
 
-Rules: what `gather` finds is verified, layout and CRC-32C; `join` copies it and has Arrow check every value offset and
-every subject of the whole, once. A broker's log of lone messages has a message of 720 bytes of metadata for each: to
-hand them out one by one would cost their reader more than all else.
+Rules: what `gather` finds is verified, layout, CRC-32C, offsets and timestamps; `join` copies it and has Arrow check
+every value offset and every subject of the whole, once. A broker's log of lone messages has a message of 720 bytes of
+metadata for each: to hand them out one by one would cost their reader more than all else.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
-from penstock.batch.codec import LAYOUT, check_numbers, read_header
+from penstock.batch.codec import LAYOUT
 from penstock.batch.schema import arrow_schema
 from penstock.hot.join import Gathered, Joiner
 from penstock.hot.message import Checker
@@ -38,19 +36,12 @@ def gather(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, 
 
 
 def join(raw: memoryview, gathered: Gathered, *, file: str = "") -> pa.RecordBatch:
-    """The rows of gathered messages, copied; CorruptionError if what a row holds is wrong.
-
-    Offsets and timestamps are in order, and within those of all the messages.
-    """
+    """The rows of gathered messages, copied; CorruptionError if what a row holds is wrong."""
     import pyarrow as pa
 
     joined = _JOINER.join(raw, gathered)
     if isinstance(joined, int):
         raise CorruptionError(file, joined, "value offsets from 0 to the end of the values", "others")
-    first, last = read_header(raw[gathered.begins[0] :]), read_header(raw[gathered.begins[-1] :])
-    whole = replace(first, end_offset=last.end_offset, max_timestamp_us=last.max_timestamp_us)
-    numbers = memoryview(joined.offsets), memoryview(joined.timestamps)
-    check_numbers(*numbers, whole, file=file, position=gathered.begins[0])
     rows, schema = gathered.rows, arrow_schema()
     columns = [
         pa.Array.from_buffers(schema.types[number], rows, [None, pa.py_buffer(buffer)])

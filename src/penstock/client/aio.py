@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.base import limits
 from penstock.base.config import Acks
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import StreamId
 from penstock.base.subjects import subject_mistake
 from penstock.client import batches, reading
@@ -276,7 +276,7 @@ class Client:
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
-        """What `read` yields, as a pandas DataFrame. ImportError without the extra `penstock[pandas]`."""
+        """What `read` yields, as a pandas DataFrame. ImportError without the extra `pandas`."""
         require("pandas")
         return (await self.to_table(stream, start, end=end, columns=columns, timeout=timeout)).to_pandas()
 
@@ -289,7 +289,7 @@ class Client:
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
-        """What `read` yields, as a Polars DataFrame. ImportError without the extra `penstock[polars]`."""
+        """What `read` yields, as a Polars DataFrame. ImportError without the extra `polars`."""
         require("polars")
         import polars as pl
 
@@ -470,7 +470,9 @@ class Client:
             request = GetRequest(stream_id=stream_id, **which)
             answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
             batches.check_format(answer.format_version)
-            return batches.one_message(raw, answer.offset, source=f"the answer of {self.server}")
+            found = batches.one_message(raw, answer.offset, source=f"the answer of {self.server}")
+            _check_asked_for(request, found, source=f"the answer of {self.server}")
+            return found
 
         return await self._with_id(stream, timeout, get)
 
@@ -488,3 +490,11 @@ class Client:
         if isinstance(stream, StreamInfo):
             return stream
         return self._streams.get(stream) or await self.stream(stream, timeout=timeout)
+
+
+def _check_asked_for(request: GetRequest, found: Message, *, source: str) -> None:
+    """CorruptionError if the message is not the one that was asked for."""
+    for name in ("offset", "key", "subject"):
+        wanted, got = getattr(request, name), getattr(found, name)
+        if wanted is not None and wanted != got:
+            raise CorruptionError(source, 0, f"the message with {name} {wanted!r}", f"one with {got!r}")

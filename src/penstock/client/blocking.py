@@ -225,7 +225,7 @@ class Client:
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
-        """What `read` yields, as a pandas DataFrame. ImportError without the extra `penstock[pandas]`."""
+        """What `read` yields, as a pandas DataFrame. ImportError without the extra `pandas`."""
         return self._thread.run(self._client.to_pandas(stream, start, end=end, columns=columns, timeout=timeout))
 
     def to_polars(
@@ -237,7 +237,7 @@ class Client:
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
-        """What `read` yields, as a Polars DataFrame. ImportError without the extra `penstock[polars]`."""
+        """What `read` yields, as a Polars DataFrame. ImportError without the extra `polars`."""
         return self._thread.run(self._client.to_polars(stream, start, end=end, columns=columns, timeout=timeout))
 
     # Writing

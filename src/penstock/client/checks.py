@@ -73,6 +73,6 @@ def require(package: str) -> None:
     """ImportError that says how to install `package`, unless it is there."""
     if importlib.util.find_spec(package) is None:
         raise ImportError(
-            f"{package} is not installed; the extra {package!r} brings it: pip install 'penstock[{package}]', "
-            f"or in a clone: pip install '.[{package}]'"
+            f"{package} is not installed; the extra {package!r} brings it: "
+            f"in the folder that Penstock was installed from, pip install '.[{package}]'"
         )

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import socket
+import sys
+import termios
 from collections import deque
 
 from penstock.base import limits
@@ -149,11 +152,23 @@ class Connection(asyncio.BufferedProtocol):
     def _choose_wake_up(self) -> None:
         # The kernel wakes the loop for the first bytes that come, and so once for each piece that the broker sends. Of
         # a large answer nothing can be used before its end. (A full receive buffer and a lost connection wake it too.)
-        at_least = max(1, min(limits.RECEIVE_AT_ONCE_BYTES, self._session.missing_raw_bytes))
-        if at_least != self._wakes_at_bytes and self._socket is not None:
-            self._wakes_at_bytes = at_least
+        self._wake_up_at(max(1, min(limits.RECEIVE_AT_ONCE_BYTES, self._session.missing_raw_bytes)))
+
+    def _wake_up_at(self, count: int) -> None:
+        if count != self._wakes_at_bytes and self._socket is not None:
+            self._wakes_at_bytes = count
             with contextlib.suppress(OSError):  # where the kernel knows no such thing, it wakes us more often
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+    def _unread_bytes(self) -> int:
+        """How many bytes have come that are too few to wake the loop up."""
+        if self._socket is None or self._wakes_at_bytes == 1:
+            return 0
+        try:
+            found = fcntl.ioctl(self._socket.fileno(), termios.FIONREAD, bytes(4))
+        except OSError:
+            return 0
+        return int.from_bytes(found, sys.byteorder)
 
     def pause_writing(self) -> None:
         """asyncio: the socket takes no more for now."""
@@ -228,8 +243,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _expire(self) -> None:
         self._timer = None
-        # The loop fires timers within its clock's resolution, perhaps a moment early.
-        for event in self._session.expire(self._loop.time() + 0.001):
+        now_s = self._loop.time() + 0.001  # the loop fires timers within its clock's resolution, perhaps a moment early
+        if self._unread_bytes():
+            self._session.heard(now_s)
+            self._wake_up_at(1)  # they are read at once: whether more comes is seen anew from here on
+        for event in self._session.expire(now_s):
             self._handle(event)
         if self._session.state is not SessionState.CLOSED:
             self._set_timer()

@@ -62,6 +62,22 @@ class _Fetched(NamedTuple):
 _Queue = asyncio.Queue[_Fetched | BaseException | None]
 
 
+class _FetchSize:
+    """How much to ask for: what the last answers' speed brings in a moment, and no more than what is wanted."""
+
+    def __init__(self) -> None:
+        self._bytes = limits.READ_FETCH_BYTES_FIRST
+
+    def bytes_for(self, rows: int) -> int:
+        """Of the next fetch, which wants so many rows at most."""
+        return min(self._bytes, max(limits.READ_FETCH_BYTES_MIN, rows * limits.READ_ROW_BYTES_GUESS))
+
+    def took(self, seconds: float, count: int) -> None:
+        """An answer of so many bytes took so long."""
+        in_a_moment = int(count * limits.READ_FETCH_S / max(seconds, 1e-3))
+        self._bytes = min(limits.READ_FETCH_BYTES_MAX, max(limits.READ_FETCH_BYTES_MIN, in_a_moment))
+
+
 async def find_place(link: Link, stream_id: StreamId, place: Start, timeout_s: float) -> ListOffsetsResponse:
     """Where `place` is. ValueError for a negative offset or a naive datetime; an offset is checked against the log."""
     at = _wire_place(place)
@@ -181,11 +197,13 @@ async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, timeout_s: float) 
         clock = asyncio.get_running_loop()
         offset, end = what.range
         leader_epoch = what.leader_epoch
+        size = _FetchSize()
         progress_s = clock.time()
         while offset < end:
             asked_s = clock.time()
-            response, raw = await _fetch(link, what, offset, leader_epoch, timeout_s)
+            response, raw = await _fetch(link, what, offset, leader_epoch, size.bytes_for(end - offset), timeout_s)
             now_s = clock.time()
+            size.took(now_s - asked_s, len(raw))
             if response.end_offset > offset:
                 leader_epoch = response.leader_epoch
                 if raw:
@@ -204,15 +222,15 @@ async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, timeout_s: float) 
 
 
 async def _fetch(
-    link: Link, what: Plan, offset: int, leader_epoch: LeaderEpoch, timeout_s: float
+    link: Link, what: Plan, offset: int, leader_epoch: LeaderEpoch, bytes_max: int, timeout_s: float
 ) -> tuple[FetchResponse, bytes | memoryview]:
     broker_limits = link.hello.limits
-    wait_ms = min(limits.READ_WAIT_MS, broker_limits.fetch_wait_ms_max)
+    wait_ms = min(limits.READ_WAIT_MS, broker_limits.fetch_wait_ms_max) if what.follow else 0
     request = FetchRequest(
         stream_id=what.stream_id,
         partition=_PARTITION,
         offset=Offset(offset),
-        bytes_max=min(_bytes_for(what.range.end - offset), broker_limits.fetch_bytes_max),
+        bytes_max=min(bytes_max, broker_limits.fetch_bytes_max),
         wait_ms_max=wait_ms,
         leader_epoch=leader_epoch,
     )
@@ -221,11 +239,10 @@ async def _fetch(
     if response.base_offset > offset or response.end_offset < offset or (raw and response.end_offset == offset):
         found = f"{response.base_offset} to {response.end_offset}"
         raise CorruptionError(_source(link, what), 0, f"batches from offset {offset}", found)
+    if raw and response.end_offset > response.committed_end:
+        wanted = f"batches up to the committed end, {response.committed_end}"
+        raise CorruptionError(_source(link, what), 0, wanted, f"up to {response.end_offset}")
     return response, raw
-
-
-def _bytes_for(rows: int) -> int:
-    return min(limits.READ_FETCH_BYTES_MAX, max(limits.READ_FETCH_BYTES_MIN, rows * limits.READ_ROW_BYTES_GUESS))
 
 
 def _source(link: Link, what: Plan) -> str:

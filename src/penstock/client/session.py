@@ -166,6 +166,10 @@ class Session:
             events.append(self.closed(error))
         return events
 
+    def heard(self, now_s: float) -> None:
+        """Bytes have come that nobody has read yet: the broker lives."""
+        self._received_s = now_s
+
     def give_up(self, correlation_id: int) -> None:
         """Its caller no longer waits: an answer will be ignored."""
         entry = self._in_flight.get(correlation_id)

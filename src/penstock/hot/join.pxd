@@ -2,13 +2,15 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from penstock.hot cimport splice
+from penstock.hot cimport numbers, splice
 from penstock.hot.message cimport Checker
 
 cdef Py_ssize_t _SIZE_DIGITS
 cdef Py_ssize_t _COUNT_DIGITS
 cdef Py_ssize_t _BASE_OFFSET
 cdef Py_ssize_t _END_OFFSET
+cdef Py_ssize_t _MIN_TIMESTAMP
+cdef Py_ssize_t _MAX_TIMESTAMP
 cdef Py_ssize_t _COLUMNS_OF_BYTES
 cdef Py_ssize_t _FIRST_OF_BYTES
 cdef Py_ssize_t _FIRST_BUFFER_OF_BYTES
@@ -42,6 +44,11 @@ cdef class Joiner:
         size=int64_t,
     )
     cdef object _column(self, const unsigned char* text, object gathered, int number)
+
+    @cython.locals(offsets=Py_ssize_t, timestamps=Py_ssize_t, mistake=int)
+    cdef bint _numbers_are_wrong(
+        self, const unsigned char[::1] held, const unsigned char* text, Py_ssize_t begin, int64_t count, tuple fields,
+    ) except -1
 
     cdef Py_ssize_t _place(self, const unsigned char* text, Py_ssize_t begin, int buffer) noexcept
 

@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -336,6 +337,22 @@ async def test_messages_one_by_one(broker: FakeBroker, client: aio.Client) -> No
         await client.last("a", key=b"none")
     with pytest.raises(ValueError, match="either"):
         await client.last("a")
+
+
+@pytest.mark.parametrize("which", [{"offset": 1}, {"key": "other"}, {"subject": "else.where"}])
+async def test_another_message_than_the_one_asked_for_is_damage(
+    broker: FakeBroker, client: aio.Client, which: dict[str, Any]
+) -> None:
+    broker.create("a").append(columns(b"v", b"w", keys=[b"k", b"other"]))
+
+    async def mistaken(request: Request) -> Answer | None:
+        if not isinstance(request, GetRequest):
+            return None
+        return await broker.handle(GetRequest(stream_id=request.stream_id, offset=0))
+
+    broker.intercept = mistaken
+    with pytest.raises(CorruptionError, match=f"the message with {next(iter(which))}"):
+        await (client.get("a", 1) if "offset" in which else client.last("a", **which))
 
 
 async def test_tables(broker: FakeBroker, client: aio.Client) -> None:

@@ -11,9 +11,17 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.base import limits
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.batch import codec
-from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, Request
+from penstock.client.reading import _FetchSize
+from penstock.messages import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    Request,
+    StatusRequest,
+)
 from tests.fake_broker import Answer, Cut, FakeBroker, FakeStream, columns
 from tests.groups import encoded
 
@@ -66,12 +74,69 @@ async def test_large_answers_come_whole_and_small_ones_after_them_at_once(
     assert await offsets_read(client) == list(range(35))
 
 
+async def test_an_answer_on_its_way_shows_that_the_broker_lives(broker: FakeBroker, client: aio.Client) -> None:
+    """Also where so little of it has come since that it woke nobody up; a broker that falls silent is still found."""
+    large = encoded(columns(*[bytes(100_000)] * 32), base_offset=0, timestamp_us=1, leader_epoch=1)
+    stream_of(broker, bytes(large))
+    broker.answer_bytes_max = 2 * limits.RECEIVE_AT_ONCE_BYTES + limits.RECEIVE_AT_ONCE_BYTES // 2
+
+    async def silent(request: Request) -> Answer | None:
+        if isinstance(request, StatusRequest):
+            await asyncio.Event().wait()
+        return None
+
+    broker.intercept = silent
+    await client.stream("a")
+    reading = asyncio.create_task(offsets_read(client))
+    for _ in range(2):  # the second finds what the first left unread
+        with pytest.raises(penstock.TimedOut):
+            await client.status(timeout=0.2)
+    assert broker.connections == 1
+    for _ in range(3):  # nothing more comes
+        with pytest.raises((penstock.TimedOut, penstock.Unavailable)):
+            await client.status(timeout=0.2)
+    assert broker.connections > 1
+    reading.cancel()
+
+
 async def test_a_short_range_is_asked_for_in_few_bytes(broker: FakeBroker, client: aio.Client) -> None:
     stream_of(broker, batch(0, 10_000))
     await offsets_read(client, end=1)
     await offsets_read(client)
     few, many = [request.bytes_max for request in broker.requests if isinstance(request, FetchRequest)]
-    assert (few, many) == (limits.READ_FETCH_BYTES_MIN, limits.READ_FETCH_BYTES_MAX)
+    assert (few, many) == (limits.READ_FETCH_BYTES_MIN, limits.READ_FETCH_BYTES_FIRST)
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "asked"),
+    [
+        (10**9, limits.READ_FETCH_BYTES_MAX),
+        (10_000_000, 2_500_000),
+        (500_000, limits.READ_FETCH_BYTES_MIN),
+        (1, limits.READ_FETCH_BYTES_MIN),
+    ],
+)
+def test_so_much_is_asked_for_as_comes_in_a_moment(bytes_per_s: float, asked: int) -> None:
+    size = _FetchSize()
+    size.took(1_000_000 / bytes_per_s, 1_000_000)
+    assert size.bytes_for(2**63) == pytest.approx(asked, rel=0.01)
+    assert size.bytes_for(1) == limits.READ_FETCH_BYTES_MIN
+
+
+async def test_batches_beyond_the_committed_end_are_damage(broker: FakeBroker, client: aio.Client) -> None:
+    """Their rows would be cut off, and the next fetch would go on behind them."""
+    stream_of(broker, batch(0, 5), batch(5, 10))
+
+    async def short(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest):
+            return None
+        response, raw = await broker.handle(request)
+        assert isinstance(response, FetchResponse)
+        return changed(response, committed_end=2), raw
+
+    broker.intercept = short
+    with pytest.raises(CorruptionError, match="batches up to the committed end, 2"):
+        await offsets_read(client)
 
 
 async def test_rows_of_a_batch_that_begins_below_are_not_delivered_twice(
@@ -107,6 +172,7 @@ async def test_each_fetch_names_the_epoch_of_the_row_before_it(broker: FakeBroke
     broker.requests.clear()
     broker.fetch_bytes = 10**6  # several batches in one answer: the last one counts
     broker.streams["a"].batches.append(batch(12, 13, leader_epoch=5))
+    broker.streams["a"].end = 13
     assert await offsets_read(client) == list(range(12))
     assert epochs_asked(broker) == [(0, 7)]
 
