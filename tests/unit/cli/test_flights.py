@@ -47,7 +47,7 @@ def test_only_the_first_flights(messages: Messages) -> None:
 def test_a_missing_package_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     monkeypatch.setattr("sys.meta_path", [*__import__("sys").meta_path[-1:]])
-    with pytest.raises(OperationalError, match=r"penstock\[demo\]"):
+    with pytest.raises(OperationalError, match=r"pip install .\.\[demo\]"):
         flights.load()
 
 
