@@ -1,10 +1,11 @@
-"""A process that is measured ends: the bench ends at once, and says which one it was."""
+"""A process that is measured ends: the bench ends, or rounds do not count, and it says which process it was."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from penstock.bench.generator import Load
-from penstock.bench.processes import children_of
-from penstock.bench.throughput import publishing, started
+from penstock.bench.latency import LatencyLoad, latency_measure
+from penstock.bench.processes import child, children_of
+from penstock.bench.rounds import interleave, publish_measure
+from penstock.bench.throughput import publishing, reading, started
 from penstock.bench.vital import EndedError
 from tests.broker_process import eventually
 
@@ -41,3 +44,22 @@ def test_a_killed_process_ends_the_bench(system: str, process: str, tmp_path: Pa
             publishing(systems, LOAD, 3, lambda measured: None)
         assert time.monotonic() - began_s < SOON_S
         killer.join()
+
+
+def test_rounds_do_not_count_in_which_nats_server_is_another_one_than_before(tmp_path: Path) -> None:
+    with child("gone", [sys.executable, "-S", "-c", "pass"]) as ended:
+        gone = ended.process_id
+    load = Load(size=100, messages=100, window=40)
+    with started(["penstock"], tmp_path) as systems:
+        system = systems["penstock"]
+        watched = dict(system.processes)
+        system.processes = watched | {"nats-server": gone}  # as after its end: the broker has started another one
+        measures = {
+            "publish": publish_measure("publish", system, load),
+            "latency": latency_measure("latency", system, LatencyLoad(rate_per_s=100.0, seconds=0.1)),
+        }
+        reasons = {one.system: one.void or "" for one in interleave(measures, rounds=1, warm_up=False)}
+        consumed = reading(systems, load, 1, lambda measured: None)
+        reasons |= {name: one.void_reason for name, one in consumed.systems.items()}
+        assert set(reasons) >= {"publish", "latency", "penstock-batches", "sendfile"}
+        assert [name for name, why in reasons.items() if "nats-server ended while it was measured" not in why] == []

@@ -3,7 +3,8 @@
 Rules: a child has a session of its own, so that Ctrl-C reaches us alone; it dies with us (`tied`), and is ended by its
 process id when its context is left. Its output is read to the end, so that it never waits for us.
 CPU time comes from the process's own clock in the kernel: nanoseconds, threads that have ended included, where
-/proc/PID/stat counts ticks of 10 ms.
+/proc/PID/stat counts ticks of 10 ms. Who has ended has no clock any more: that is an error and not a cost of nothing,
+since whoever took its place (a broker starts another nats-server) was not watched.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ _TAIL_LINES = 20
 _LISTEN = "0A"  # the state of a socket in /proc/net/tcp
 
 
-def cpu_seconds(process_id: int) -> float:
-    """What the process has used of all cores so far; 0.0 if it is gone or may not be asked."""
+def cpu_seconds(name: str, process_id: int) -> float:
+    """What the process has used of all cores so far; OperationalError if it is gone."""
     try:
         return time.clock_gettime((~process_id << 3) | _CLOCK_OF_PROCESS)
     except OSError:
-        return 0.0
+        raise OperationalError(f"{name} ended while it was measured") from None
 
 
 def cpu_seconds_of(processes: Mapping[str, int]) -> dict[str, float]:
     """The same of several, by their names."""
-    return {name: cpu_seconds(process_id) for name, process_id in processes.items()}
+    return {name: cpu_seconds(name, process_id) for name, process_id in processes.items()}
 
 
 def children_of(process_id: int) -> list[int]:

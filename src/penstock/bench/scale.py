@@ -172,11 +172,12 @@ def _kill(ready: ReadyLine) -> None:
 def idle(folder: Path, plan: Plan, seconds: float, *, kill: bool) -> Idle:
     """Start a broker on `folder`, do nothing for so long, and stop or kill it."""
     with _started(folder) as (ready, start_seconds):
-        start_cpu_seconds = cpu_seconds(ready.process_id)
+        broker = ("penstock serve", ready.process_id)
+        start_cpu_seconds = cpu_seconds(*broker)
         time.sleep(plan.settle_seconds)
-        before = cpu_seconds(ready.process_id), time.monotonic()
+        before = cpu_seconds(*broker), time.monotonic()
         time.sleep(seconds)
-        used, passed = cpu_seconds(ready.process_id) - before[0], max(1e-6, time.monotonic() - before[1])
+        used, passed = cpu_seconds(*broker) - before[0], max(1e-6, time.monotonic() - before[1])
         resident_bytes = _resident_bytes(ready.process_id)
         if kill:
             _kill(ready)

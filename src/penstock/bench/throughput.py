@@ -16,8 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.base.errors import OperationalError
-from penstock.bench import kafka, liftbridge, peers, readers, rounds, worker
+from penstock.base.errors import OperationalError, PenstockError
+from penstock.bench import kafka, liftbridge, peers, readers, rounds, vital, worker
 from penstock.bench.content import Content, difference
 from penstock.bench.generator import Load
 from penstock.bench.readers import Consumed, ReadTask
@@ -352,8 +352,7 @@ def reading(systems: dict[str, System], load: Load, rounds_count: int, said: Sai
         written: dict[tuple[str, Write], Written] = {}
         for reader in used:
             if (source := (reader.variant, reader.write)) not in written:
-                log = logs.enter_context(systems[reader.variant].log())
-                written[source] = Written(log, *reader.write(log, load))
+                written[source] = _written(reader, logs.enter_context(systems[reader.variant].log()), load)
         measures = {reader.name: _read_measure(reader, written[reader.variant, reader.write]) for reader in used}
         titles = {reader.name: _title(reader, written[reader.variant, reader.write]) for reader in used}
         return compared(
@@ -365,6 +364,15 @@ def reading(systems: dict[str, System], load: Load, rounds_count: int, said: Sai
             load=load,
             notes=NOTES,
         )
+
+
+def _written(reader: Reader, log: Log, load: Load) -> Written:
+    """A log that a reader reads; one that cannot be written makes the reader's rounds void, and no others."""
+    try:
+        return Written(log, *reader.write(log, load))
+    except (PenstockError, OSError) as error:
+        vital.check(limits.BENCH_END_S)
+        return Written(log, Content(0, 0, None, None), str(error) or type(error).__name__)
 
 
 def _title(reader: Reader, written: Written) -> str:

@@ -14,7 +14,7 @@ import pytest
 from penstock.base.errors import OperationalError
 from penstock.bench import worker
 from penstock.bench.generator import Load
-from penstock.bench.processes import child, children_of, cpu_seconds, listening_on, program_of
+from penstock.bench.processes import child, children_of, cpu_seconds, cpu_seconds_of, listening_on, program_of
 from penstock.broker.settings import Address
 
 PYTHON = [sys.executable, "-S", "-c"]
@@ -29,16 +29,17 @@ def is_running(process_id: int) -> bool:
 
 
 def test_the_clock_of_a_process_is_that_of_its_cpu() -> None:
-    before = cpu_seconds(os.getpid())
+    before = cpu_seconds("we", os.getpid())
     assert abs(before - time.process_time()) < 1.0
     sum(range(200_000))
-    assert cpu_seconds(os.getpid()) > before
+    assert cpu_seconds("we", os.getpid()) > before
 
 
-def test_a_process_that_is_gone_costs_nothing_more() -> None:
+def test_a_process_that_is_gone_has_no_cost_and_that_is_an_error() -> None:
     with child("short", [*PYTHON, "pass"]) as process:
         process_id = process.process_id
-    assert cpu_seconds(process_id) == 0.0
+    with pytest.raises(OperationalError, match=r"^nats-server ended while it was measured$"):
+        cpu_seconds_of({"we": os.getpid(), "nats-server": process_id})
     assert children_of(process_id) == []
     assert program_of(process_id) == ""
 
