@@ -23,12 +23,10 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from penstock.base.units import format_bytes
 from penstock.bench import latency, peers, throughput, wording
 from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
-from penstock.bench.latency_summary import LatencyComparison, LatencyRatio, missing_text, void_text
+from penstock.bench.latency_summary import LatencyComparison, is_senders, missing_text, void_text
 from penstock.bench.plots import Curve, Spread, percentile_plot, spread_plot
 from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, bounded_text, busy_text
 from penstock.bench.style import STYLE
@@ -98,7 +96,7 @@ def _reach(goals: Sequence[Reach]) -> str:
         (
             one.what,
             *(wording.goal(each, at_most=one.at_most, unit="×") for each in (one.reach, one.stretch)),
-            wording.NOT_MEASURED if one.got is None else wording.ratio(one.got),
+            wording.got(one.got, one.why),
             wording.VERDICTS[one.is_reached],
         )
         for one in goals
@@ -138,22 +136,25 @@ def _percentile_table(one: LatencyComparison, path: str) -> str:
     for name, system in found.items():
         summary = system.paths[path]
         values = [summary.percentiles_us.get(p) for p in said]
-        told = ["–" if value is None else wording.milliseconds(value / 1000) for value in values]
+        told = [
+            "–" if value is None else wording.milliseconds(value / 1000) + wording.SENDERS * is_senders(system, path, p)
+            for p, value in zip(said, values, strict=True)
+        ]
         greatest = wording.milliseconds(summary.max_us / 1000)
         rows.append((_Row(system.title, name), *told, greatest, f"{summary.samples:,}"))
     headers = ("", *(f"p{p}" for p in said))
     caption = f"{latency.PATHS[path]}, {one.title}: milliseconds"
     table = _table(caption, (*headers, "greatest", "samples"), rows)
+    if any(is_senders(system, path, p) for system in found.values() for p in said):
+        table += f"<p>{text_of(wording.SENDERS_LEGEND)}</p>"
     if path == latency.LATE:
         return table
     ratios: list[_Line] = [
-        (_with_void(pair, one), *(_latency_ratio(by_path[path].get(p)) for p in said))
+        (_with_void(pair, one), *(_latency_ratio(one, pair, path, p) for p in said))
         for pair, by_path in one.ratios.items()
         if path in by_path
     ]
-    described = (
-        f"{latency.PATHS[path]}, {one.title}: ratios of all rounds together (of single rounds: least to greatest)"
-    )
+    described = f"{latency.PATHS[path]}, {one.title}: ratios, round by round: median (least to greatest)"
     return table + (_table(described, headers, ratios) if ratios else "")
 
 
@@ -162,12 +163,12 @@ def _with_void(pair: str, one: LatencyComparison) -> str:
     return f"{pair} ({void_text(void)})" if void else pair
 
 
-def _latency_ratio(found: LatencyRatio | None) -> str:
+def _latency_ratio(one: LatencyComparison, pair: str, path: str, percentile: str) -> str:
+    found = one.ratios[pair][path].get(percentile)
     if found is None:
         return "–"
-    if found.rounds is None:
-        return f"{wording.times(found.pooled)} (no spread)"
-    return wording.ratio(msgspec.structs.replace(found.rounds, median=found.pooled), count_rounds=False)
+    mark = wording.SENDERS * any(is_senders(one.systems[name], path, percentile) for name in pair.split(" / "))
+    return wording.ratio(found.told, count_rounds=False) + mark
 
 
 def _throughput(one: Comparison, colours: dict[str, int]) -> str:

@@ -1,8 +1,8 @@
 """A whole latency run: which systems, which sizes, how often; and the goals that it answers.
 
 Rules: every size is a comparison of its own, in which all systems take turns. The systems run all the while, and only
-one of them has work. Goals are told at the percentiles that the run can say, of all rounds together; the spread beside
-them is that of single rounds, where these have samples enough.
+one of them has work. Goals are told at the percentiles that the run can say, and as its tables tell the ratios; one of
+which too much is the sender's own delay was not measured.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from penstock.base import limits
 from penstock.bench import extras, latency_summary
 from penstock.bench.histogram import is_sayable, samples_for
 from penstock.bench.latency import ACK, LatencyLoad, latency_measure
-from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
+from penstock.bench.latency_summary import SENDER_SHARE_MAX, LatencyComparison, sender_share
 from penstock.bench.report import Reach
-from penstock.bench.rounds import ROUNDS_MIN, Measurement, Ratio, interleave
+from penstock.bench.rounds import ROUNDS_MIN, Measurement, interleave
 from penstock.bench.systems import variant
 
 PENSTOCK = ("penstock", "penstock-os")
@@ -158,21 +158,26 @@ def reached(comparisons: Iterable[LatencyComparison]) -> list[Reach]:
         if found is None or goal.pair not in found.ratios:
             continue
         what = f"ack at 50/s, {size_text(goal.size)}, p{goal.percentile}: {goal.pair}"
-        ratio = found.ratios[goal.pair].get(ACK, {}).get(goal.percentile)
-        together = "" if ratio is None or ratio.rounds is not None else ", all rounds as one"
-        if ratio is None:
-            together = _too_few(found, goal)
         if void := found.void_rounds.get(goal.pair):
-            together += f", {latency_summary.void_text(void)}"
-        got = None if ratio is None else _told_as(ratio)
-        lines.append(Reach(what + together, goal.reach, goal.stretch, got, at_most=True))
+            what += f", {latency_summary.void_text(void)}"
+        ratio = found.ratios[goal.pair].get(ACK, {}).get(goal.percentile)
+        why = _too_few(found, goal) if ratio is None else _senders(found, goal)
+        got = None if ratio is None or why else ratio.told
+        lines.append(Reach(what, goal.reach, goal.stretch, got, at_most=True, why=why))
     return lines
 
 
 def _too_few(found: LatencyComparison, goal: LatencyGoal) -> str:
     paths = [found.systems[name].paths.get(ACK) for name in goal.pair.split(" / ")]
     samples = min(0 if path is None else path.samples for path in paths)
-    return f", needs {samples_for(goal.percentile):,} samples, {samples:,} are there"
+    return f"needs {samples_for(goal.percentile):,} samples, {samples:,} are there"
+
+
+def _senders(found: LatencyComparison, goal: LatencyGoal) -> str:
+    """Why a ratio says more of the sender than of the two; empty if it does not."""
+    shares = {name: sender_share(found.systems[name], ACK, goal.percentile) for name in goal.pair.split(" / ")}
+    name, share = max(shares.items(), key=lambda one: one[1])
+    return f"{share:.0%} of {name} is the sender's own delay" if share > SENDER_SHARE_MAX else ""
 
 
 def too_short_for(plan: LatencyPlan) -> list[str]:
@@ -195,10 +200,3 @@ def too_short_for(plan: LatencyPlan) -> list[str]:
             f"{plan.rounds} rounds of {plan.loads[0].seconds:g} s make {samples:,}: --duration {seconds}s answers them."
         )
     return lines
-
-
-def _told_as(ratio: LatencyRatio) -> Ratio:
-    """The ratio of all samples together, with the spread of single rounds if these say anything."""
-    if ratio.rounds is None:
-        return Ratio(ratio.pooled, ratio.pooled, ratio.pooled, 1, pooled=True)
-    return Ratio(ratio.pooled, ratio.rounds.low, ratio.rounds.high, ratio.rounds.rounds)

@@ -1,9 +1,14 @@
 """What the rounds of a latency run say together: percentiles, and how many times as long one system takes as another.
 
 Rules: percentiles are of all samples of the rounds that count, put together; each needs enough samples beyond it. A
-ratio is told twice where it can be: of all samples together, and as the median, least and greatest of the single
-rounds, which say fewer percentiles. Void rounds are counted, and nothing else of them is used: a ratio whose systems do
-not both count in a round says so, because what voids a round may be what makes a system slow.
+ratio is taken within a round, between neighbours in time: the median of the rounds is told, with the least and the
+greatest. Where single rounds have too few samples for a percentile, the ratio is of all samples together, without a
+spread, and is told as that. Void rounds are counted, and nothing else of them is used: a ratio whose systems do not
+both count in a round says so, because what voids a round may be what makes a system slow.
+
+Every latency contains the sender's own delay, which grows with the load of the machine, so with what is measured: it
+may draw a ratio to either side. Where it comes to more than SENDER_SHARE_MAX of a percentile, that is marked, and no
+goal is judged by it.
 """
 
 from __future__ import annotations
@@ -13,8 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.bench.histogram import PERCENTILES, Latencies
-from penstock.bench.latency import ACK_WAIT_S, PATHS, LatencyLoad, LatencyMeasurement
+from penstock.bench.latency import ACK_WAIT_S, LATE, PATHS, LatencyLoad, LatencyMeasurement
 from penstock.bench.rounds import Measurement, Ratio, ratio
+
+SENDER_SHARE_MAX = 1 / 3
 
 
 class PathSummary(msgspec.Struct, frozen=True):
@@ -49,6 +56,11 @@ class LatencyRatio(msgspec.Struct, frozen=True):
 
     pooled: float
     rounds: Ratio | None  # None: a single round has too few samples for this percentile
+
+    @property
+    def told(self) -> Ratio:
+        """Of the single rounds if these say it; else of all of them as one."""
+        return self.rounds or Ratio(self.pooled, self.pooled, self.pooled, 1, pooled=True)
 
 
 class LatencyComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +102,20 @@ def compared(
 def void_text(rounds: int) -> str:
     """What stands beside a ratio when so many rounds lack one of its two systems."""
     return f"{rounds} {'round' if rounds == 1 else 'rounds'} VOID for one of them"
+
+
+def sender_share(summary: LatencySummary, path: str, percentile: str) -> float:
+    """How much of a percentile the sender's own delay at the same one is; 0.0 where one of the two is not said."""
+    late, whole = (
+        summary.paths[each].percentiles_us.get(percentile, 0.0) if each in summary.paths else 0.0
+        for each in (LATE, path)
+    )
+    return late / whole if whole > 0 else 0.0
+
+
+def is_senders(summary: LatencySummary, path: str, percentile: str) -> bool:
+    """Whether a percentile says too much of the sender to be a figure of the system."""
+    return path != LATE and sender_share(summary, path, percentile) > SENDER_SHARE_MAX
 
 
 def missing_text(summary: LatencySummary) -> str:
@@ -170,7 +196,7 @@ def _round_ratio(
     """Round by round; None where a single round says too little."""
     values = []
     for single in measurements:
-        encoded = single.histograms.get(path)
+        encoded = None if single.void is not None else single.histograms.get(path)
         value = None if encoded is None else Latencies.decode(encoded).percentile_us(percentile)
         if value is not None:
             values.append(Measurement(system=single.system, round_number=single.round_number, value=value))

@@ -23,7 +23,7 @@ from penstock.bench.generator import Load
 from penstock.bench.histogram import samples_for
 from penstock.bench.latency import LatencyLoad
 from penstock.bench.latency_run import LatencyPlan
-from penstock.bench.report import Comparison, Reach
+from penstock.bench.report import Comparison, Reach, Report
 from penstock.bench.rounds import ROUNDS_MIN
 
 _VARIANTS = ("penstock", "penstock-os", "jetstream", "jetstream-always", "echo", "null")
@@ -114,3 +114,10 @@ def reached(comparisons: Iterable[Comparison]) -> list[Reach]:
         note = None if found is None else found.notes.get(goal.pair)
         lines.append(Reach(f"{goal.what} ({note})" if note else goal.what, goal.reach, goal.stretch, ratio))
     return lines
+
+
+def of_report(report: Report) -> list[Reach]:
+    """The goals of a run that was written, judged again by what its comparisons hold: tables and goals then agree."""
+    if not report.reach:
+        return []
+    return (reached(report.comparisons) if report.kind == "reach" else []) + latency_run.reached(report.latencies)

@@ -81,6 +81,7 @@ class Reach(msgspec.Struct, frozen=True):
     stretch: float | None
     got: Ratio | None
     at_most: bool = False
+    why: str = ""  # it was not measured
 
     @property
     def is_reached(self) -> bool | None:

@@ -13,7 +13,10 @@ CPU_LEGEND = (
     "CPU: microseconds a message costs whoever stores or answers it (broker), nats-server (NATS), and the generator or "
     "consumer (client). JetStream's work is done by nats-server itself: it has no broker."
 )
-NOT_MEASURED = "not measured"
+SENDERS = "*"
+SENDERS_LEGEND = "*: more than a third is the sender's own delay: it says little of the system"
+POOLED = "°"
+LATENCY_RATIOS = "ratios: median, least and greatest of the rounds; °: of all rounds as one, single ones say too little"
 VERDICTS = {None: "", True: "reached", False: "missed"}
 """Of a goal; None: there is none, or nothing was got."""
 _CPU_COLUMN_OF = {"nats-server": "NATS", "generator": "client", "reader": "client"}  # all others: broker
@@ -49,6 +52,13 @@ def ratio(found: Ratio, *, count_rounds: bool = True) -> str:
         return f"{times(found.median)} (1 round: no spread)"
     counted = f", {rounds(found.rounds)}" if count_rounds else ""
     return f"{times(found.median)} ({_factor(found.low)} to {_factor(found.high)}{counted})"
+
+
+def got(found: Ratio | None, why: str = "", *, count_rounds: bool = True) -> str:
+    """What a goal got: `not measured` without a ratio, and why."""
+    if found is None:
+        return f"not measured: {why}" if why else "not measured"
+    return ratio(found, count_rounds=count_rounds)
 
 
 def rounds(count: int) -> str:

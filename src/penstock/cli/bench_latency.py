@@ -211,6 +211,9 @@ def report(
 
     Nothing is measured. Runs that earlier versions wrote can be shown too.
     """
+    from msgspec.structs import replace
+
+    from penstock.bench import reach
     from penstock.bench.html import write_html
     from penstock.bench.report import read_json
     from penstock.bench.wording import minutes
@@ -218,6 +221,7 @@ def report(
     if html_file is not None and html_file.resolve() == file.resolve():
         raise typer.BadParameter(f"{html_file} is the run itself: name another file", param_hint="'--html'")
     found = read_json(file)
+    found = replace(found, reach=reach.of_report(found))
     if html_file is not None:
         write_html(found, html_file)  # before it is shown, as a run does
     console = output.console()

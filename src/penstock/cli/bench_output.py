@@ -150,8 +150,8 @@ class Shown:
     def latency(self, comparison: LatencyComparison) -> None:
         """A table for each path, and the ratios below it."""
         from penstock.bench.latency import ACK, CONSUMER, PATHS
-        from penstock.bench.latency_summary import missing_text
-        from penstock.bench.wording import voids
+        from penstock.bench.latency_summary import is_senders, missing_text
+        from penstock.bench.wording import LATENCY_RATIOS, SENDERS_LEGEND, voids
 
         load = comparison.load
         self._console.print()
@@ -163,9 +163,14 @@ class Shown:
                 self._console.print()
             self._console.print(self._latencies(comparison, path, with_ratios=path in (ACK, CONSUMER)))
         if comparison.ratios:
-            self.line(
-                "ratios are of all rounds together; °: single rounds say too little for a spread", "dim", indent=2
-            )
+            self.line(LATENCY_RATIOS, "dim", indent=2)
+        if any(
+            is_senders(one, path, percentile)
+            for one in comparison.systems.values()
+            for path, found in one.paths.items()
+            for percentile in found.percentiles_us
+        ):
+            self.line(SENDERS_LEGEND, _WARNING, indent=2)
         for name, one in comparison.systems.items():
             if one.void:
                 self.line(voids(name, one.void, one.rounds, one.void_reason), "red", indent=2)
@@ -174,8 +179,8 @@ class Shown:
 
     def _latencies(self, comparison: LatencyComparison, path: str, *, with_ratios: bool) -> Table:
         from penstock.bench.latency import PATHS
-        from penstock.bench.latency_summary import void_text
-        from penstock.bench.wording import milliseconds
+        from penstock.bench.latency_summary import is_senders, void_text
+        from penstock.bench.wording import SENDERS, milliseconds
 
         rows = {name: one.paths[path] for name, one in comparison.systems.items() if path in one.paths}
         said = list(dict.fromkeys(p for one in rows.values() for p in one.percentiles_us))
@@ -185,14 +190,18 @@ class Shown:
         table = output.table(PATHS[path], *columns, right=columns)
         for name, one in rows.items():
             values = [one.percentiles_us.get(percentile) for percentile in said]
-            told = ["" if value is None else milliseconds(value / 1000) for value in values]
+            marks = [SENDERS * is_senders(comparison.systems[name], path, percentile) for percentile in said]
+            told = [
+                "" if value is None else milliseconds(value / 1000) + mark
+                for value, mark in zip(values, marks, strict=True)
+            ]
             table.add_row(output.cell(name), *told, milliseconds(one.max_us / 1000), f"{one.samples:,}")
         for pair, ratios in comparison.ratios.items() if with_ratios else ():
             if path in ratios:
                 void = comparison.void_rounds.get(pair)
                 text, style = (f"  {pair}: {void_text(void)}", "red") if void else (f"  {pair}", "dim")
-                told = [_latency_ratio(ratios[path].get(percentile)) for percentile in said]
-                table.add_row(output.cell(text, style), *told, "", "")
+                for told, figures in _ratio_rows([ratios[path].get(percentile) for percentile in said]):
+                    table.add_row(output.cell(told or text, style if not told else "dim"), *figures, "", "")
         return table
 
     def end(self, report: Report) -> None:
@@ -251,12 +260,16 @@ def _rates(comparison: Comparison) -> Table:
     return table
 
 
-def _latency_ratio(found: LatencyRatio | None) -> str:
-    from penstock.bench.wording import times
+def _ratio_rows(found: Sequence[LatencyRatio | None]) -> Iterator[tuple[str, list[str]]]:
+    """The medians (without a name), and below them the least and the greatest where there are some."""
+    from penstock.bench.wording import POOLED, times
 
-    if found is None:
-        return ""
-    return times(found.pooled) if found.rounds is not None else f"{times(found.pooled)}°"
+    told = [None if one is None else one.told for one in found]
+    yield "", ["" if one is None else times(one.median) + POOLED * one.pooled for one in told]
+    spread = [one if one is not None and one.rounds > 1 else None for one in told]
+    if any(spread):
+        yield "    least", ["" if one is None else times(one.low) for one in spread]
+        yield "    greatest", ["" if one is None else times(one.high) for one in spread]
 
 
 def _limits(found: Sequence[Limit]) -> Table:
@@ -271,7 +284,8 @@ def _limits(found: Sequence[Limit]) -> Table:
 
 def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
     """The goals, and what was got."""
-    from penstock.bench.wording import NOT_MEASURED, VERDICTS, goal, ratio
+    from penstock.bench.wording import VERDICTS, goal
+    from penstock.bench.wording import got as got_text
 
     if not lines:
         return None
@@ -280,7 +294,7 @@ def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
     for line in lines:
         wanted = [line.reach, line.stretch] if is_wide else [line.reach]
         goals = [goal(one, at_most=line.at_most, unit="×") for one in wanted]
-        got = NOT_MEASURED if line.got is None else ratio(line.got, count_rounds=is_wide)
+        got = got_text(line.got, line.why, count_rounds=is_wide)
         table.add_row(output.cell(line.what), *goals, got, VERDICTS[line.is_reached])
     return table
 

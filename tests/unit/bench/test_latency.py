@@ -151,6 +151,40 @@ def test_rounds_say_more_together_than_alone() -> None:
     assert found.systems["a"].held == 45
 
 
+def test_a_ratio_lies_between_the_least_and_the_greatest_of_its_rounds() -> None:
+    # The slow ones are all of one round: as one, all rounds say 5 ×, where four of five say 1 ×.
+    rounds = [round_of("a", number, 1_000 if number == 4 else 200) for number in range(5)]
+    found = compared([*rounds, *(round_of("b", number, 200) for number in range(5))]).ratios["a / b"][ACK]["99"]
+    assert found.pooled > 4.9
+    assert found.told == found.rounds
+    assert found.told.low <= found.told.median <= found.told.high
+    assert found.told.median == pytest.approx(1.0)
+    alone = latency_summary.LatencyRatio(2.0, None).told
+    assert (alone.median, alone.rounds, alone.pooled) == (2.0, 1, True)
+
+
+def test_a_void_round_says_nothing_even_if_it_has_samples() -> None:
+    rounds = [round_of(name, number, us) for number in range(2) for name, us in (("a", 300), ("b", 200))]
+    broken = [msgspec.structs.replace(round_of(name, 2, us), void="no") for name, us in (("a", 9_000), ("b", 200))]
+    found = compared([*rounds, *broken]).ratios["a / b"][ACK]["50"]
+    assert found.told.rounds == 2
+    assert found.told.high < 2
+
+
+def test_where_the_senders_delay_is_much_of_a_percentile_that_is_known() -> None:
+    slow, fast = (
+        msgspec.structs.replace(one, histograms=one.histograms | {LATE: Latencies([100_000] * 1_000).encode()})
+        for one in (round_of("a", 0, 301), round_of("b", 0, 200))
+        if isinstance(one, LatencyMeasurement)
+    )
+    systems = compared([slow, fast]).systems
+    assert latency_summary.sender_share(systems["b"], ACK, "99") == pytest.approx(0.5, rel=1e-2)
+    assert [latency_summary.is_senders(systems[name], ACK, "99") for name in "ab"] == [False, True]
+    assert not latency_summary.is_senders(systems["b"], LATE, "99")
+    assert not latency_summary.is_senders(systems["b"], ACK, "99.9")  # not said
+    assert not latency_summary.is_senders(systems["b"], CONSUMER, "50")
+
+
 def test_void_rounds_are_told_and_not_used() -> None:
     failed = Measurement(system="a", round_number=1, void="nats-server is gone")
     found = compared([round_of("a", 0, 300), round_of("b", 0, 200), failed, round_of("b", 1, 200), round_of("b", 2, 1)])

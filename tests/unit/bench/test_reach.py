@@ -7,7 +7,8 @@ import pytest
 
 from penstock.bench import latency_run, reach
 from penstock.bench.histogram import SAMPLES_BEYOND_MIN
-from penstock.bench.report import Comparison
+from penstock.bench.machine import Machine
+from penstock.bench.report import Comparison, Reach, Report, now
 from penstock.bench.rounds import Ratio
 from penstock.bench.throughput import pairs_of, readers_of
 
@@ -58,3 +59,15 @@ def test_a_goal_takes_its_ratio_from_its_comparison() -> None:
     assert all(line.got is None for line in found[1:])
     noted = msgspec.structs.replace(comparison, notes={goal.pair: "they are unlike"})
     assert reach.reached([noted])[0].what == f"{goal.what} (they are unlike)"
+
+
+def test_the_goals_of_a_run_that_was_written_are_judged_by_its_comparisons() -> None:
+    goal = reach.GOALS[0]
+    ratios = {goal.pair: Ratio(2.0, 1.0, 3.0, 5)}
+    comparison = Comparison(name=goal.comparison, title="", unit="", systems={}, ratios=ratios, measurements=[])
+    facts = Machine("cpu", 2, 8 << 30, "k", "ext4", "py", "0", "compiled", "v2", {}, load_average=0.0)
+    stored = [Reach("as an earlier version said it", 1.0, None, Ratio(9.0, 1.0, 3.0, 5))]
+    run = Report(kind="reach", command="", started=now(), machine=facts, comparisons=[comparison], reach=stored)
+    assert reach.of_report(run) == reach.reached([comparison])
+    assert reach.of_report(msgspec.structs.replace(run, reach=[])) == []  # it was stopped before its end
+    assert reach.of_report(msgspec.structs.replace(run, kind="latency")) == []

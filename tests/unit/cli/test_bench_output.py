@@ -8,7 +8,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from penstock.bench import latency_summary
 from penstock.bench.generator import Load
+from penstock.bench.histogram import Latencies
+from penstock.bench.latency import ACK, LATE, LatencyLoad, LatencyMeasurement
 from penstock.bench.report import Comparison, compared
 from penstock.bench.rounds import Measurement
 from penstock.bench.systems import VARIANTS
@@ -117,6 +120,30 @@ def test_one_round_shows_no_spread() -> None:
     text = whole(shown_on(120, everything(rounds=1)))
     assert "1,000,000 1 round: no spread" in text
     assert "penstock / jetstream 1.00 × (1 round: no spread)" in text
+
+
+def test_a_ratio_of_latencies_has_its_spread_and_what_is_the_senders_is_marked() -> None:
+    measurements = [
+        LatencyMeasurement(
+            system=name,
+            round_number=number,
+            histograms={path: Latencies([each * 1_000] * 400).encode() for path, each in ((ACK, us), (LATE, 80))},
+        )
+        for number in range(3)
+        for name, us in (("a", 300 + 100 * number), ("b", 200))
+    ]
+    comparison = latency_summary.compared("256 B", LatencyLoad(), {"a": "A", "b": "B"}, measurements, [("a", "b")])
+    text = StringIO()
+    Shown(Console(file=text, width=80, soft_wrap=True)).latency(comparison)
+    acks = text.getvalue().partition("the sender's own delay")[0].splitlines()
+    rows = {line.strip().partition("  ")[0]: line.split() for line in acks}
+    assert rows["a"][1] == "0.40"
+    assert rows["b"][1] == "0.20*"
+    assert rows["a / b"][3:5] == ["2.00", "×"]
+    assert rows["a / b"][-2:] == ["2.50", "×°"]  # the 99th: of all rounds as one
+    assert rows["least"][1:3] == ["1.50", "×"]
+    assert rows["greatest"][1:3] == ["2.50", "×"]
+    assert "more than a third is the sender's own delay" in whole(text.getvalue().splitlines())
 
 
 def test_a_table_does_not_run_into_the_bar() -> None:
