@@ -215,7 +215,7 @@ def _figures(figures: Sequence[Figure]) -> str:
     rows = [
         (
             one.what,
-            f"{wording.number(one.got)} {one.unit}",
+            f"{wording.figure(one.got, one.low, one.high)} {one.unit}",
             *(wording.goal(each, at_most=True) for each in (one.reach, one.stretch)),
             wording.VERDICTS[one.is_reached],
         )

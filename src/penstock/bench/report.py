@@ -100,6 +100,8 @@ class Figure(msgspec.Struct, frozen=True):
     got: float
     reach: float | None = None
     stretch: float | None = None
+    low: float | None = None  # of the values whose median it is; None: it was measured once
+    high: float | None = None
 
     @property
     def is_reached(self) -> bool | None:

@@ -6,6 +6,13 @@ until its ready line, after a stop and after kill -9; its CPU is told beside it,
 messages of idle streams are new: old ones would have every segment rolled by its age first. Look-ups go to random
 places, in turn in both streams, through a client of ours, with all files in the page cache: a disk that has to be read
 is not what is compared. One log is the other's beginning: its batches have as many rows.
+
+The long and the short stream are started in turn, START_ROUNDS times each, always after kill -9, and their ratio is
+taken round by round. What is killed is a broker at rest: the log is flushed to its end, and the checkpoint names all of
+it. A start has to read nothing but the tail of which the index of the last segment knows nothing yet, and the first one
+mends that too. A batch has 16,384 rows, as a bulk writer makes them, and no publisher through NATS.
+
+Goals are about a stream of LONG_MESSAGES and about IDLE_STREAMS: fewer are measured, and judged by nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +31,13 @@ from pathlib import Path
 import msgspec
 
 from penstock.base.config import StreamConfig
+from penstock.base.errors import OperationalError
 from penstock.base.limits import MIB
 from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
 from penstock.bench.processes import cpu_seconds
 from penstock.bench.report import Figure
+from penstock.bench.rounds import order_of
 from penstock.bench.unsynced import UnsyncedVfs
 from penstock.broker.child import ReadyLine, serving
 from penstock.broker.data_dir import take_data_dir
@@ -39,6 +48,9 @@ from penstock.metadata.journal import Journal
 from penstock.node.made import MadeLogs
 from penstock.node.streams import PARTITION, folder_of
 
+IDLE_STREAMS = 10_000
+LONG_MESSAGES = 100_000_000
+START_ROUNDS = 5
 STEPS = 8  # that a run tells of
 _STREAM_MESSAGES = 3
 _ROWS = 16_384
@@ -58,11 +70,21 @@ Said = Callable[[str], None]
 class Plan(msgspec.Struct, frozen=True):
     """What to measure."""
 
-    streams: int = 10_000
-    messages: int = 100_000_000
+    streams: int = IDLE_STREAMS
+    messages: int = LONG_MESSAGES
     short_messages: int = 1_000_000
     idle_seconds: float = 20.0
     settle_seconds: float = 3.0  # after a start, until the checkpoints are written
+
+    @property
+    def has_idle_goals(self) -> bool:
+        """Whether the goals are about so many idle streams."""
+        return self.streams >= IDLE_STREAMS
+
+    @property
+    def has_long_goals(self) -> bool:
+        """Whether the goals are about so long a stream."""
+        return self.messages >= LONG_MESSAGES
 
     @property
     def bytes_needed(self) -> int:
@@ -201,7 +223,7 @@ def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, flo
         for turn in range(2 * _LOOKUPS):
             for name, (_, messages) in folders.items():
                 place = chance.randrange(messages)
-                seconds = _looked_up(clients[name], kind, place)
+                seconds = _looked_up(clients[name], kind, place, messages)
                 if turn >= _LOOKUPS:  # before that the page cache is filled
                     taken[name].append(seconds)
     return {name: 1_000 * statistics.median(found) for name, found in taken.items()}
@@ -214,15 +236,23 @@ def _read_through(folder: Path) -> None:
                 continue
 
 
-def _looked_up(client: blocking.Client, kind: str, place: int) -> float:
+def _looked_up(client: blocking.Client, kind: str, place: int, messages: int) -> float:
+    """Seconds; OperationalError if the answer is wrong."""
     moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=_FIRST_US + place)
     began = time.perf_counter()
     if kind == "offset":
-        found = client.get(_LONG, place, timeout=_TIMEOUT_S).offset
-        assert found == place, (found, place)
+        found, wanted = client.get(_LONG, place, timeout=_TIMEOUT_S).offset, place
     else:
-        client.offsets(_LONG, moment, timeout=_TIMEOUT_S)
-    return time.perf_counter() - began
+        found, wanted = client.offsets(_LONG, moment, timeout=_TIMEOUT_S).offset, first_at(place, messages)
+    seconds = time.perf_counter() - began
+    if found != wanted:
+        raise OperationalError(f"a look-up by {kind} found offset {found:,}, and {wanted:,} is right")
+    return seconds
+
+
+def first_at(place: int, messages: int) -> int:
+    """The first offset that is not older than offset `place` would be: a batch's, since its rows are of one moment."""
+    return min(-(-place // _ROWS) * _ROWS, messages)
 
 
 def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
@@ -243,12 +273,13 @@ def _streams(plan: Plan, folder: Path, said: Said) -> list[Figure]:
     said("many streams after kill -9")
     each = (clean.resident_bytes - alone.resident_bytes) / max(1, plan.streams - 1) / 1024
     which = f"{plan.streams:,} idle streams"
+    goal = _goals(judged=plan.has_idle_goals)
     return [
-        Figure("idle-cpu", f"{which}: CPU", "% of a core", clean.cpu_percent, 3, 1),
-        Figure("idle-memory", f"{which}: resident, each", "KB", each, 10, 4),
-        Figure("idle-start", f"{which}: start", "s", clean.start_seconds, 10, 3),
+        Figure("idle-cpu", f"{which}: CPU", "% of a core", clean.cpu_percent, *goal(3, 1)),
+        Figure("idle-memory", f"{which}: resident, each", "KB", each, *goal(10, 4)),
+        Figure("idle-start", f"{which}: start", "s", clean.start_seconds, *goal(10, 3)),
         Figure("idle-start-cpu", f"{which}: CPU of the start", "s", clean.start_cpu_seconds),
-        Figure("idle-start-killed", f"{which}: start after kill -9", "s", killed.start_seconds, 10, 3),
+        Figure("idle-start-killed", f"{which}: start after kill -9", "s", killed.start_seconds, *goal(10, 3)),
         Figure("one-start", "one stream: start", "s", alone.start_seconds),
         Figure("one-start-cpu", "one stream: CPU of the start", "s", alone.start_cpu_seconds),
     ]
@@ -260,18 +291,48 @@ def _long_stream(plan: Plan, folder: Path, said: Said) -> list[Figure]:
     make_long(long, plan.messages)
     said(f"{plan.messages:,} messages made")
     logs = {"short": (short, plan.short_messages), "long": (long, plan.messages)}
-    starts = {name: idle(where, plan, 0.0, kill=True).start_seconds for name, (where, _) in logs.items()}
+    starts = _starts_after_kill({name: where for name, (where, _) in logs.items()})
     said("start after kill -9")
     by_offset = lookups(logs, kind="offset")
     said("look-ups by offset")
     by_time = lookups(logs, kind="time")
     said("look-ups by time")
     which = f"{plan.messages:,} messages against {plan.short_messages:,}"
+    goal = _goals(judged=plan.has_long_goals)
+    ratios = [long / short for long, short in zip(starts["long"], starts["short"], strict=True)]
     return [
-        Figure("long-start", f"{plan.messages:,} messages: start after kill -9", "s", starts["long"], 2),
-        Figure("short-start", f"{plan.short_messages:,} messages: the same", "s", starts["short"]),
-        Figure("long-offset", f"{which}: look-up by offset", "×", by_offset["long"] / by_offset["short"], 1.2),
+        _median("long-start", f"{plan.messages:,} messages: start after kill -9", "s", starts["long"], goal(2)),
+        _median("short-start", f"{plan.short_messages:,} messages: the same", "s", starts["short"]),
+        _median("long-start-ratio", f"{which}: start after kill -9", "×", ratios, goal(1.2)),
+        Figure("long-offset", f"{which}: look-up by offset", "×", by_offset["long"] / by_offset["short"], *goal(1.2)),
         Figure("long-offset-ms", f"{plan.messages:,} messages: look-up by offset", "ms", by_offset["long"]),
-        Figure("long-time", f"{which}: look-up by time", "×", by_time["long"] / by_time["short"], 1.2),
+        Figure("long-time", f"{which}: look-up by time", "×", by_time["long"] / by_time["short"], *goal(1.2)),
         Figure("long-time-ms", f"{plan.messages:,} messages: look-up by time", "ms", by_time["long"]),
     ]
+
+
+def _starts_after_kill(folders: dict[str, Path]) -> dict[str, list[float]]:
+    """Seconds of each start, by name and round; every broker is killed as soon as it is ready."""
+    found: dict[str, list[float]] = {name: [] for name in folders}
+    for round_number in range(START_ROUNDS):
+        for name in order_of(list(folders), round_number):
+            with _started(folders[name]) as (ready, seconds):
+                _kill(ready)
+            found[name].append(seconds)
+    return found
+
+
+_Goal = tuple[float | None, float | None]
+
+
+def _goals(*, judged: bool) -> Callable[..., _Goal]:
+    """What makes (reach, stretch) of a figure; of none if its run is smaller than what the goals are about."""
+
+    def goal(reach: float, stretch: float | None = None) -> _Goal:
+        return (reach, stretch) if judged else (None, None)
+
+    return goal
+
+
+def _median(name: str, what: str, unit: str, values: list[float], goal: _Goal = (None, None)) -> Figure:
+    return Figure(name, what, unit, statistics.median(values), *goal, low=min(values), high=max(values))

@@ -54,6 +54,11 @@ def ratio(found: Ratio, *, count_rounds: bool = True) -> str:
     return f"{times(found.median)} ({_factor(found.low)} to {_factor(found.high)}{counted})"
 
 
+def figure(value: float, low: float | None, high: float | None) -> str:
+    """`0.48`, `0.48 (0.46 to 0.52)`: with the spread of its values, where it is a median of some."""
+    return number(value) if low is None or high is None else f"{number(value)} ({number(low)} to {number(high)})"
+
+
 def got(found: Ratio | None, why: str = "", *, count_rounds: bool = True) -> str:
     """What a goal got: `not measured` without a ratio, and why."""
     if found is None:

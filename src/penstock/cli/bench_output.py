@@ -301,11 +301,13 @@ def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
 
 def _figures(figures: Sequence[Figure], *, is_wide: bool) -> Table:
     """Numbers with goals of their own."""
-    from penstock.bench.wording import VERDICTS, goal, number
+    from penstock.bench.wording import VERDICTS, figure, goal
 
     stretches = ["stretch"] if is_wide else []
     table = output.table("what", "reach", *stretches, "got", "unit", "", right=("reach", "stretch", "got"))
     for one in figures:
         goals = [goal(each, at_most=True) for each in ([one.reach, one.stretch] if is_wide else [one.reach])]
-        table.add_row(output.cell(one.what), *goals, number(one.got), one.unit, VERDICTS[one.is_reached])
+        table.add_row(
+            output.cell(one.what), *goals, figure(one.got, one.low, one.high), one.unit, VERDICTS[one.is_reached]
+        )
     return table
