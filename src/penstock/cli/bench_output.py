@@ -200,8 +200,8 @@ class Shown:
             if path in ratios:
                 void = comparison.void_rounds.get(pair)
                 text, style = (f"  {pair}: {void_text(void)}", "red") if void else (f"  {pair}", "dim")
-                for told, figures in _ratio_rows([ratios[path].get(percentile) for percentile in said]):
-                    table.add_row(output.cell(told or text, style if not told else "dim"), *figures, "", "")
+                for label, figures in _ratio_rows([ratios[path].get(percentile) for percentile in said]):
+                    table.add_row(output.cell(label or text, "dim" if label else style), *figures, "", "")
         return table
 
     def end(self, report: Report) -> None:
