@@ -93,8 +93,9 @@ class NatsConnection(asyncio.BufferedProtocol):
                 self._event(event)
         except Exception as error:  # noqa: BLE001 (handed to the owner, who ends with it)
             self._owner.failed(error)
-        self._keep_from(received.position)
-        self._needed = received.needed_bytes
+        finally:  # what ends the process, too, leaves nothing behind that would be taken in again
+            self._keep_from(received.position)
+            self._needed = received.needed_bytes
         self.send_output()
 
     def eof_received(self) -> bool:
