@@ -47,10 +47,15 @@ class Arrivals:
         """Store what has room now; with `must` all, which may then be refused."""
         while self._waiting:
             stream_id, group, size_bytes = self._waiting[0]
-            if not self._store(stream_id, group, must):
+            is_over = True  # also when it raises: some of it may be stored, and must not be stored again
+            try:
+                is_over = self._store(stream_id, group, must)
+            finally:
+                if is_over:
+                    self._waiting.popleft()
+                    self.size_bytes -= size_bytes
+                    self._counts[stream_id] -= 1
+                    if not self._counts[stream_id]:
+                        del self._counts[stream_id]
+            if not is_over:
                 return
-            self._waiting.popleft()
-            self.size_bytes -= size_bytes
-            self._counts[stream_id] -= 1
-            if not self._counts[stream_id]:
-                del self._counts[stream_id]
