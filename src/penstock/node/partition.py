@@ -227,8 +227,9 @@ class Partition:
         if self._pending is None:
             self._pending = deque()
         self._pending.append(pending)
-        self.in_flight_bytes += pending.size_bytes
-        self._budget.used_bytes += pending.size_bytes
+        held_bytes = pending.size_bytes + len(pending.replies)
+        self.in_flight_bytes += held_bytes
+        self._budget.used_bytes += held_bytes
 
     def advance(self, step: Step) -> bool:
         """Move `committed_end` as far as durability allows and answer who waited; whether it moved."""
@@ -266,8 +267,9 @@ class Partition:
             step.replies.append(Reply(pending.caller, response))
 
     def _forget(self, pending: _Pending) -> None:
-        self.in_flight_bytes -= pending.size_bytes
-        self._budget.used_bytes -= pending.size_bytes
+        held_bytes = pending.size_bytes + len(pending.replies)
+        self.in_flight_bytes -= held_bytes
+        self._budget.used_bytes -= held_bytes
 
     def fail_pending(self, reason: str, step: Step) -> None:
         """What is written can no longer be made durable: tell who waits. It may or may not be there after a restart."""

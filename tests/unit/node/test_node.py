@@ -366,6 +366,14 @@ def test_in_flight_bytes_are_given_back_whatever_happens() -> None:
     assert broker.node.in_flight_bytes == 0
 
 
+def test_who_waits_for_an_ack_counts_as_in_flight() -> None:
+    """The names of reply subjects came on top of the budget: 4 KiB for a message of one byte."""
+    broker = with_orders()
+    broker.disk_runs_at_once = False
+    broker.publish("orders.a", b"x", reply="r" * 3_000)
+    assert broker.node.in_flight_bytes > 3_000
+
+
 def test_appends_over_the_budget_are_refused_not_queued() -> None:
     broker = Broker(partition_in_flight_bytes_max=2_000).start()
     broker.create("orders")
