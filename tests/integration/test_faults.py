@@ -16,14 +16,16 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.ids import Offset
+from penstock.broker.driver import wall_clock
 from penstock.messages import AppendRequest, CreateStreamRequest, FetchRequest
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
 from penstock.vfs.real import RealVfs
 from penstock.wire import encode_request
 from tests.broker_process import eventually, running_broker, running_nats
-from tests.integration.in_process import broker_in_process
+from tests.integration.in_process import MovedClock, broker_in_process
 from tests.integration.publishers import connected_to
 from tests.integration.raw_client import RawClient, raw_client, rows_message
 
@@ -170,6 +172,43 @@ async def test_idle_clients_leave_the_logs_their_files(tmp_path: Path) -> None:
                 for _, writer in idle:
                     writer.transport.abort()
         assert "Too many open files" not in broker.said, broker.said
+
+
+class _StoppedClock(MovedClock):
+    """Nothing is done because time has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = wall_clock()
+
+    def __call__(self) -> Now:
+        return self._now
+
+
+async def test_a_stop_is_clean_without_its_checkpoints(tmp_path: Path) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+    vfs = FaultyVfs(RealVfs(tmp_path / "data"))
+
+    def hang(operation: Operation) -> Fault | None:
+        if operation.kind is Kind.SYNC and operation.path.endswith("checkpoint"):
+            hangs.set()
+            goes_on.wait(60)
+        return None
+
+    with running_nats(tmp_path / "nats") as nats_server:
+        try:
+            async with broker_in_process(vfs, nats_server.url, clock=_StoppedClock(), stop_timeout_s=1.0) as broker:
+                async with await aio.connect(broker.address) as client:
+                    await client.create_stream("a", "a", durability="os")
+                    await client.append("a", [{"value": b"x"}])
+                vfs.plan = hang
+            assert hangs.is_set()
+            again = RealVfs(tmp_path / "data")
+            async with broker_in_process(again, nats_server.url) as broker:
+                async with await aio.connect(broker.address) as client:
+                    assert [message.value async for message in client.messages("a")] == [b"x"]
+        finally:
+            goes_on.set()
 
 
 async def test_a_disk_that_hangs_does_not_hold_up_a_stop(tmp_path: Path) -> None:

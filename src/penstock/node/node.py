@@ -153,7 +153,7 @@ class Node:
     def before_stop(self) -> None:
         """Have the disk threads sync what `stop` would else sync, one log after the other; NATS has been drained.
 
-        Twice: what the first time brings to the disk is named by the checkpoint of the second.
+        Twice: what the first time brings to the disk is named by the checkpoint of the second. `stop` can do without.
         """
         for partition in self._streams.partitions.values():
             self._upkeep.before_close(partition)

@@ -4,7 +4,7 @@ Rules: a sync is asked for as soon as somebody waits for one, and at most one is
 that came before it. A partition is visited when something has happened to it, about once a second, and when its time
 has come: one to which nothing happens costs nothing. Of many, some are visited in each turn of the event loop. What
 comes back for a stream that is gone changes nothing and alarms nobody. A log is closed only when no sync of it is under
-way.
+way; at a stop, one that the disk keeps waiting is left as after a crash.
 
 | visited after                         | for                                               |
 |---------------------------------------|---------------------------------------------------|
@@ -239,8 +239,11 @@ class Upkeep:
         self.flush(partition)
 
     def close(self, partition: Partition) -> None:
-        """Sync, answer who waits for that, close; blocking. No sync may be under way."""
-        assert not partition.flushing, partition.stream
+        """Sync, answer who waits for that, close; blocking. A log whose sync is still under way is left as it is."""
+        if partition.flushing:
+            text = "the broker stopped while the disk did not answer: the message may or may not be stored"
+            partition.fail_pending(text, self._outbox.step)
+            return
         try:
             partition.log.close()
         except OperationalError as failure:

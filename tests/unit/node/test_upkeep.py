@@ -16,7 +16,7 @@ from penstock.node.partition import Budget, Partition
 from penstock.node.step import Outbox, Step
 from penstock.node.upkeep import Upkeep
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
-from penstock.vfs.memory import MemoryVfs
+from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import START_US, Broker, batch_of
 
 
@@ -58,6 +58,20 @@ def test_a_stop_leaves_the_syncing_of_each_log_to_the_disk_threads(durability: s
     broker.vfs.watcher = lambda one: synced.append(one.path) if one.kind is Kind.SYNC else None
     broker.stop()
     assert [path for path in synced if path.startswith("streams/")] == []
+
+
+def test_a_stop_leaves_a_log_whose_checkpoint_is_still_on_its_way_as_it_is() -> None:
+    broker = Broker().start()
+    broker.create("orders", durability="os")
+    broker.publish("orders.a", b"x", reply="r")
+    broker.node.before_stop()
+    broker.settle()
+    broker.disk_runs_at_once = False
+    broker.node.before_stop()
+    broker.turn()
+    assert broker.disk
+    broker.do(broker.node.stop(broker.clock.now))
+    assert broker.crash(Keep.SYNCED).start().values("orders") == [b"x"]
 
 
 def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
