@@ -46,6 +46,7 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     def __init__(self, session: NatsSession, owner: ConnectionOwner, now_ms: Callable[[], int]) -> None:
         self.session = session
+        self.is_writable = True  # the buffer has room
         self._owner = owner
         self._now_ms = now_ms
         self._transport: asyncio.Transport | None = None
@@ -121,10 +122,12 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """More waits to be written than the limit."""
+        self.is_writable = False
         self._owner.writable_changed(False)
 
     def resume_writing(self) -> None:
         """Enough has been written."""
+        self.is_writable = True
         self._owner.writable_changed(True)
 
     # What the link calls
@@ -138,6 +141,11 @@ class NatsConnection(asyncio.BufferedProtocol):
     def write_buffer_bytes(self) -> int:
         """Bytes that nats-server has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def free_bytes(self) -> int:
+        """How much more may be written before `writable_changed` says that it is too much."""
+        return self._write_buffer_bytes_max - self.write_buffer_bytes
 
     def upgraded(self, transport: asyncio.Transport) -> None:
         """TLS is up on `transport`."""
