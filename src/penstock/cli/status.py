@@ -38,7 +38,7 @@ def status(
         output.print_json({"broker": state, "streams": infos})
         return
     console = output.console()
-    console.print(report.pairs(_pairs(state)))
+    console.print(report.pairs(broker_pairs(state)))
     if infos:
         console.print()
         console.print(report.stream_table(infos, width=console.width))
@@ -55,7 +55,8 @@ def _with_gaps(part: PartitionInfo, gaps: tuple[GapInfo, ...]) -> PartitionInfo:
     return msgspec.structs.replace(part, gaps=gaps)
 
 
-def _pairs(state: StatusResponse) -> dict[str, str]:
+def broker_pairs(state: StatusResponse) -> dict[str, str]:
+    """A broker's state, as names and texts."""
     nats = state.nats
     of_its_own = " (embedded)" if nats.embedded else ""
     version = f", nats-server {nats.server_version}" if nats.server_version else ""
@@ -71,7 +72,8 @@ def _pairs(state: StatusResponse) -> dict[str, str]:
     if nats.reconnects or nats.last_error:
         shown["NATS trouble"] = f"{nats.reconnects} reconnects; last: {nats.last_error or '-'}"
     if nats.answers_dropped:
-        shown["answers dropped"] = f"{output.count_text(nats.answers_dropped)}: nats-server did not take them in time"
+        count = output.count_text(nats.answers_dropped)
+        shown["answers dropped"] = f"{count} of the acks and refusals made: nats-server did not take them in time"
     states = ", ".join(f"{count} {name}" for name, count in state.partitions_by_state.items() if count)
     shown |= {
         "streams": f"{output.count_text(state.streams)}{f' ({states})' if states else ''}",

@@ -73,7 +73,7 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     since_us: TimestampField | None = None
     last_error: str = ""  # why there was no connection, the last time; it stays when there is one again
     reconnects: Int64Field = 0
-    answers_dropped: Int64Field = 0  # acks and refusals that nats-server did not take in time
+    answers_dropped: Int64Field = 0  # of the acks and refusals made, those that nats-server did not take in time
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
 
 
@@ -95,5 +95,5 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     requests_in_flight: Int64Field = 0
     in_flight_bytes: Int64Field = 0  # appended, not yet acked
     in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX
-    # Since the start: messages_in, bytes_in, acks, dropped, …
+    # Since the start: messages_in, bytes_in, acks_made, dropped, …
     counters: dict[str, Int64Field] = msgspec.field(default_factory=dict)

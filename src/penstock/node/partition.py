@@ -193,7 +193,7 @@ class Partition:
     def _ack(self, replies: bytes, base_offset: int, step: Step, *, fsynced: bool) -> None:
         commands = acks.pubacks(self._rules.name, replies, base_offset, self._tails[fsynced])
         step.publish.append(Answers(self.stream.stream_id, commands))
-        self.counters["acks"] += waiting_count(replies)
+        self.counters["acks_made"] += waiting_count(replies)
 
     def append(self, caller: Hashable, message: bytearray, now_us: int, step: Step) -> None:
         """Append our copy of a checked message under our own offsets; `caller` is answered once it is committed."""

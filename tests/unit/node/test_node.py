@@ -468,7 +468,7 @@ def test_hello_and_status() -> None:
     broker.tick(1_500)
     status = broker.ask(StatusRequest(), StatusResponse)
     assert (status.streams, status.partitions, status.partitions_by_state) == (1, 1, {"online": 1})
-    assert (status.counters["messages_in"], status.counters["acks"], status.uptime_ms) == (3, 3, 1_500)
+    assert (status.counters["messages_in"], status.counters["acks_made"], status.uptime_ms) == (3, 3, 1_500)
 
 
 # Memory streams, gaps
