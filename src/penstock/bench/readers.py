@@ -12,7 +12,7 @@ nats-py's consumer is its fastest kind that keeps order: an ordered push consume
 | `batches`   | Penstock   | Arrow batches: CRC, layout and rows verified; values summed a batch at a time |
 | `blocking`  | Penstock   | the same through the blocking client: `batches` is on asyncio, as nats-py is |
 | `loaded`    | Penstock   | the same of a log that a bulk writer appended in large batches                |
-| `messages`  | Penstock   | as `blocking`, but single `Message` objects                                   |
+| `messages`  | Penstock   | as `batches`, on asyncio too, but single `Message` objects                    |
 | `nats-py`   | JetStream  | single messages of nats-py's ordered consumer                                |
 | `confluent-kafka` | Kafka | single messages of librdkafka's consumer, handed out many at a time (in `kafka`) |
 | `grpc`      | Liftbridge | messages of its gRPC service, of which only the value is decoded (in `liftbridge`) |
@@ -158,16 +158,20 @@ def _blocking_once(client: Client, stream: str) -> Content:
 
 
 def read_messages(task: ReadTask) -> Iterator[Consumed]:
-    """A worker: Penstock's log as single messages."""
-    with blocking.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
-        _warm_up(client, task.stream)
+    """A worker: Penstock's log as single messages, on asyncio."""
+    yield asyncio.run(_read_messages(task))
+
+
+async def _read_messages(task: ReadTask) -> Consumed:
+    async with await connecting.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
+        await anext(client.messages(task.stream, end=1))
         clock = Clock(task.watched)
-        yield clock.consumed([_messages_once(client, task.stream) for _ in range(task.passes)])
+        return clock.consumed([await _messages_once(client, task.stream) for _ in range(task.passes)])
 
 
-def _messages_once(client: Client, stream: str) -> Content:
+async def _messages_once(client: AsyncClient, stream: str) -> Content:
     messages = value_bytes = crc = 0
-    for message in client.messages(stream):
+    async for message in client.messages(stream):
         value = message.value or b""
         messages += 1
         value_bytes += len(value)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -213,29 +214,52 @@ def summary(measurements: Sequence[Measurement], system: str, title: str) -> Sum
     )
 
 
+class _Spread(NamedTuple):
+    """How far the rounds of one system, or of a ratio of two, lie apart."""
+
+    times: float
+    name: str
+    where: str
+
+    @property
+    def products(self) -> set[str]:
+        """`penstock` of penstock-os: whose rounds they are."""
+        return {one.partition("-")[0] for one in self.name.split(" / ")}
+
+
 def busy_text(report: Report) -> str:
-    """Why the machine was too busy to be measured; empty if nothing says so."""
+    """Why the run is not to be trusted, because of the machine or of one product's rounds; empty if nothing says so."""
     facts = report.machine
     reasons = []
     if facts.load_average > BUSY_LOAD_SHARE * facts.cores:
         reasons.append(f"its load average was {facts.load_average:g} on {facts.cores} cores before the run")
-    spreads = [
-        (one.high / one.low, name, comparison.title)
+    spreads = _spreads(report)
+    if wide := [one for one in spreads if one.times > WIDE_SPREAD]:
+        widest = max(wide)
+        far = f"rounds of {widest.name} lie {widest.times:.1f} times apart ({widest.where})"
+        concerned = set.intersection(*(one.products for one in wide))
+        others = set[str]().union(*(one.products for one in spreads)) - concerned
+        if not reasons and len(concerned) == 1 and others:
+            return f"The {far}, and those of others do not: it is hardly the machine. Use more --rounds."
+        reasons.append(far)
+    return f"The machine was busy: {'; '.join(reasons)}. Use more --rounds, or try again." if reasons else ""
+
+
+def _spreads(report: Report) -> list[_Spread]:
+    """Of the rates of every system, and of the medians of latencies, of which ratios are kept."""
+    rates = [
+        _Spread(one.high / one.low, name, comparison.title)
         for comparison in report.comparisons
         for name, one in comparison.systems.items()
-        if one.low and one.high
+        if one.low and one.high and one.rounds > 1
     ]
-    spreads += [
-        (found.rounds.high / found.rounds.low, pair, f"their median {PATHS[path]}, {latencies.title}")
+    return rates + [
+        _Spread(found.rounds.high / found.rounds.low, pair, f"their median {PATHS[path]}, {latencies.title}")
         for latencies in report.latencies
         for pair, by_path in latencies.ratios.items()
         for path in (ACK, CONSUMER)
         if (found := by_path.get(path, {}).get("50")) and found.rounds is not None and found.rounds.low
     ]
-    widest, name, title = max(spreads, default=(1.0, "", ""))
-    if widest > WIDE_SPREAD:
-        reasons.append(f"rounds of {name} lie {widest:.1f} times apart ({title})")
-    return f"The machine was busy: {'; '.join(reasons)}. Use more --rounds, or try again." if reasons else ""
 
 
 def now() -> datetime:

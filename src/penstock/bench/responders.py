@@ -1,6 +1,6 @@
 """Who acks at once and stores nothing: what the generator, and NATS, can do at most.
 
-Rules: an ack has the form and about the size of a product's, and goes to the reply subject of its message. Frames of
+Rules: an ack has the form and the size of Penstock's, and goes to the reply subject of its message. Frames of
 one round all have the same length, and rounds do not overlap, so replies are cut out by position, without parsing.
 
 | responder  | what stands between generator and responder | what its figure says                              |
@@ -24,7 +24,7 @@ from penstock.bench.nats_socket import NatsSocket
 from penstock.broker.settings import Address
 
 _READ_BYTES = 1 << 20
-_BODY = b'{"stream":"NULL","seq":1,"partition":0,"offset":0}'
+_BODY = b'{"stream":"bench-1","seq":100000,"offset":99999,"partition":0,"epoch":1,"replicas":1,"fsynced":true}'
 _ACK = b" %d\r\n%b\r\n" % (len(_BODY), _BODY)
 _PING = b"\r\nPING\r\n"  # from nats-server, between two messages; or in a payload, by chance
 _INFO = b'INFO {"server_id":"null","version":"2.0.0","headers":true,"max_payload":1048576}\r\n'

@@ -29,7 +29,7 @@ def test_every_goal_can_be_measured_by_its_own_run(short: bool) -> None:
 def test_the_long_run_has_samples_for_every_goal_of_latency(rounds: int) -> None:
     loads = {load.size: load for load in reach.planned(short=False, rounds=rounds).latency.loads}
     for goal in latency_run.GOALS:
-        samples = rounds * loads[goal.size].plan(0).count
+        samples = max(1, rounds - 1) * loads[goal.size].plan(0).measured  # one round may be void
         assert samples * (100 - float(goal.percentile)) / 100 >= SAMPLES_BEYOND_MIN - 1e-6
 
 

@@ -14,6 +14,7 @@ from penstock.bench.machine import Machine, file_system, machine
 from penstock.bench.report import Comparison, Figure, Reach, Report, busy_text, compared, now, read_json, write_json
 from penstock.bench.rounds import Measurement, Ratio
 
+FACTS = Machine("cpu", 2, 8 << 30, "k", "ext4", "py", "0", "compiled", "v2", {}, load_average=1.0)
 MEASUREMENTS = [
     Measurement(system="a", round_number=0, value=30.0, messages=1_000, cpu_seconds={"broker": 0.002}),
     Measurement(system="b", round_number=0, value=10.0, messages=1_000, cpu_seconds={"broker": 0.004}),
@@ -90,16 +91,44 @@ def test_a_ceiling_that_was_not_measured_bounds_nothing() -> None:
     assert not any(one.bounded_by for one in rates(fast=71.0, slow=69.0, echo=10.0).systems.values())
 
 
+def unsteady(**high: float) -> Comparison:
+    """Two rounds of each: one of 10, and the other."""
+    measurements = [
+        Measurement(system=name.replace("_", "-"), round_number=number, value=value)
+        for name, most in high.items()
+        for number, value in enumerate((10.0, most))
+    ]
+    titles = {one.system: one.system for one in measurements}
+    return compared(name="x", title="Publish", titles=titles, measurements=measurements, pairs=[])
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "told"),
+    [
+        (
+            [unsteady(penstock=11.0, jetstream=31.0), unsteady(jetstream_always=25.0, echo=12.0)],
+            "The rounds of jetstream lie 3.1 times apart (Publish), and those of others do not: ",
+        ),
+        ([unsteady(penstock=21.0, jetstream=31.0)], "The machine was busy: rounds of jetstream lie 3.1 times apart"),
+        ([unsteady(penstock=31.0, penstock_os=10.0)], "The machine was busy: rounds of penstock lie 3.1 times apart"),
+    ],
+)
+def test_the_machine_is_not_blamed_for_what_one_product_does(comparisons: list[Comparison], told: str) -> None:
+    report = Report(kind="throughput", command="it", started=now(), machine=FACTS, comparisons=comparisons)
+    assert busy_text(report).startswith(told)
+    loaded = msgspec.structs.replace(report, machine=msgspec.structs.replace(FACTS, load_average=1.5))
+    assert busy_text(loaded).startswith("The machine was busy: its load average was")
+
+
 def test_a_machine_that_was_busy_is_told() -> None:
-    facts = Machine("cpu", 2, 8 << 30, "k", "ext4", "py", "0", "compiled", "v2", {}, load_average=1.0)
-    quiet = Report(kind="throughput", command="it", started=now(), machine=facts, comparisons=[rates(fast=1.0)])
+    quiet = Report(kind="throughput", command="it", started=now(), machine=FACTS, comparisons=[rates(fast=1.0)])
     assert busy_text(quiet) == ""
-    loaded = msgspec.structs.replace(quiet, machine=msgspec.structs.replace(facts, load_average=1.5))
+    loaded = msgspec.structs.replace(quiet, machine=msgspec.structs.replace(FACTS, load_average=1.5))
     assert "its load average was 1.5 on 2 cores before the run." in busy_text(loaded)
     measurements = [Measurement(system="a", round_number=n, value=value) for n, value in enumerate((10.0, 31.0))]
     wide = compared(name="x", title="Publish", titles={"a": "A"}, measurements=measurements, pairs=[])
-    unsteady = msgspec.structs.replace(quiet, comparisons=[*quiet.comparisons, wide])
-    assert "rounds of a lie 3.1 times apart (Publish)." in busy_text(unsteady)
+    varied = msgspec.structs.replace(quiet, comparisons=[*quiet.comparisons, wide])
+    assert "rounds of a lie 3.1 times apart (Publish)." in busy_text(varied)
     late = {ACK: {"50": LatencyRatio(2.0, Ratio(2.0, 1.0, 4.0, 5))}, LATE: {"50": LatencyRatio(2.0, Ratio(2, 1, 9, 5))}}
     slow = LatencyComparison(title="1 MB", load=LatencyLoad(), systems={}, ratios={"a / b": late}, measurements=[])
     told = busy_text(msgspec.structs.replace(quiet, latencies=[slow]))

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.bench.frames import audit
 from penstock.bench.responders import NullReplies, Replies
+from penstock.hot.acks import pubacks
+from penstock.ingest.acks import ack_tails
 
 SIZE = 5
 PUBLISHED = re.compile(rb"PUB (\S+) (\d+)\r\n(.*?)\r\n")
@@ -39,6 +41,12 @@ def test_a_ping_may_come_between_messages(frames: list[str], cuts: list[int]) ->
     answers = b"".join(responder.take(stream[start:end]) for start, end in pairwise(places))
     told = [reply.decode() or "PING" for reply in re.findall(rb"(?:PUB (\S+) .*\r\n.*|PONG)\r\n", answers)]
     assert told == frames
+
+
+def test_an_ack_is_as_long_as_one_of_ours() -> None:
+    _, synced = ack_tails(0, 1, 1)
+    ours = PUBLISHED.findall(pubacks(b"bench-1", b"_INBOX.aa ", 99_999, synced))
+    assert PUBLISHED.findall(Replies(b"MSG", b"PUB ").take(delivered("_INBOX.aa"))) == ours
 
 
 def test_a_payload_may_look_like_a_ping() -> None:
