@@ -194,12 +194,12 @@ class AnswerOutput:
     def send(self, answers: Sequence[Answers]) -> None:
         """Send them now, or when nats-server takes them, or never."""
         if self._direct is not None:
-            one = answers[0]
-            size_bytes = len(one.commands) if len(answers) == 1 else sum([len(each.commands) for each in answers])
+            commands = answers[0].commands if len(answers) == 1 else b"".join([one.commands for one in answers])
             # A few more than there is room for do no harm, and most are few.
-            if size_bytes <= limits.NATS_ANSWERS_SLICE_BYTES or size_bytes <= self._direct.free_bytes:
-                self._direct.write(one.commands if len(answers) == 1 else b"".join([each.commands for each in answers]))
+            if len(commands) <= limits.NATS_ANSWERS_SLICE_BYTES or len(commands) <= self._direct.free_bytes:
+                self._direct.write(commands)
                 return
+            del commands  # they may be many
             self._become(_State.BUSY)
         room = BURST if self._state is _State.BUSY else LASTING
         for one in answers:
