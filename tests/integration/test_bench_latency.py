@@ -169,6 +169,11 @@ def test_a_page_is_written_although_nobody_reads_what_is_shown(tmp_path: Path) -
         (("throughput", "--kafka-address", "127.0.0.1:1"), "Invalid value for '--kafka-address'"),
         (("throughput", "--liftbridge-address", "127.0.0.1:1"), "Invalid value for '--liftbridge-address'"),
         (("throughput", "--liftbridge-nats", "127.0.0.1:1"), "add --against liftbridge"),
+        (
+            ("throughput", "--against", "jetstream", "--only", "penstock"),
+            "leaves nothing of jetstream: add --only jets",
+        ),
+        (("latency", "--against", "jetstream", "--only", "echo"), "Invalid value for '--against'"),
         (("limits", "--dir", "/none"), "'/none' does not exist"),
         (("scale", "--json", "/nowhere/run.json"), "Invalid value for '--json': /nowhere is no folder"),
         (("reach", "--html", "/proc/run.html"), "Invalid value for '--html': /proc/run.html cannot be written"),

@@ -28,7 +28,7 @@ from penstock.bench import latency, peers, throughput, wording
 from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
 from penstock.bench.latency_summary import LatencyComparison, is_senders, missing_text, void_text
 from penstock.bench.plots import Curve, Spread, percentile_plot, spread_plot
-from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, bounded_text, busy_text
+from penstock.bench.report import Comparison, Figure, Limit, Reach, Report, bounded_text, busy_text, short_text
 from penstock.bench.style import STYLE
 from penstock.bench.svg import text_of
 from penstock.bench.systems import VARIANTS
@@ -199,6 +199,7 @@ def _throughput(one: Comparison, colours: dict[str, int]) -> str:
     return _section(
         one.title,
         _voids(one),
+        f'<p class="void">{text_of(short)}</p>' if (short := short_text(one)) else "",
         _figure(spread_plot(one.title, spreads, written), "filled: median; rings: rounds; logarithmic")
         if spreads
         else "",

@@ -40,6 +40,7 @@ from penstock.broker.settings import Address
 
 ROUNDS = 5
 _MIB = float(MIB)
+_SECONDS_EACH = 0.5  # about
 _TRIES_WARM_UP = 50
 _SYNC_BYTES = 1024
 _PAUSE_S = 0.02  # between two syncs at 50/s
@@ -78,6 +79,11 @@ class LimitKind(NamedTuple):
 def count(rounds: int) -> int:
     """How many measurements so many rounds make."""
     return rounds * len(LIMITS)
+
+
+def seconds(rounds: int) -> float:
+    """About how long they take."""
+    return rounds * len(LIMITS) * _SECONDS_EACH
 
 
 def measured(

@@ -35,13 +35,16 @@ def folder_on_disk() -> Path:
 
 
 @contextmanager
-def place(parent: Path, *, bytes_needed: int) -> Iterator[Path]:
-    """A new folder in `parent`, which is there; OperationalError if the disk has too little room."""
+def place(parent: Path, *, bytes_needed: int, or_else: str = "") -> Iterator[Path]:
+    """A new folder in `parent`, which is there; OperationalError if the disk has too little room.
+
+    `or_else`: what would need less of it, for whoever cannot name another folder.
+    """
     free_bytes = shutil.disk_usage(parent).free
     if free_bytes < bytes_needed:
         raise OperationalError(
             f"{parent} has {format_bytes(free_bytes)} free, and this may need {format_bytes(bytes_needed)}; "
-            "name another folder with --dir, or give fewer --messages"
+            f"name another folder with --dir{or_else and f', or {or_else}'}"
         )
     made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True)
     with made, _held(Path(made.name)):

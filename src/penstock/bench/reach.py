@@ -75,6 +75,11 @@ class ReachPlan(NamedTuple):
         return measured + limits.count(self.limit_rounds) + scale.STEPS
 
     @property
+    def seconds(self) -> float:
+        """About how long all of it takes."""
+        return self.throughput.seconds + self.latency.seconds + limits.seconds(self.limit_rounds) + self.scale.seconds
+
+    @property
     def bytes_needed(self) -> int:
         """Of disk, at most: they are measured one after the other."""
         return max(self.throughput.bytes_needed, self.latency.bytes_needed, self.scale.bytes_needed)

@@ -30,6 +30,8 @@ SHARED = (
 )
 
 BUSY_LOAD_SHARE = 0.5  # of the cores: a load average above it before a run says that others used the machine too
+ROUND_SECONDS_MIN = 0.2  # of publishing: what a shorter round says is chance
+_STORE_NOTHING = frozenset({"null", "echo", "echo-raw", "kafka-null"})  # ceilings: as short as they are fast
 WIDE_SPREAD = 2.0  # times that the rounds of one system may lie apart before a run is not to be trusted
 STOPPED = "The run ended before its time: what stands here was measured, and the rest was not."
 
@@ -190,6 +192,20 @@ def bounded_text(one: Summary) -> str:
     if not one.bounded_by:
         return ""
     return f"bounded by the generator: more than {CEILING_SHARE:.0%} of {one.bounded_by}"
+
+
+def short_text(comparison: Comparison) -> str:
+    """Whose rounds of publishing were too short to say much; empty if none were."""
+    if not comparison.name.startswith("publish"):
+        return ""
+    names = [name for name in comparison.systems if name not in _STORE_NOTHING]
+    rounds = {name: [one.seconds for one in counted(comparison.measurements, name)] for name in names}
+    took = {name: statistics.median(seconds) for name, seconds in rounds.items() if seconds}
+    short = [name for name, seconds in took.items() if 0 < seconds < ROUND_SECONDS_MIN]
+    if not short:
+        return ""
+    least = min(took[name] for name in short)
+    return f"{', '.join(short)}: rounds of {1_000 * least:,.0f} ms say little: give more --messages"
 
 
 def summary(measurements: Sequence[Measurement], system: str, title: str) -> Summary:

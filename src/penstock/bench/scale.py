@@ -61,6 +61,11 @@ _FIRST_US = 1_700_000_000_000_000
 _READ_BYTES = 8 * MIB
 _LOOKUPS = 200
 _TIMEOUT_S = 60.0
+# For the estimate of the time, with room to spare.
+_STREAMS_A_SECOND = 500
+_MESSAGES_A_SECOND = 2_000_000
+_START_SECONDS = 1.0
+_LOOKUPS_SECONDS = 5.0
 _LONG = "long"
 
 Said = Callable[[str], None]
@@ -75,6 +80,13 @@ class Plan(msgspec.Struct, frozen=True):
     short_messages: int = 1_000_000
     idle_seconds: float = 20.0
     settle_seconds: float = 3.0  # after a start, until the checkpoints are written
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes: to make, to watch, to start and to look up."""
+        made = self.streams / _STREAMS_A_SECOND + (self.messages + self.short_messages) / _MESSAGES_A_SECOND
+        watched = 3 * self.settle_seconds + 2 * self.idle_seconds
+        return made + watched + 2 * START_ROUNDS * _START_SECONDS + 2 * _LOOKUPS_SECONDS
 
     @property
     def has_idle_goals(self) -> bool:

@@ -74,6 +74,14 @@ _SHORT_SECONDS = 3.0
 _READ_MESSAGES = 1_000_000
 _SHORT_READ_MESSAGES = 400_000
 _READ_BYTES = 256 * limits.MIB
+# Messages a second, for the estimate of the time: of a machine with two cores and a disk of its own.
+_RATE = 200_000
+_RATE_ALONE = 5_000  # with a window of 1
+_RATE_SYNCED = 1_500
+_SYNC_EACH = ("jetstream-always", "kafka-fsync", "kafka-fsync-linger-0")
+_RATE_READ = 1_500_000
+_RATES_READ = {"nats-py": 150_000, "confluent-kafka": 500_000, "grpc": 50_000, "penstock-messages": 500_000}
+_TURN_SECONDS = 0.7  # that each turn takes beside what is measured
 _MESSAGE_BYTES = 100  # a row of a log beside its value
 
 Said = Callable[[Measurement], None]
@@ -108,6 +116,13 @@ class Plan(msgspec.Struct, frozen=True):
         return self.rounds * (len(self.loads) * len(self.variants) + reads)
 
     @property
+    def seconds(self) -> float:
+        """About how long they take, warm-ups included."""
+        publishing = sum(_publish_seconds(load, name) for load in self.loads for name in self.variants)
+        reading = sum(_read_seconds(load, reader.name) for load in self.reads for reader in readers_of(self.variants))
+        return (self.rounds + 1) * (publishing + reading)
+
+    @property
     def bytes_needed(self) -> int:
         """Of disk, at most: two logs at a time, what stands beside the values, and room to spare."""
         return limits.GIB + 4 * max(load.messages * (load.size + _MESSAGE_BYTES) for load in self.loads + self.reads)
@@ -125,6 +140,18 @@ class Wish(msgspec.Struct, frozen=True):
     rounds: int | None = None
     every: bool = False
     short: bool = False
+
+
+def _publish_seconds(load: Load, name: str) -> float:
+    """About how long one turn takes: to publish and to read back. Who syncs each message has no use of a window."""
+    rate = _RATE_SYNCED if name in _SYNC_EACH else min(_RATE, load.window_in_effect * _RATE_ALONE)
+    published = min(load.seconds_max, load.messages / rate)
+    return _TURN_SECONDS + published + published * rate / _RATE_READ
+
+
+def _read_seconds(load: Load, name: str) -> float:
+    """The same of a consumer, with all its passes."""
+    return _TURN_SECONDS + readers.PASSES * load.messages / _RATES_READ.get(name, _RATE_READ)
 
 
 def planned(wish: Wish) -> Plan:

@@ -17,6 +17,7 @@ from penstock.cli.bench_options import (
     Only,
     Rounds,
     Short,
+    check_against,
     seconds_of,
     sizes,
 )
@@ -161,16 +162,18 @@ def throughput(
         short=short,
     )
     plan = measured.planned(wish)
+    check_against(wish.against, measured.AGAINST, plan.variants)
     bench_peers.check_used(wish.addresses, plan.variants)
-    _check_windows(wish, plan)
+    check_windows(wish, plan)
     total = plan.measurements + machine_limits.count(plan.rounds)
-    place = Place(folder, plan.bytes_needed)
+    place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("throughput", place, total=total, json_file=json_file, html_file=html_file) as run:
+        run.will_take(plan.seconds + machine_limits.seconds(plan.rounds))
         measured.run(plan, run.folder, run.said, run.show)
         run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.rounds, said=run.step)
 
 
-def _check_windows(wish: Wish, plan: Plan) -> None:
+def check_windows(wish: Wish, plan: Plan) -> None:
     """A window that is given can be filled; those that nobody gave are as large as their round at most."""
     from penstock.bench.generator import Load
 
@@ -182,6 +185,9 @@ def _check_windows(wish: Wish, plan: Plan) -> None:
         )
     if not wish.axes.windows and messages < Load().window:
         say_note(f"windows are at most {messages:,} here: a round has no more messages")
+    for window in wish.axes.windows:
+        if (most := max(load.publishers for load in plan.loads)) > window:
+            say_note(f"a window of {window:,} is as large as their number where more publish: {most:,} need one each")
 
 
 _SCALE_EXAMPLES = examples(
@@ -229,8 +235,9 @@ def scale(
     from penstock.bench import scale as measured
 
     plan = measured.Plan(streams, messages, min(messages, measured.Plan().short_messages), seconds)
-    place = Place(folder, plan.bytes_needed)
+    place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("scale", place, total=measured.STEPS, json_file=json_file) as run:
+        run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)
 
 

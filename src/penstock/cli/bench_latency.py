@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base import limits
+from penstock.base.errors import OperationalError
 from penstock.cli import bench_output, output
 from penstock.cli.bench_options import (
     LOAD_PANEL,
@@ -19,6 +20,7 @@ from penstock.cli.bench_options import (
     Only,
     Rounds,
     Short,
+    check_against,
     seconds_of,
     sizes,
 )
@@ -121,7 +123,6 @@ def latency(
     """
     from penstock.bench import latency_run
     from penstock.bench import limits as machine_limits
-    from penstock.bench.wording import minutes
 
     _check_systems(only)
     wish = latency_run.LatencyWish(
@@ -136,12 +137,13 @@ def latency(
         short=short,
     )
     plan = latency_run.planned(wish)
+    check_against(wish.against, latency_run.AGAINST_ALL, plan.variants)
     _check_count(plan)
     limit_rounds = min(plan.rounds, _LIMIT_ROUNDS_MAX)
     total = plan.measurements + machine_limits.count(limit_rounds)
-    place = Place(folder, plan.bytes_needed)
+    place = Place(folder, plan.bytes_needed, "give a shorter --duration")
     with running("latency", place, total=total, json_file=json_file, html_file=html_file) as run:
-        run.shown.line(f"about {minutes(plan.seconds)}")
+        run.will_take(plan.seconds + machine_limits.seconds(limit_rounds))
         for line in latency_run.too_short_for(plan):
             run.shown.line(line)
         comparisons = latency_run.run(plan, run.folder, run.said, run.show_latency)
@@ -223,7 +225,10 @@ def report(
     found = read_json(file)
     found = replace(found, reach=reach.of_report(found))
     if html_file is not None:
-        write_html(found, html_file)  # before it is shown, as a run does
+        try:
+            write_html(found, html_file)  # before it is shown, as a run does
+        except OSError as error:
+            raise OperationalError(f"{html_file} could not be written: {error.strerror or error}") from error
     console = output.console()
     shown = bench_output.Shown(console)
     console.print(found.command)  # in one line: to be repeated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -71,6 +72,16 @@ def _writable(file: Path | None) -> Path | None:
         if is_new:
             file.unlink()
     return file
+
+
+def check_against(products: Iterable[str], names_of: Mapping[str, Sequence[str]], systems: Collection[str]) -> None:
+    """A product of which --only leaves nothing is a mistake: one of the two was not meant."""
+    for product in products:
+        if not set(names_of[product]) & set(systems):
+            raise typer.BadParameter(
+                f"--only leaves nothing of {product}: add --only {names_of[product][0]}, or leave this out",
+                param_hint="'--against'",
+            )
 
 
 def sizes(texts: list[str] | None) -> tuple[int, ...]:

@@ -114,7 +114,7 @@ class Shown:
 
     def comparison(self, comparison: Comparison) -> None:
         """One table, and the ratios below it."""
-        from penstock.bench.report import bounded_text
+        from penstock.bench.report import bounded_text, short_text
         from penstock.bench.wording import CPU_LEGEND, voids
 
         self._console.print()
@@ -130,6 +130,8 @@ class Shown:
         for name, summary in comparison.systems.items():
             if bounded := bounded_text(summary):
                 self.line(f"* {name}: {bounded}", _WARNING, indent=2)
+        if short := short_text(comparison):
+            self.line(short, _WARNING, indent=2)
         for note, pairs in _noted(comparison).items():
             self.line(f"{', '.join(pairs)}: {note}", _WARNING, indent=2)
         for name, summary in comparison.systems.items():

@@ -34,8 +34,9 @@ def reach(
     from penstock.bench import reach as goals
 
     plan = goals.planned(short=short, rounds=rounds)
-    place = Place(folder, plan.bytes_needed)
+    place = Place(folder, plan.bytes_needed, "" if short else "measure less with --short")
     with running("reach", place, total=plan.steps, json_file=json_file, html_file=html_file) as run:
+        run.will_take(plan.seconds)
         comparisons = throughput.run(plan.throughput, run.folder / "throughput", run.said, run.show)
         latencies = latency_run.run(plan.latency, run.folder / "latency", run.said, run.show_latency)
         run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.limit_rounds, said=run.step)

@@ -7,6 +7,7 @@ full. Neither processes nor folders are left behind.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where logs shall lie (None: wherever a disk is), and how much room they need."""
+    """Where logs shall lie (None: wherever a disk is), how much room they need, and what would need less."""
 
     parent: Path | None
     bytes_needed: int
+    or_else: str = ""
 
 
 class Files(NamedTuple):
@@ -65,6 +67,12 @@ class Run:
         self.shown = shown
         self.step = step
         self.found = found
+
+    def will_take(self, seconds: float) -> None:
+        """Say beforehand how long it will be."""
+        from penstock.bench.wording import minutes
+
+        self.shown.line(f"about {minutes(seconds)}")
 
     def said(self, one: Measurement) -> None:
         """Move the bar by a measurement."""
@@ -107,9 +115,12 @@ def running(
     failures: list[str] = []
     parent = folder_on_disk() if place.parent is None else place.parent
     for left in left_behind(parent):
-        say_note(f"left behind by a bench that was killed: {left}; remove it")
+        say_note(f"left behind by a bench that was killed: rm -r {shlex.quote(str(left.absolute()))}")
     try:
-        with made(parent, bytes_needed=place.bytes_needed) as folder, bench_output.steps(total, console) as step:
+        with (
+            made(parent, bytes_needed=place.bytes_needed, or_else=place.or_else) as folder,
+            bench_output.steps(total, console) as step,
+        ):
             facts = machine(folder)
             shown.machine(facts)
             yield Run(folder, shown, step, found)

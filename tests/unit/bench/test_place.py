@@ -21,7 +21,10 @@ def test_a_folder_of_its_own_that_is_gone_afterwards(tmp_path: Path) -> None:
 
 
 def test_without_room_nothing_begins(tmp_path: Path) -> None:
-    with pytest.raises(OperationalError, match="--dir"), place(tmp_path, bytes_needed=2**60):
+    with pytest.raises(OperationalError, match=r"with --dir$"), place(tmp_path, bytes_needed=2**60):
+        pytest.fail("there is no room")
+    less = place(tmp_path, bytes_needed=2**60, or_else="give fewer --messages")
+    with pytest.raises(OperationalError, match=r"--dir, or give fewer --messages$"), less:
         pytest.fail("there cannot be so much room")
 
 

@@ -11,7 +11,18 @@ from penstock.bench.generator import Load
 from penstock.bench.latency import ACK, LATE, LatencyLoad
 from penstock.bench.latency_summary import LatencyComparison, LatencyRatio
 from penstock.bench.machine import Machine, file_system, machine
-from penstock.bench.report import Comparison, Figure, Reach, Report, busy_text, compared, now, read_json, write_json
+from penstock.bench.report import (
+    Comparison,
+    Figure,
+    Reach,
+    Report,
+    busy_text,
+    compared,
+    now,
+    read_json,
+    short_text,
+    write_json,
+)
 from penstock.bench.rounds import Measurement, Ratio
 
 FACTS = Machine("cpu", 2, 8 << 30, "k", "ext4", "py", "0", "compiled", "v2", {}, load_average=1.0)
@@ -185,3 +196,17 @@ def test_the_facts_of_the_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("got", "reach", "is_reached"), [(3.0, 3.0, True), (3.1, 3.0, False), (1.0, None, None)])
 def test_a_figure_is_reached_by_less(got: float, reach: float | None, is_reached: bool | None) -> None:
     assert Figure("idle-cpu", "CPU", "%", got, reach).is_reached is is_reached
+
+
+def test_rounds_that_are_too_short_to_say_much_are_told() -> None:
+    seconds = {"penstock": 0.025, "jetstream": 0.3, "null": 0.001}
+    measurements = [
+        Measurement(system=name, round_number=number, value=1.0, seconds=one)
+        for number in range(3)
+        for name, one in seconds.items()
+    ]
+    named = {"title": "x", "titles": {name: name for name in seconds}, "measurements": measurements, "pairs": []}
+    found = compared(name="publish-256B", **named)  # type: ignore[arg-type]
+    assert short_text(found) == "penstock: rounds of 25 ms say little: give more --messages"
+    assert short_text(compared(name="read-256B", **named)) == ""  # type: ignore[arg-type]
+    assert short_text(msgspec.structs.replace(found, measurements=measurements[1:2])) == ""

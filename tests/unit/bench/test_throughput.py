@@ -176,3 +176,11 @@ def test_what_promises_the_same_is_told_beside_it() -> None:
     assert ("penstock", "kafka-fsync-linger-0") in pairs
     assert ("penstock-os", "kafka-linger-0") in pairs
     assert not [pair for pair in pairs if "kafka-null" in pair]
+
+
+def test_a_run_can_tell_about_how_long_it_takes() -> None:
+    one, all_of_jetstream = (planned(Wish(against=products)).seconds for products in ((), ("jetstream",)))
+    assert 60 < one < all_of_jetstream < 3_600
+    assert planned(Wish(short=True)).seconds < one / 2
+    few, many = (planned(Wish(rounds=rounds)).seconds for rounds in (1, 9))
+    assert many == pytest.approx(5 * few)  # a round more is the warm-up

@@ -111,6 +111,23 @@ def test_two_reports_do_not_go_to_one_file(tmp_path: Path, logs: Path) -> None:
         pytest.fail("it is said before anything begins")
 
 
+def test_a_folder_is_named_so_that_it_can_be_removed_from_anywhere(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = logs / "my disk" / "penstock-bench-killed"
+    killed.mkdir(parents=True)
+    (killed / "bench.pid").write_text("1\n")
+    monkeypatch.chdir(logs)
+    with running("throughput", Place(Path("my disk"), 1), total=1):
+        assert f"rm -r '{killed}'\n" in capsys.readouterr().err
+
+
+def test_a_run_says_beforehand_how_long_it_will_be(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running("throughput", Place(logs, 1), total=1) as run:
+        run.will_take(300)
+        assert "about 5 minutes\n" in capsys.readouterr().out
+
+
 def test_a_folder_that_a_killed_run_left_is_named_and_left_alone(
     logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +136,6 @@ def test_a_folder_that_a_killed_run_left_is_named_and_left_alone(
     (killed / "bench.pid").write_text("1\n")
     with place(logs, bytes_needed=1) as alive, running("throughput", Place(logs, 1), total=1):
         said = capsys.readouterr().err
-    assert f"left behind by a bench that was killed: {killed}; remove it" in said
+    assert f"left behind by a bench that was killed: rm -r {killed}\n" in said
     assert str(alive) not in said
     assert list(logs.iterdir()) == [killed]
