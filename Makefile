@@ -2,7 +2,10 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo bench test check fuzz clean
+.PHONY: demo bench test check fuzz clean help
+
+help:
+	@$(PYTHON) dev.py --help
 
 demo bench test check fuzz clean:
 	@$(PYTHON) dev.py $@ $(ARGS)

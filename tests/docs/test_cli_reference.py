@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,14 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     others = {f"penstock {name}" for name in ("serve", "demo", "publish", "read", "status", "dump", "stream", "bench")}
     bench = {f"penstock bench {name}" for name in ("latency", "limits", "reach", "report", "scale", "throughput")}
     assert set(COMMANDS) == {"penstock"} | stream | others | bench
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("penstock bench")])
+def test_an_example_fits_a_narrow_terminal_so_that_it_can_be_copied(name: str) -> None:
+    shown = CliRunner().invoke(app, [*name.split()[1:], "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
+    told = re.sub(r"\[/?[a-z]+\]", "", COMMANDS[name].epilog.replace("\\[", "[")).split("\n\n")
+    lines = [line.strip() for line in shown.splitlines()]
+    assert [one for one in told if one not in lines] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)

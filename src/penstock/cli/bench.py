@@ -39,7 +39,7 @@ app = typer.Typer(
     epilog=examples(
         "# about 9 minutes: what Penstock promises, beside JetStream",
         "penstock bench reach --short",
-        "penstock bench throughput --against jetstream --size 256 --window 4000 --messages 1000000 --rounds 9",
+        "penstock bench throughput --against jetstream --size 1KiB --rounds 9",
         "# how long a message takes, with plots",
         "penstock bench latency --against jetstream --html latency.html",
     ),
@@ -54,7 +54,7 @@ _THROUGHPUT_EXAMPLES = examples(
     "# beside JetStream, with all results in a file",
     "penstock bench throughput --against jetstream --json throughput.json",
     "# one load, longer",
-    "penstock bench throughput --against jetstream --size 1KiB --window 4000 --publishers 1 --messages 1000000",
+    "penstock bench throughput --against jetstream --size 1KiB --messages 1000000",
     "# beside a Kafka that you run",
     "penstock bench throughput --against kafka --kafka-address 127.0.0.1:9092",
 )

@@ -37,10 +37,10 @@ _LIMIT_ROUNDS_MAX = 5  # beside a latency run, however many rounds that has
 LATENCY_EXAMPLES = examples(
     "# about 5 minutes: 256 bytes and 1 MB, Penstock alone",
     "penstock bench latency --short",
-    '# beside JetStream, with plots: the run of Tyler Treat\'s "Benchmarking Commit Logs" (Brave New Geek)',
+    "# beside JetStream, with plots, as in Tyler Treat's Benchmarking Commit Logs",
     "penstock bench latency --against jetstream --html latency.html",
     "# enough samples for the 99.9th percentile of one size",
-    "penstock bench latency --against jetstream --size 256 --duration 4m --rounds 5 --json latency.json",
+    "penstock bench latency --against jetstream --size 256 --duration 50s",
     "# faster, and without a consumer beside it",
     "penstock bench latency --size 1KiB --rate 1000 --no-consumer",
 )
