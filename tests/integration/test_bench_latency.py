@@ -138,6 +138,12 @@ def test_the_command_shows_writes_and_draws_what_it_measured(tmp_path: Path) -> 
     assert page.read_text() == again.read_text()
 
 
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    write_json(Report(kind="latency", command="it", started=now(), machine=machine(tmp_path)), tmp_path / "run.json")
+    shown = finished("report", str(tmp_path / "run.json"), "--html", "/dev/full")
+    assert (shown.returncode, shown.stderr) == (1, "Error: /dev/full could not be written: No space left on device\n")
+
+
 def test_a_page_is_written_although_nobody_reads_what_is_shown(tmp_path: Path) -> None:
     run = Report(kind="latency", command="it", started=now(), machine=machine(tmp_path), notes=["x" * 100] * 2_000)
     write_json(run, tmp_path / "run.json")

@@ -112,7 +112,7 @@ def test_the_demo_stops_what_it_started(folder: Path, number: signal.Signals) ->
             said = line
         process.send_signal(number)
         _, err = process.communicate(timeout=TIMEOUT_S)
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (128 + number, "")
     assert all(is_free(port) for port in ports(said))
 
 

@@ -10,6 +10,7 @@ import are imported by the command that needs them, so that `--help` and shell c
 | 1         | the broker, NATS, the disk or the network refused or failed       |
 | 2         | used wrongly: options, values, a config that cannot work          |
 | 130       | Ctrl-C                                                           |
+| 143, 129  | the bench and the demo: SIGTERM, a terminal that was closed       |
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from __future__ import annotations
 
 def main() -> None:
     """The program `penstock`."""
-    from penstock.cli.app import app
+    try:
+        from penstock.cli.app import app
 
-    app(prog_name="penstock")
+        app(prog_name="penstock")
+    except KeyboardInterrupt:  # before there was a command to end
+        raise SystemExit(130) from None

@@ -42,6 +42,14 @@ T = TypeVar("T")
 _debugging = False
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal ended the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number  # as a shell tells it
+
+
 def show_tracebacks() -> None:
     """From now on errors come with their traceback."""
     global _debugging
@@ -58,10 +66,10 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
         except BrokenPipeError:
             _forget_stdout()
             raise typer.Exit(0) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             # What was half made at that moment may complain when it goes; nobody asked.
             sys.unraisablehook = lambda _: None
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(error.exit_code if isinstance(error, Interrupted) else INTERRUPTED) from None
         except (PenstockError, OSError, ValueError, ImportError) as error:
             if _debugging or os.environ.get(DEBUG_VARIABLE):
                 raise

@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM and a closed terminal end a command once, in good order; further ones change nothing.
 
-Rules: the first one raises KeyboardInterrupt, or cancels the coroutine that `run` runs, so that what was started is
+Rules: the first one raises Interrupted, or cancels the coroutine that `run` runs, so that what was started is
 stopped. Whoever presses Ctrl-C three times means the same as once: what stops is not interrupted, and has time-outs.
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Coroutine
 from types import FrameType
 from typing import Any, TypeVar
 
+from penstock.cli.failure import Interrupted
+
 T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -21,22 +23,22 @@ class Interrupts:
     """See the module. Takes the signals for the rest of the process; only the main thread can."""
 
     def __init__(self) -> None:
-        self._came = False
+        self._came: Interrupted | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         for number in _SIGNALS:
             signal.signal(number, self._interrupt)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._came:
+        if self._came is not None:
             return
-        self._came = True
+        self._came = Interrupted(number)
         if self._loop is None or self._task is None:
-            raise KeyboardInterrupt
+            raise self._came
         self._loop.call_soon_threadsafe(self._task.cancel)  # which also wakes a loop that waits
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work` on an event loop of its own; KeyboardInterrupt once it has ended by a signal."""
+        """The result of `work` on an event loop of its own; Interrupted once it has ended by a signal."""
 
         async def watched() -> T:
             self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
@@ -48,4 +50,4 @@ class Interrupts:
         try:
             return asyncio.run(watched())
         except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+            raise self._came or KeyboardInterrupt from None

@@ -32,6 +32,7 @@ _CLI_HEAD = """# Command line
 | 1 | The broker, NATS, the disk or the network refused or failed: one clear line on stderr says what, and what to do. |
 | 2 | Used wrongly: options, values, a config that cannot work. |
 | 130 | Ended by Ctrl-C. |
+| 143, 129 | `penstock bench` and `penstock demo`: ended by SIGTERM, or because the terminal was closed. |
 
 Sizes are written `512`, `64KiB`, `10GiB` (powers of 1024) or `10GB` (of 1000).
 Durations are written `500ms`, `30s`, `15m`, `12h`, `7d` or `1h30m`.

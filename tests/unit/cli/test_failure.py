@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -37,6 +39,8 @@ def raised(error: BaseException) -> int:
         (InvalidConfig(ErrorCode.INVALID_CONFIG, "name: bad"), 2, "Error: the config cannot work:\n  - name: bad\n"),
         (OperationalError("\x1b[2Jgone"), 1, "Error: \\x1b[2Jgone\n"),
         (KeyboardInterrupt(), 130, ""),
+        (failure.Interrupted(signal.SIGTERM), 143, ""),
+        (failure.Interrupted(signal.SIGHUP), 129, ""),
     ],
 )
 def test_errors(
@@ -68,3 +72,16 @@ def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(OperationalError):
         command()
+
+
+def test_ctrl_c_before_there_is_a_command_shows_no_traceback() -> None:
+    pressed = (
+        "import sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'penstock.cli.app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "from penstock.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", pressed], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

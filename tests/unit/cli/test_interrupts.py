@@ -11,6 +11,7 @@ from nats.js.errors import APIError
 
 from penstock.base.errors import OperationalError
 from penstock.cli.demo_run import cancelled_when_it_is
+from penstock.cli.failure import Interrupted
 from penstock.cli.interrupts import Interrupts
 
 
@@ -25,8 +26,9 @@ def signals_put_back() -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_one_interrupts_and_further_ones_do_nothing(number: signal.Signals) -> None:
     Interrupts()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted) as caught:
         signal.raise_signal(number)
+    assert caught.value.exit_code == 128 + number
     signal.raise_signal(number)
     signal.raise_signal(signal.SIGINT)
 
@@ -37,16 +39,17 @@ def test_a_coroutine_is_cancelled_and_ends_in_good_order() -> None:
 
     async def work() -> None:
         try:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
             await asyncio.Event().wait()
         finally:
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(0)
             ended.append(True)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted) as caught:
         interrupts.run(work())
     assert ended == [True]
+    assert caught.value.exit_code == 143
 
 
 def test_without_a_signal_the_result_and_the_error_come_through() -> None:
