@@ -211,7 +211,7 @@ def report(
 ) -> None:
     """Show a run that --json wrote again, or make a page of it.
 
-    Nothing is measured. Runs that earlier versions wrote can be shown too.
+    Nothing is measured. Runs of earlier versions can be shown too; their goals are judged as today.
     """
     from msgspec.structs import replace
 

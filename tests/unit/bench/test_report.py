@@ -152,6 +152,18 @@ def test_a_report_can_be_read_again(tmp_path: Path) -> None:
     assert read_json(tmp_path / "report.json") == written
 
 
+def test_a_report_of_before_goals_had_reasons_and_figures_a_spread_can_be_read(tmp_path: Path) -> None:
+    figure = Figure("long-start", "start", "s", 0.5, 2.0)
+    written = msgspec.structs.replace(report_of(tmp_path), figures=[figure])
+    as_data = msgspec.to_builtins(written)
+    for one in as_data["reach"]:
+        del one["why"]
+    for one in as_data["figures"]:
+        del one["low"], one["high"]
+    (tmp_path / "old.json").write_bytes(msgspec.json.encode(as_data))
+    assert read_json(tmp_path / "old.json") == written
+
+
 def test_what_is_no_report_is_named(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text('{"kind": 5}')
