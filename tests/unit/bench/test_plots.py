@@ -297,3 +297,21 @@ def test_a_page_says_loudly_what_is_void_and_what_never_came() -> None:
     text = page(msgspec.structs.replace(report, latencies=[late]))
     assert "A: never came, and counts as the time waited (30 s and more): publish → ack: 2" in text
     assert "VOID" not in text
+
+
+def test_a_page_tells_ratios_of_latencies_round_by_round_and_marks_what_is_the_senders() -> None:
+    rounds = [
+        msgspec.structs.replace(measurement(name, number, us), histograms={ACK: acked, LATE: late})
+        for number in range(3)
+        for name, us in (("a", 300 + 100 * number), ("b", 200))
+        for acked, late in [[Latencies([each * 1_000] * 1_000).encode() for each in (us, 80)]]
+    ]
+    titles = {"a": "A", "b": "B"}
+    one = latency_summary.compared("x", LatencyLoad(), titles, rounds, [("a", "b")])
+    goal = Reach("p99", 1.3, None, None, why="40% of b is the sender's own delay")
+    text = page(msgspec.structs.replace(report_of(), latencies=[one], reach=[goal]))
+    assert "<td>2.00 × (1.50 to 2.50)*</td>" in text
+    assert "<td>0.20*</td>" in text
+    assert "<td>0.40</td>" in text
+    assert text_of("*: more than a third is the sender's own delay") in text
+    assert text_of("not measured: 40% of b is the sender's own delay") in text
