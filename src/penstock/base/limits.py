@@ -18,7 +18,6 @@ STREAMS_MAX = 100_000
 BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below
 BATCH_BYTES_MAX = 128 * MIB  # Arrow's 32-bit value offsets end at 2 GiB; memory is the tighter bound
 BATCH_ROWS_BYTES_MAX = 96 * MIB  # rows that a leader puts into one batch: with Arrow's own bytes below BATCH_BYTES_MAX
-METADATA_BYTES_MAX = 64 * KIB  # of one Arrow message's flatbuffer
 SEGMENT_BYTES_DEFAULT = 128 * MIB
 SEGMENT_BYTES_MIN = 4 * KIB
 SEGMENT_BYTES_MAX = 16 * GIB
