@@ -10,6 +10,7 @@ which nothing is compiled is for every platform, and says so in its name.
 | nothing set        | compiled                       | plain, and one line says so |
 | `REQUIRE_CYTHON=1` | compiled, or the build fails   | the build fails             |
 | `SKIP_CYTHON=1`    | plain                          | plain                       |
+| both               | the build fails                | the build fails             |
 
 `python setup.py build_ext --inplace` compiles into `src`, for an editable installation.
 """
@@ -206,6 +207,8 @@ class PureIfPlain(bdist_wheel):
 def extensions() -> list[Extension]:
     """What is to be compiled: nothing under SKIP_CYTHON, which also takes away what was compiled in `src`."""
     if os.environ.get("SKIP_CYTHON") == "1":
+        if os.environ.get("REQUIRE_CYTHON") == "1":
+            sys.exit("penstock: SKIP_CYTHON=1 and REQUIRE_CYTHON=1 contradict each other: set one of them")
         remove(HOT.glob("*.so"))
         return []
     # What a debugger would want takes a quarter of the time to compile, and two thirds of the bytes.

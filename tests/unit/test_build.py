@@ -131,6 +131,12 @@ def test_skipping_takes_away_what_was_compiled(project: Path) -> None:
     assert compiled(project) == []
 
 
+def test_to_require_and_to_skip_the_compiler_contradict_each_other(project: Path) -> None:
+    finished = build(project, "build_ext", "--inplace", REQUIRE_CYTHON="1", SKIP_CYTHON="1")
+    assert finished.returncode == 1
+    assert finished.stderr == "penstock: SKIP_CYTHON=1 and REQUIRE_CYTHON=1 contradict each other: set one of them\n"
+
+
 @pytest.mark.parametrize("mode", [pytest.param("compiled", marks=needs_a_compiler), "plain", "failed"])
 def test_a_wheel_holds_the_hot_path(project: Path, tmp_path_factory: pytest.TempPathFactory, mode: str) -> None:
     out = tmp_path_factory.mktemp("wheel")
