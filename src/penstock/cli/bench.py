@@ -37,7 +37,7 @@ app = typer.Typer(
     "removes both when it ends, also by Ctrl-C. Systems take turns, and a round counts only if what was acked can be "
     "read back, byte for byte. Generator, NATS and brokers share the machine, so compare ratios, not rates.",
     epilog=examples(
-        "# about 9 minutes: what Penstock promises, beside JetStream",
+        "# about 12 minutes: what Penstock promises, beside JetStream",
         "penstock bench reach --short",
         "penstock bench throughput --against jetstream --size 1KiB --rounds 9",
         "# how long a message takes, with plots",

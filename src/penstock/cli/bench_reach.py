@@ -8,7 +8,7 @@ from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples
 
 EXAMPLES = examples(
-    "# about 9 minutes; `make bench` runs this",
+    "# about 12 minutes; `make bench` runs this",
     "penstock bench reach --short",
     "# an hour, and 10 GB of disk meanwhile",
     "penstock bench reach --json reach.json --html reach.html",
