@@ -25,7 +25,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,14 +107,14 @@ def joined_values(batch: pa.RecordBatch) -> memoryview:
 
 def read_batches(task: ReadTask) -> Iterator[Consumed]:
     """A worker: Penstock's log as Arrow batches, on asyncio."""
-    yield asyncio.run(_read_batches(task))
+    yield asyncio.run(_read_on_asyncio(task, _batches_once))
 
 
-async def _read_batches(task: ReadTask) -> Consumed:
+async def _read_on_asyncio(task: ReadTask, once: Callable[[AsyncClient, str], Awaitable[Content]]) -> Consumed:
     async with await connecting.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
-        await anext(client.messages(task.stream, end=1))
+        await anext(client.messages(task.stream, end=1))  # as `_warm_up`
         clock = Clock(task.watched)
-        return clock.consumed([await _batches_once(client, task.stream) for _ in range(task.passes)])
+        return clock.consumed([await once(client, task.stream) for _ in range(task.passes)])
 
 
 async def _batches_once(client: AsyncClient, stream: str) -> Content:
@@ -159,14 +159,7 @@ def _blocking_once(client: Client, stream: str) -> Content:
 
 def read_messages(task: ReadTask) -> Iterator[Consumed]:
     """A worker: Penstock's log as single messages, on asyncio."""
-    yield asyncio.run(_read_messages(task))
-
-
-async def _read_messages(task: ReadTask) -> Consumed:
-    async with await connecting.connect(task.address, name="penstock-bench", timeout=BENCH_STALL_S) as client:
-        await anext(client.messages(task.stream, end=1))
-        clock = Clock(task.watched)
-        return clock.consumed([await _messages_once(client, task.stream) for _ in range(task.passes)])
+    yield asyncio.run(_read_on_asyncio(task, _messages_once))
 
 
 async def _messages_once(client: AsyncClient, stream: str) -> Content:
