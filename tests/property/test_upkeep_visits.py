@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.config import Durability, StreamConfig
-from penstock.base.ids import LeaderEpoch, StreamId
+from penstock.base.ids import BrokerId, StreamId
 from penstock.commitlog import Log, LogConfig, OpenFiles
-from penstock.metadata.image import StreamState
+from penstock.metadata.image import PartitionState, StreamState
 from penstock.node.partition import Budget, Partition
 from penstock.node.step import DiskWork, Outbox
 from penstock.node.upkeep import Upkeep
@@ -59,7 +59,7 @@ class Broker:
             config = StreamConfig(
                 name=f"s{number}", subject=f"s{number}.>", segment_bytes=4096, durability=durability, **rules
             )
-            state = StreamState(StreamId(number), config, START_US, LeaderEpoch(1))
+            state = StreamState(StreamId(number), config, START_US, (PartitionState.made((BrokerId(1),)),))
             log = Log.open(
                 self.vfs,
                 f"s{number}/0",
@@ -84,7 +84,9 @@ class Broker:
     def alter(self, number: int, changes: dict[str, Any]) -> None:
         partition = self.partitions[number]
         config = msgspec.structs.replace(partition.stream.config, **changes)
-        partition.reconfigure(StreamState(partition.stream.stream_id, config, START_US, LeaderEpoch(1)))
+        partition.reconfigure(
+            StreamState(partition.stream.stream_id, config, START_US, (PartitionState.made((BrokerId(1),)),))
+        )
         partition.log.configure(LogConfig.of(config))
         self.upkeep.moved(partition, partition.committed_end)
 

@@ -8,7 +8,13 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.base.subjects import begins_with_wildcard, stream_name_mistake, subject_mistake
+from penstock.base.subjects import (
+    begins_with_wildcard,
+    is_wildcard,
+    partition_subject,
+    stream_name_mistake,
+    subject_mistake,
+)
 
 
 class Acks(StrEnum):
@@ -34,6 +40,12 @@ class Storage(StrEnum):
     MEMORY = "memory"  # gone when the broker stops
 
 
+class PartitionBy(StrEnum):
+    """How a message finds its partition."""
+
+    PUBLISHER = "publisher"  # its publisher chooses: 0 listens on the stream's subject, n on `<subject>.<n>`
+
+
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The config of one stream. `None` means: without limit."""
 
@@ -48,6 +60,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_message_bytes: int = limits.MESSAGE_BYTES_DEFAULT
     segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT
     segment_age_ms: int | None = 24 * 3_600_000
+    partitions: int = 1
+    partition_by: PartitionBy = PartitionBy.PUBLISHER
+    replicas: int | None = None  # of each partition; None: decided when it is created, by the brokers there are then
+    min_isr: int | None = None  # in-sync replicas that an ack takes; None: more than half of the replicas, or half
+    allow_unclean_election: bool = False  # whether a replica that lacks acked messages may lead rather than none
 
 
 ALTERABLE = frozenset(
@@ -60,6 +77,8 @@ ALTERABLE = frozenset(
         "max_message_bytes",
         "segment_bytes",
         "segment_age_ms",
+        "min_isr",
+        "allow_unclean_election",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""
@@ -72,11 +91,8 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
         mistakes.append(f"name: {mistake}")
     if (mistake := subject_mistake(config.subject, wildcards=True)) is not None:
         mistakes.append(f"subject: {mistake}")
-    elif config.acks is Acks.REPLY and begins_with_wildcard(config.subject):
-        mistakes.append(
-            f"acks: the subject {config.subject!r} begins with a wildcard, so 'reply' would answer requests that are "
-            "meant for others; choose 'envelope' or 'never'"
-        )
+    else:
+        mistakes += _consequences(config)
     bounds: tuple[tuple[str, int | None, int, int], ...] = (
         ("max_age_ms", config.max_age_ms, 1, 2**53),
         ("max_messages", config.max_messages, 1, 2**53),
@@ -84,12 +100,35 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
         ("max_message_bytes", config.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX),
         ("segment_bytes", config.segment_bytes, limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
         ("segment_age_ms", config.segment_age_ms, 1, 2**53),
+        ("partitions", config.partitions, 1, limits.STREAM_PARTITIONS_MAX),
+        ("replicas", config.replicas, 1, limits.REPLICAS_MAX),
+        ("min_isr", config.min_isr, 1, limits.REPLICAS_MAX if config.replicas is None else config.replicas),
     )
     mistakes += [
         f"{field}: {value} is not between {low} and {high}"
         for field, value, low, high in bounds
         if value is not None and not low <= value <= high
     ]
+    return mistakes
+
+
+def _consequences(config: StreamConfig) -> list[str]:
+    """What cannot be with this subject, which is legal."""
+    mistakes = []
+    if config.acks is Acks.REPLY and begins_with_wildcard(config.subject):
+        mistakes.append(
+            f"acks: the subject {config.subject!r} begins with a wildcard, so 'reply' would answer requests that are "
+            "meant for others; choose 'envelope' or 'never'"
+        )
+    if not 1 < config.partitions <= limits.STREAM_PARTITIONS_MAX:
+        return mistakes
+    if is_wildcard(config.subject):
+        mistakes.append(
+            "partitions: partition n listens on <subject>.<n>, so a stream on a subject with wildcards, as "
+            f"{config.subject!r}, has one"
+        )
+    elif (mistake := subject_mistake(partition_subject(config.subject, config.partitions - 1))) is not None:
+        mistakes.append(f"partitions: of the last one, {mistake}")
     return mistakes
 
 

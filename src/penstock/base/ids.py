@@ -3,7 +3,7 @@
 All ranges in Penstock are half-open: a name that ends in `_end` is the first value outside.
 """
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Offset = NewType("Offset", int)
 """Position of a message in its partition, from 0; dense when written, with gaps after compaction."""
@@ -20,5 +20,15 @@ PartitionId = NewType("PartitionId", int)
 BrokerId = NewType("BrokerId", int)
 """Number of a broker within its cluster, from 1."""
 
+Incarnation = NewType("Incarnation", int)
+"""Index of the metadata command that registered a broker's present run: a later run has a higher one."""
+
 TimestampUs = NewType("TimestampUs", int)
 """Microseconds since 1970-01-01 UTC; message timestamps never decrease within a partition."""
+
+
+class PartitionKey(NamedTuple):
+    """Which partition of which stream: what everything about one log is kept under."""
+
+    stream_id: StreamId
+    partition: PartitionId

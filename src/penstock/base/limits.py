@@ -13,6 +13,10 @@ KEY_BYTES_MAX = 32 * KIB  # a key is an identity, not a document
 MESSAGE_BYTES_MAX = 64 * MIB  # a message is held whole in memory, several times; nats-server's default is 1 MiB
 MESSAGE_BYTES_DEFAULT = 8 * MIB
 STREAMS_MAX = 100_000
+PARTITIONS_MAX = 100_000  # of all streams together: each costs a folder, a subscription and some memory
+STREAM_PARTITIONS_MAX = 1_024  # of one stream
+REPLICAS_MAX = 7  # of one partition: each further one is another copy to send and to wait for
+REPLICAS_DEFAULT = 3  # where there are so many brokers
 
 # Batches and segments
 BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below

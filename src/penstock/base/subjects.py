@@ -78,6 +78,11 @@ def is_wildcard(subject: str) -> bool:
     return any(token in {"*", ">"} for token in subject.split("."))
 
 
+def partition_subject(subject: str, partition: int) -> str:
+    """Where a partition of a stream listens: partition 0 on the stream's subject, partition n on `<subject>.<n>`."""
+    return f"{subject}.{partition}" if partition else subject
+
+
 def begins_with_wildcard(pattern: str) -> bool:
     """Whether the first token is a wildcard, so that the pattern would reach inboxes and system subjects."""
     return pattern.split(".", 1)[0] in {"*", ">"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypedDict
 
-from penstock.base.config import Acks, Durability, Storage
+from penstock.base.config import Acks, Durability, PartitionBy, Storage
 
 
 class StreamChanges(TypedDict, total=False):
@@ -22,12 +22,17 @@ class StreamChanges(TypedDict, total=False):
     max_message_bytes: int
     segment_bytes: int
     segment_age_ms: int | None
+    min_isr: int | None
+    allow_unclean_election: bool
 
 
 class StreamOptions(StreamChanges, total=False):
     """What `create_stream` takes beside name and subject."""
 
     storage: Storage | Literal["file", "memory"]
+    partitions: int
+    partition_by: PartitionBy | Literal["publisher"]
+    replicas: int | None
 
 
 class PublishOptions(TypedDict, total=False):

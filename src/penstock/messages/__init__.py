@@ -55,8 +55,8 @@ from penstock.messages.streams import (
     GapInfo,
     MetadataRequest,
     MetadataResponse,
+    PartitionHealth,
     PartitionInfo,
-    PartitionState,
     StreamInfo,
 )
 
@@ -92,8 +92,8 @@ __all__ = [
     "MetadataRequest",
     "MetadataResponse",
     "NatsStatus",
+    "PartitionHealth",
     "PartitionInfo",
-    "PartitionState",
     "Request",
     "Response",
     "StatusRequest",

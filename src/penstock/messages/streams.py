@@ -31,7 +31,7 @@ else:
         """A config as a broker reports it: further fields of a newer one are ignored; a request refuses them."""
 
 
-class PartitionState(StrEnum):
+class PartitionHealth(StrEnum):
     """What a partition can do now. Travels as a string: a newer broker may know more states."""
 
     ONLINE = "online"  # stores and serves
@@ -73,7 +73,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: Int64Field = 0
     segment_count: Int32Field = 0
     last_timestamp_us: TimestampField | None = None  # None: holds no message
-    state: str = PartitionState.ONLINE  # a PartitionState, or a newer broker's
+    state: str = PartitionHealth.ONLINE  # a PartitionHealth, or a newer broker's
     state_reason: str = ""
     damage: tuple[DamageInfo, ...] = ()
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.base.config import StreamConfig
+from penstock.base.ids import BrokerId
 
 
 class CreateStream(msgspec.Struct, frozen=True, kw_only=True, tag="create_stream"):
@@ -18,6 +19,7 @@ class CreateStream(msgspec.Struct, frozen=True, kw_only=True, tag="create_stream
 
     config: StreamConfig
     created_us: int
+    assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; none: all on the first broker
 
 
 class AlterStream(msgspec.Struct, frozen=True, kw_only=True, tag="alter_stream"):

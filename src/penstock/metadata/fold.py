@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.base.errors import RemoteError
-from penstock.base.ids import LeaderEpoch, StreamId
+from penstock.base.ids import StreamId
 from penstock.metadata.commands import Command, CreateStream, StartBroker
-from penstock.metadata.image import ClusterImage, StreamState, apply
+from penstock.metadata.image import ClusterImage, Raising, StreamState, apply
 from penstock.metadata.persistent import PersistentMap
 
 
@@ -45,11 +45,9 @@ def fold(commands: Iterable[tuple[int, Command]]) -> Folded:
             starts_before[outcome.stream.stream_id] = starts
         elif outcome.deleted:
             deleted.append(outcome.stream)
+    raising = Raising()
     raised = {
-        stream_id: _raised(state, starts - starts_before[stream_id]) for stream_id, state in image.streams.items()
+        stream_id: raising.stream(state, starts - starts_before[stream_id])
+        for stream_id, state in image.streams.items()
     }
     return Folded(replace(image, streams=PersistentMap(raised)), tuple(deleted), last_start_us)
-
-
-def _raised(state: StreamState, by: int) -> StreamState:
-    return StreamState(state.stream_id, state.config, state.created_us, LeaderEpoch(state.leader_epoch + by))

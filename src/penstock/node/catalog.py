@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.metadata.commands import Command, StartBroker
-from penstock.metadata.image import ClusterImage, Outcome, StreamState, apply
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState, apply
 from penstock.metadata.journal import Journal
 from penstock.node.step import Lane, Outbox
 
@@ -64,8 +64,8 @@ class Catalog:
             self.may_lead = True
             self._led()
 
-    def epoch_to_lead(self, state: StreamState) -> int:
-        """The leader epoch under which this start writes to the stream."""
+    def epoch_to_lead(self, state: PartitionState) -> int:
+        """The leader epoch under which this start writes to the partition."""
         return state.leader_epoch if self.may_lead else state.leader_epoch + 1
 
     def propose(self, command: Command, done: Done) -> None:

@@ -51,9 +51,9 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
 def _agreed_end(partition: Partition, leader_epoch: int, offset: int) -> int:
     """Up to which offset a reader at `offset` whose last rows are of that epoch has what the log has."""
     lineage = partition.log.lineage
-    if not lineage or lineage[-1].leader_epoch < partition.stream.leader_epoch:
-        lineage = (*lineage, LineageEntry(partition.stream.leader_epoch, partition.log.log_end))
-    if leader_epoch > partition.stream.leader_epoch:
+    if not lineage or lineage[-1].leader_epoch < partition.leader_epoch:
+        lineage = (*lineage, LineageEntry(partition.leader_epoch, partition.log.log_end))
+    if leader_epoch > partition.leader_epoch:
         began = bisect_left(lineage, offset, key=_start_offset)
         return lineage[began - 1].start_offset if began else 0
     later = bisect_right(lineage, leader_epoch, key=_leader_epoch)

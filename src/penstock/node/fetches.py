@@ -159,7 +159,7 @@ class Fetches:
             base_offset=Offset(base_offset),
             end_offset=Offset(end_offset),
             format_version=self._format_version,
-            leader_epoch=partition.stream.leader_epoch,
+            leader_epoch=partition.leader_epoch,
         )
         self._outbox.reply(look.caller, response, extent)
 

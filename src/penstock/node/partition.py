@@ -75,8 +75,8 @@ class Partition:
 
     __slots__ = (
         "_budget", "_pending", "_recovered_end", "_rules", "_tails", "cannot_lead", "committed_bytes", "committed_end",
-        "counters", "damage_told", "dropped", "fenced_told", "flushing", "in_flight_bytes", "leads", "log",
-        "refusal", "stream", "subscribed", "trouble", "vfs", "visit_us", "waits_for_sync", "when_idle",
+        "counters", "damage_told", "dropped", "fenced_told", "flushing", "in_flight_bytes", "leader_epoch", "leads",
+        "log", "refusal", "stream", "subscribed", "trouble", "vfs", "visit_us", "waits_for_sync", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -110,8 +110,9 @@ class Partition:
     def reconfigure(self, stream: StreamState) -> None:
         """Take over an altered config."""
         self.stream = stream
+        self.leader_epoch = stream.partitions[_PARTITION].leader_epoch
         self._rules = Rules.of(stream.config)
-        self._tails = acks.ack_tails(_PARTITION, stream.leader_epoch, _REPLICAS)
+        self._tails = acks.ack_tails(_PARTITION, self.leader_epoch, _REPLICAS)
         self.waits_for_sync = stream.config.durability is not Durability.OS
 
     def ingest(self, group: Group, now_us: int, step: Step) -> None:
@@ -163,7 +164,7 @@ class Partition:
     def _append_messages(self, rows: Group, start: int, end: int, now_us: int, step: Step) -> acks.AckError | None:
         base_offset = self.log.log_end
         timestamp_us = max(now_us, self.log.last_timestamp_us)
-        leader_epoch = self.stream.leader_epoch
+        leader_epoch = self.leader_epoch
         data, header = codec.encode(
             rows, start, end, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
         )
@@ -204,7 +205,7 @@ class Partition:
         base_offset = self.log.log_end
         timestamp_us = max(now_us, self.log.last_timestamp_us)
         header = codec.renumber(
-            message, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.stream.leader_epoch
+            message, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.leader_epoch
         )
         try:
             self.log.append(message, header)
@@ -261,7 +262,7 @@ class Partition:
                 base_offset=Offset(pending.base_offset),
                 end_offset=Offset(pending.end_offset),
                 timestamp_us=TimestampUs(pending.timestamp_us),
-                leader_epoch=self.stream.leader_epoch,
+                leader_epoch=self.leader_epoch,
                 fsynced=fsynced,
             )
             step.replies.append(Reply(pending.caller, response))

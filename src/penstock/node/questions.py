@@ -62,7 +62,7 @@ class Questions:
                 log_start=Offset(partition.log.log_start),
                 committed_end=Offset(partition.committed_end),
                 format_version=self._format_version,
-                leader_epoch=partition.stream.leader_epoch,
+                leader_epoch=partition.leader_epoch,
             )
             self._outbox.reply(caller, response, query.data)
 
@@ -82,7 +82,7 @@ class Questions:
                 timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
                 log_start=Offset(partition.log.log_start),
                 committed_end=Offset(partition.committed_end),
-                leader_epoch=partition.stream.leader_epoch,
+                leader_epoch=partition.leader_epoch,
             )
             self._outbox.reply(caller, response)
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.base import limits
-from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, TimestampUs
+from penstock.base.ids import BrokerId, Offset, PartitionId, TimestampUs
 from penstock.batch.schema import FORMAT_VERSION
 from penstock.commitlog import LogState
 from penstock.messages import (
     BrokerInfo,
     DamageInfo,
     NatsStatus,
+    PartitionHealth,
     PartitionInfo,
-    PartitionState,
     StatusResponse,
     StreamInfo,
 )
@@ -26,8 +26,8 @@ from penstock.node.partition import Partition
 from penstock.node.streams import Streams
 
 _STATES = {
-    LogState.READ_ONLY: PartitionState.READ_ONLY,
-    LogState.FENCED: PartitionState.FENCED,
+    LogState.READ_ONLY: PartitionHealth.READ_ONLY,
+    LogState.FENCED: PartitionHealth.FENCED,
 }
 _STATE_REASONS = {
     LogState.READ_ONLY: "stored bytes are damaged; what is sound can be read",
@@ -92,27 +92,27 @@ class Report:
             created_us=TimestampUs(state.created_us),
         )
 
-    def _health(self, stream_id: int) -> tuple[PartitionState, str]:
+    def _health(self, stream_id: int) -> tuple[PartitionHealth, str]:
         """What the partition can do now, and why no more."""
         partition = self._streams.partitions.get(stream_id)
         if partition is None:
             failure = self._streams.failures.get(stream_id)
-            return (PartitionState.STARTING, "") if failure is None else (PartitionState.FAILED, failure)
+            return (PartitionHealth.STARTING, "") if failure is None else (PartitionHealth.FAILED, failure)
         state = partition.log.state
         if state is not LogState.WRITABLE:
             return _STATES[state], _STATE_REASONS[state]
         if partition.cannot_lead:
-            return PartitionState.STARTING, partition.cannot_lead
+            return PartitionHealth.STARTING, partition.cannot_lead
         if not partition.subscribed:
-            return PartitionState.STARTING, partition.refusal or "not subscribed: NATS is not connected"
-        return PartitionState.ONLINE, ""
+            return PartitionHealth.STARTING, partition.refusal or "not subscribed: NATS is not connected"
+        return PartitionHealth.ONLINE, ""
 
     def _closed_partition(self, state: StreamState) -> PartitionInfo:
         health, reason = self._health(state.stream_id)
         nothing = Offset(0)
         return PartitionInfo(
             leader=self._settings.address,
-            leader_epoch=state.leader_epoch,
+            leader_epoch=state.partitions[0].leader_epoch,
             log_start=nothing,
             committed_end=nothing,
             log_end=nothing,
@@ -126,7 +126,7 @@ class Report:
         return PartitionInfo(
             partition=PartitionId(0),
             leader=self._settings.address,
-            leader_epoch=LeaderEpoch(partition.stream.leader_epoch),
+            leader_epoch=partition.leader_epoch,
             log_start=Offset(log.log_start),
             committed_end=Offset(partition.committed_end),
             log_end=Offset(log.log_end),
@@ -159,7 +159,7 @@ class Report:
             # All streams at once: what nearly all of them are is seen at a glance.
             partition = partitions.get(stream_id)
             is_online = partition is not None and partition.subscribed and partition.is_writable
-            by_state[PartitionState.ONLINE if is_online else self._health(stream_id)[0]] += 1
+            by_state[PartitionHealth.ONLINE if is_online else self._health(stream_id)[0]] += 1
         return StatusResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,

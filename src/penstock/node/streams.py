@@ -209,7 +209,7 @@ class Streams:
         log: Log | None = None
         try:
             log = opened()
-            _check_epoch(log, self.catalog.epoch_to_lead(state))
+            _check_epoch(log, self.catalog.epoch_to_lead(state.partitions[PARTITION]))
         except (OSError, OperationalError, CorruptionError, RemoteError) as error:
             if log is not None:
                 with contextlib.suppress(OperationalError):
@@ -230,7 +230,7 @@ class Streams:
     def create(self, caller: Hashable, request: CreateStreamRequest, now: Now) -> None:
         """Make a stream, or find it there; answered when its subscription is confirmed."""
         deadline_us = now.elapsed_us + request.timeout_ms * 1_000
-        existing = check_create(self.catalog.image, request.config)
+        existing = check_create(self.catalog.image, request.config, live_brokers=1)
         if existing is not None:
             self._answer_when_confirmed(existing, _Creation(caller, False, deadline_us), now.wall_us)
             return

@@ -218,7 +218,7 @@ class Upkeep:
         if partition.leads or not self._may_lead or partition.log.state is not LogState.WRITABLE:
             return
         try:
-            partition.log.start_epoch(partition.stream.leader_epoch)
+            partition.log.start_epoch(partition.leader_epoch)
         except OperationalError as error:
             partition.cannot_lead = f"the disk did not take the beginning of this leadership yet: {error}"
             self._tell(partition, f"stores nothing yet: {error}")

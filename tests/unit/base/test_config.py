@@ -67,6 +67,9 @@ def test_all_mistakes_are_reported_together() -> None:
         ("max_message_bytes", 1, limits.MESSAGE_BYTES_MAX),
         ("segment_bytes", limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
         ("segment_age_ms", 1, 2**53),
+        ("partitions", 1, limits.STREAM_PARTITIONS_MAX),
+        ("replicas", 1, limits.REPLICAS_MAX),
+        ("min_isr", 1, limits.REPLICAS_MAX),
     ],
 )
 def test_bounds_are_within(field: str, low: int, high: int) -> None:
@@ -97,4 +100,25 @@ def test_unknown_and_ill_typed_fields_are_refused_when_parsed() -> None:
 def test_alterable_fields_are_fields_and_identity_is_not_among_them() -> None:
     fields = set(StreamConfig.__struct_fields__)
     assert fields > ALTERABLE
-    assert fields - ALTERABLE == {"name", "subject", "storage"}
+    assert fields - ALTERABLE == {"name", "subject", "storage", "partitions", "partition_by", "replicas"}
+
+
+def test_partitions_need_a_plain_subject() -> None:
+    assert stream_config_mistakes(StreamConfig(name="a", subject="a.b", partitions=2)) == []
+    for subject in ("a.*", "a.>"):
+        (mistake,) = stream_config_mistakes(StreamConfig(name="a", subject=subject, partitions=2))
+        assert re.match("partitions: .*wildcards.* has one$", mistake)
+    both = stream_config_mistakes(StreamConfig(name="a", subject="*.a", partitions=2))
+    assert [mistake.split(":")[0] for mistake in both] == ["acks", "partitions"]
+
+
+def test_the_subject_of_every_partition_is_legal() -> None:
+    subject = "a" * (limits.SUBJECT_BYTES_MAX - 2)
+    assert stream_config_mistakes(StreamConfig(name="a", subject=subject, partitions=10)) == []
+    (mistake,) = stream_config_mistakes(StreamConfig(name="a", subject=subject, partitions=11))
+    assert mistake == "partitions: of the last one, the subject is 1025 bytes long; the limit is 1024"
+
+
+def test_no_more_in_sync_replicas_than_replicas() -> None:
+    (mistake,) = stream_config_mistakes(StreamConfig(name="a", subject="a", replicas=3, min_isr=4))
+    assert mistake == "min_isr: 4 is not between 1 and 3"

@@ -13,8 +13,8 @@ from penstock.metadata.image import ClusterImage, Outcome, apply
 NAMES = st.sampled_from(["orders", "trades", "logs"])
 COMMANDS: st.SearchStrategy[Command] = st.one_of(
     st.builds(StartBroker, started_us=st.integers(1, 99)),
-    st.builds(lambda name, us: CreateStream(config=StreamConfig(name=name, subject="x"), created_us=us), NAMES,
-              st.integers(1, 99)),
+    st.builds(lambda name, partitions: CreateStream(
+        config=StreamConfig(name=name, subject="x", partitions=partitions), created_us=1), NAMES, st.integers(1, 3)),
     st.builds(lambda number, most: AlterStream(stream_id=number, changes={"max_messages": most}), st.integers(1, 30),
               st.integers(1, 9)),
     st.builds(DeleteStream, stream_id=st.integers(1, 30)),
@@ -46,4 +46,6 @@ def test_many_starts_cost_no_more_than_one() -> None:
     ]
     commands += [StartBroker(started_us=number) for number in range(20_000)]
     image = fold(enumerate(commands, 1)).image
-    assert {state.leader_epoch for state in image.streams.values()} == {20_001}
+    (partitions,) = {state.partitions for state in image.streams.values()}
+    assert [one.leader_epoch for one in partitions] == [20_001]
+    assert len({id(state.partitions) for state in image.streams.values()}) == 1, "they share what is equal"

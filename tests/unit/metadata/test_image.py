@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.base import limits
 from penstock.base.config import Acks, Durability, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker
-from penstock.metadata.image import ClusterImage, Outcome, altered_config, apply, check_create
+from penstock.base.ids import BrokerId, LeaderEpoch
+from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker, decode_command
+from penstock.metadata.image import (
+    ClusterImage,
+    Outcome,
+    PartitionState,
+    altered_config,
+    apply,
+    check_create,
+    created_config,
+    replicas_wanted,
+)
 
 ORDERS = StreamConfig(name="orders", subject="orders.>")
+ORDERS_MADE = created_config(ORDERS, 1)
+TRADES = StreamConfig(name="trades", subject="trades", partitions=3)
 
 
 def create(config: StreamConfig = ORDERS) -> CreateStream:
@@ -34,7 +47,8 @@ def code_of(outcome: Outcome | RemoteError) -> str:
 def test_id_is_the_index_of_the_command() -> None:
     image, outcomes = folded(StartBroker(started_us=1), create())
     state = image.by_name("orders")
-    assert (state.stream_id, state.leader_epoch, state.created_us) == (2, 1, 7)
+    assert (state.stream_id, state.created_us) == (2, 7)
+    assert state.partitions == (PartitionState((BrokerId(1),), (BrokerId(1),), (), BrokerId(1), LeaderEpoch(1), 1),)
     assert outcomes[1] == Outcome(stream=state, changed=True)
 
 
@@ -50,7 +64,7 @@ def test_another_config_under_the_name_is_refused_and_says_why() -> None:
     assert code_of(outcomes[1]) == ErrorCode.STREAM_EXISTS
     assert isinstance(outcomes[1], RemoteError)
     assert outcomes[1].details["differences"] == {"subject": ["orders.>", "orders.*"], "max_bytes": [None, 5]}
-    assert image.by_name("orders").config == ORDERS
+    assert image.by_name("orders").config == ORDERS_MADE
 
 
 def test_created_again_is_another_stream() -> None:
@@ -97,14 +111,14 @@ def test_alter() -> None:
 )
 def test_alter_refuses_with_every_mistake(changes: dict[str, object], named: list[str]) -> None:
     with pytest.raises(RemoteError) as caught:
-        altered_config(ORDERS, changes)
+        altered_config(ORDERS_MADE, changes)
     assert caught.value.code == ErrorCode.INVALID_CONFIG
     assert all(name in str(caught.value) for name in named)
 
 
 def test_alter_cannot_make_what_create_would_refuse() -> None:
     with pytest.raises(RemoteError) as caught:
-        altered_config(StreamConfig(name="all", subject=">", acks=Acks.NEVER), {"acks": "reply"})
+        altered_config(created_config(StreamConfig(name="all", subject=">", acks=Acks.NEVER), 1), {"acks": "reply"})
     assert caught.value.code == ErrorCode.INVALID_CONFIG
 
 
@@ -120,19 +134,18 @@ def test_what_was_journaled_is_not_lost_to_stricter_limits(monkeypatch: pytest.M
 def test_a_change_that_is_no_config_changes_nothing() -> None:
     image, outcomes = folded(create(), AlterStream(stream_id=1, changes={"durability": "hope"}))
     assert code_of(outcomes[1]) == ErrorCode.INVALID_CONFIG
-    assert image.by_name("orders").config == ORDERS
+    assert image.by_name("orders").config == ORDERS_MADE
 
 
 def test_every_start_raises_every_epoch() -> None:
-    image, _ = folded(
-        create(), StartBroker(started_us=1), create(StreamConfig(name="b", subject="b")), StartBroker(started_us=2)
-    )
-    assert (image.by_name("orders").leader_epoch, image.by_name("b").leader_epoch) == (3, 2)
+    image, _ = folded(create(), StartBroker(started_us=1), create(TRADES), StartBroker(started_us=2))
+    epochs = {name: [(one.leader_epoch, one.version) for one in image.by_name(name).partitions] for name in image.names}
+    assert epochs == {"orders": [(3, 3)], "trades": [(2, 2)] * 3}
 
 
 def test_invalid_create_names_every_mistake() -> None:
     with pytest.raises(RemoteError) as caught:
-        check_create(ClusterImage(), StreamConfig(name="a b", subject="x..y", max_bytes=0))
+        check_create(ClusterImage(), StreamConfig(name="a b", subject="x..y", max_bytes=0), live_brokers=1)
     assert caught.value.code == ErrorCode.INVALID_CONFIG
     assert len(caught.value.details["mistakes"]) == 3
 
@@ -141,15 +154,99 @@ def test_number_of_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STREAMS_MAX", 1)
     image, _ = folded(create())
     with pytest.raises(RemoteError) as caught:
-        check_create(image, StreamConfig(name="b", subject="b"))
+        check_create(image, StreamConfig(name="b", subject="b"), live_brokers=1)
     assert caught.value.code == ErrorCode.TOO_LARGE
-    assert check_create(image, ORDERS) is image.by_name("orders")
+    assert check_create(image, ORDERS, live_brokers=1) is image.by_name("orders")
+
+
+def test_number_of_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", 5)
+    image, _ = folded(create(), create(TRADES))
+    assert check_create(image, StreamConfig(name="b", subject="b"), live_brokers=1) is None
+    with pytest.raises(RemoteError, match="4 partitions together; with 2 more they pass 5") as caught:
+        check_create(image, StreamConfig(name="b", subject="b", partitions=2), live_brokers=1)
+    assert caught.value.code == ErrorCode.TOO_LARGE
+
+
+def test_replicas_are_where_the_command_says() -> None:
+    one, two, three = BrokerId(1), BrokerId(2), BrokerId(3)
+    assignments = ((one, two), (two, three), (one, two))
+    image, _ = folded(CreateStream(config=TRADES, created_us=7, assignments=assignments))
+    state = image.by_name("trades")
+    assert [(part.replicas, part.isr, part.leader) for part in state.partitions] == [
+        ((one, two), (one, two), one),
+        ((two, three), (two, three), two),
+        ((one, two), (one, two), one),
+    ]
+    assert (state.config.replicas, state.config.min_isr) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "live_brokers", "made"), [(None, 1, (1, 1)), (None, 2, (2, 1)), (None, 9, (3, 2)), (5, 9, (5, 3))]
+)
+def test_none_becomes_a_number_when_the_stream_is_made(
+    replicas: int | None, live_brokers: int, made: tuple[int, int]
+) -> None:
+    config = StreamConfig(name="a", subject="a", replicas=replicas)
+    check_create(ClusterImage(), config, live_brokers=live_brokers)
+    found = created_config(config, replicas_wanted(config, live_brokers))
+    assert (found.replicas, found.min_isr) == made
+    assert created_config(found, 7) is found
+
+
+def test_none_is_whatever_the_stream_has_by_now() -> None:
+    two = (BrokerId(1), BrokerId(2))
+    image, _ = folded(CreateStream(config=ORDERS, created_us=7, assignments=(two,)))
+    assert check_create(image, ORDERS, live_brokers=3) is image.by_name("orders")
+    for other in ({"replicas": 3}, {"min_isr": 2}, {"partitions": 2, "subject": "orders"}):
+        with pytest.raises(RemoteError) as caught:
+            check_create(image, msgspec.structs.replace(ORDERS, **other), live_brokers=3)
+        assert caught.value.code == ErrorCode.STREAM_EXISTS
+        assert other.keys() <= caught.value.details["differences"].keys()
+
+
+@pytest.mark.parametrize(
+    ("fields", "mistake"),
+    [
+        ({"replicas": 2}, "replicas: 2 brokers are to hold a copy each, but there are 1"),
+        ({"min_isr": 2}, "min_isr: 2 in-sync replicas cannot be had of 1"),
+    ],
+)
+def test_more_replicas_than_brokers_are_refused(fields: dict[str, int], mistake: str) -> None:
+    config = msgspec.structs.replace(ORDERS, **fields)
+    with pytest.raises(RemoteError) as caught:
+        check_create(ClusterImage(), config, live_brokers=1)
+    assert (caught.value.code, caught.value.details["mistakes"]) == (ErrorCode.INVALID_CONFIG, [mistake])
+    assert check_create(ClusterImage(), config, live_brokers=3) is None
+
+
+def test_min_isr_can_be_altered_within_the_replicas() -> None:
+    three = (BrokerId(1), BrokerId(2), BrokerId(3))
+    image, _ = folded(
+        CreateStream(config=ORDERS, created_us=7, assignments=(three,)),
+        AlterStream(stream_id=1, changes={"min_isr": 3}),
+    )
+    config = image.by_name("orders").config
+    assert config.min_isr == 3
+    assert altered_config(config, {"min_isr": None}).min_isr == 2
+    with pytest.raises(RemoteError, match="min_isr: 4 is not between 1 and 3"):
+        altered_config(config, {"min_isr": 4})
+
+
+def test_a_command_of_before_there_were_partitions() -> None:
+    data = msgspec.msgpack.encode(
+        {"type": "create_stream", "config": {"name": "orders", "subject": "orders.>"}, "created_us": 7}
+    )
+    image, _ = folded(decode_command(data))
+    state = image.by_name("orders")
+    assert state.partitions == (PartitionState.made((BrokerId(1),)),)
+    assert (state.config.partitions, state.config.replicas, state.config.min_isr) == (1, 1, 1)
 
 
 def test_an_image_never_changes() -> None:
     before, _ = folded(create())
     after, _ = folded(AlterStream(stream_id=1, changes={"max_bytes": 9}), DeleteStream(stream_id=1), image=before)
-    assert before.by_name("orders").config == ORDERS
+    assert before.by_name("orders").config == ORDERS_MADE
     assert (before.index, after.index, len(after.streams)) == (1, 3, 0)
     with pytest.raises(TypeError):
         before.streams[1] = before.by_name("orders")  # type: ignore[index]

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import LeaderEpoch, StreamId
+from penstock.base.ids import BrokerId, StreamId
 from penstock.commitlog import Log, LogConfig, checkpoint
 from penstock.messages import AppendResponse
-from penstock.metadata.image import StreamState
+from penstock.metadata.image import PartitionState, StreamState
 from penstock.node.partition import Budget, Partition
 from penstock.node.step import Outbox, Step
 from penstock.node.upkeep import Upkeep
@@ -76,7 +76,9 @@ def test_a_stop_leaves_a_log_whose_checkpoint_is_still_on_its_way_as_it_is() -> 
 
 def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
     """What the one hears who appended just before the end."""
-    state = StreamState(StreamId(2), StreamConfig(name="orders", subject="orders.>"), START_US, LeaderEpoch(1))
+    state = StreamState(
+        StreamId(2), StreamConfig(name="orders", subject="orders.>"), START_US, (PartitionState.made((BrokerId(1),)),)
+    )
     log = Log.open(vfs, "orders/0", 2, 0, LogConfig.of(state.config), now_us=START_US)
     partition = Partition(state, log, vfs, Budget(1_000_000))
     outbox = Outbox()
