@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker
-from penstock.metadata.journal import JOURNAL_PATH, Journal
-from penstock.metadata.mark import MARK_PATH
+from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, Journal
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
 

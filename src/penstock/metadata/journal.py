@@ -3,10 +3,10 @@
 Rules: an entry is acted on only after its flush. A torn tail (an unfinished last entry) is cut at start, its bytes kept
 in a side file that nothing overwrites. Damage to an entry that is known to have been synced, or its loss, is
 corruption: the broker does not start on it, and nothing is deleted. On a full disk every command but one that makes a
-stream still finds room, in the reserve (`metadata/reserve.py`).
+stream still finds room, in the reserve (`vfs/reserve.py`).
 
 Theory: until a sync, a disk may keep a later entry and lose an earlier one, so a sound entry behind a damaged one
-proves nothing by itself. What was synced is said twice: by the mark (`metadata/mark.py`), which is on the disk before
+proves nothing by itself. What was synced is said twice: by the mark (`vfs/mark.py`), which is on the disk before
 an entry is acted on, and, should the mark be lost, by every later entry.
 
     file   "PNSJ" | u32 version 1 | entry | entry | …                       little-endian
@@ -26,11 +26,13 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import Command, CreateStream, decode_command, encode_command
-from penstock.metadata.mark import Mark
-from penstock.metadata.reserve import Reserve
 from penstock.vfs import File, Vfs
+from penstock.vfs.mark import Mark
+from penstock.vfs.reserve import Reserve
 
 JOURNAL_PATH = "metadata.journal"
+MARK_PATH = "metadata.synced"
+RESERVE_PATH = "metadata.reserve"
 JOURNAL_VERSION = 1
 
 _MAGIC = b"PNSJ"
@@ -91,13 +93,13 @@ class Journal:
         entries = list(read_entries(data, JOURNAL_PATH)) if len(data) >= _FILE_HEAD.size else []
         index = entries[-1].index if entries else 0
         end_position = entries[-1].end_position if entries else min(_FILE_HEAD.size, len(data))
-        mark = Mark(vfs)
+        mark = Mark(vfs, MARK_PATH)
         if mark.index > index:
             found = "damaged bytes" if end_position < len(data) else "the end of the file"
             raise CorruptionError(
                 JOURNAL_PATH, end_position, f"entry {index + 1}: up to entry {mark.index} all was synced", found
             )
-        reserve = Reserve(vfs)
+        reserve = Reserve(vfs, RESERVE_PATH)
         if len(data) < _FILE_HEAD.size:
             return cls._begin(vfs, file, mark, reserve, data)
         note = None

@@ -9,6 +9,8 @@ OSError, as the operating system gives it.
 | `real.RealVfs`      | a folder of this machine                                                          |
 | `memory.MemoryVfs`  | tests and memory streams; `crash_clone()` is what a power loss would leave         |
 | `faulty.FaultyVfs`  | wraps another one and makes chosen operations fail                                |
+
+On top of it: `mark.Mark`, up to where a log was synced, and `reserve.Reserve`, room for what must go through.
 """
 
 from __future__ import annotations

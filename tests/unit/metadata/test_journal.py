@@ -11,8 +11,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import Command, CreateStream, DeleteStream, StartBroker
-from penstock.metadata.journal import JOURNAL_PATH, Journal
-from penstock.metadata.mark import MARK_PATH
+from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, Journal
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, nth
 from penstock.vfs.memory import MemoryVfs
 

@@ -9,11 +9,10 @@ import pytest
 from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker
-from penstock.metadata.journal import JOURNAL_PATH, Journal
-from penstock.metadata.mark import MARK_PATH
-from penstock.metadata.reserve import RESERVE_BYTES, RESERVE_PATH
+from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, RESERVE_PATH, Journal
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, nth
 from penstock.vfs.memory import MemoryVfs
+from penstock.vfs.reserve import RESERVE_BYTES
 from tests.full_disk import blocks_of, fill, full_at
 
 CREATE = CreateStream(config=StreamConfig(name="orders", subject="orders.>"), created_us=2)

@@ -14,8 +14,7 @@ from penstock.messages import (
     DeleteStreamRequest,
     DeleteStreamResponse,
 )
-from penstock.metadata.journal import JOURNAL_PATH
-from penstock.metadata.reserve import RESERVE_PATH
+from penstock.metadata.journal import JOURNAL_PATH, RESERVE_PATH
 from penstock.vfs.faulty import Fault, Kind, Operation
 from penstock.vfs.memory import Keep
 from tests.full_disk import fill

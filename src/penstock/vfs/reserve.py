@@ -1,7 +1,7 @@
-"""The reserve: room on the disk that is kept for the journal, so that a full disk can be emptied through the broker.
+"""The reserve: room on the disk that is kept for the metadata, so that a full disk can be emptied through the broker.
 
 Rules: the file's bytes mean nothing, and it may be removed or cut at any time. It is given up block by block, only as a
-command needs it that must go through (`Journal.append`), and taken again as soon as there is room. Whatever goes wrong
+command needs it that must go through, and taken again as soon as there is room. Whatever goes wrong
 with it only makes it smaller.
 
 Theory: to delete a stream, or to shorten its retention, is a command, and so is every start: without room for a few
@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 from penstock.vfs import File, Vfs
 
-RESERVE_PATH = "metadata.reserve"
 RESERVE_BYTES = 64 * 1024
 _BLOCK_BYTES = 4096
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -25,14 +24,15 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 class Reserve:
     """The open reserve, or none. One owner; its calls are short writes."""
 
-    def __init__(self, vfs: Vfs) -> None:
+    def __init__(self, vfs: Vfs, path: str) -> None:
         """Take over what is there; `fill` makes it where it is missing."""
         self._vfs = vfs
+        self._path = path
         self._file: File | None = None
         self._filled = False  # since this start: a copy of the file may be all holes
         self.size_bytes = 0
         try:
-            self._file = vfs.open(RESERVE_PATH)
+            self._file = vfs.open(path)
             self.size_bytes = self._file.size()
         except OSError:
             return
@@ -50,7 +50,7 @@ class Reserve:
         self._filled = True
         try:
             if self._file is None:
-                self._file = self._vfs.open(RESERVE_PATH, create=True)
+                self._file = self._vfs.open(self._path, create=True)
             try:
                 self._file.write_at(start, bytes(RESERVE_BYTES - start))
                 self._file.truncate(RESERVE_BYTES)

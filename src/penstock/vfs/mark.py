@@ -1,9 +1,9 @@
-"""The mark: up to which index the journal has been synced, in a file of its own.
+"""The mark: up to which index a log has been synced, in a file of its own.
 
-Rules: written and synced after each sync of the journal and before anything is acted on; it never goes back. It has two
+Rules: written and synced after each sync of the log and before anything is acted on; it never goes back. It has two
 slots in sectors of their own, written in turn, so that a torn write leaves the other.
 
-Theory: until a sync a disk may lose any part of what was written, so a damaged last entry of a journal does not tell
+Theory: until a sync a disk may lose any part of what was written, so a damaged last entry of a log does not tell
 whether it is a torn tail, which nobody was told of, or damage to what somebody relies on. The mark tells.
 
     file   slot | zeros up to byte 512 | slot                    little-endian
@@ -18,8 +18,6 @@ import struct
 from penstock.hot.crc import crc32c
 from penstock.vfs import File, Vfs
 
-MARK_PATH = "metadata.synced"
-
 _MAGIC = b"PNSM"
 _SLOT = struct.Struct("<4sI8s")
 _INDEX = struct.Struct("<Q")
@@ -27,15 +25,16 @@ _SECTOR_BYTES = 512
 
 
 class Mark:
-    """The open mark. One writer at a time."""
+    """The open mark of the log that has its mark at `path`. One writer at a time."""
 
-    def __init__(self, vfs: Vfs) -> None:
+    def __init__(self, vfs: Vfs, path: str) -> None:
         self._vfs = vfs
+        self._path = path
         self._file: File | None = None
         self._next_slot = 0
         self.index = 0  # nothing is known to have been synced
         try:
-            self._file = vfs.open(MARK_PATH)
+            self._file = vfs.open(path)
         except FileNotFoundError:
             return
         first, second = (_index_in(self._file.read_at(number * _SECTOR_BYTES, _SLOT.size)) for number in (0, 1))
@@ -47,13 +46,13 @@ class Mark:
         if index <= self.index:
             return
         if self._file is None:
-            self._file = self._vfs.open(MARK_PATH, create=True)
-            self._vfs.sync_dir("")
+            self._file = self._vfs.open(self._path, create=True)
+            self._vfs.sync_dir(self._path.rpartition("/")[0])
         content = _INDEX.pack(index)
         self._file.write_at(self._next_slot * _SECTOR_BYTES, _SLOT.pack(_MAGIC, crc32c(content), content))
         self._file.sync()
         if not self._file.has_its_name():
-            raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", MARK_PATH)
+            raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", self._path)
         self._next_slot = 1 - self._next_slot
         self.index = index
 
