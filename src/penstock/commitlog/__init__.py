@@ -2,10 +2,13 @@
 
 | module       | what it knows                                             |
 |--------------|-----------------------------------------------------------|
-| `log`        | `Log`: the single writer                                  |
+| `log`        | `Log`: what its owner decides about it                    |
+| `writer`     | the writing end: append, flush, rest                      |
 | `state`      | what may be done with a log                               |
 | `view`       | `LogView`: lookups and slices, for any thread             |
-| `segment`    | the active segment and the sealed ones                    |
+| `segments`   | those that a log has, and when it rolls                   |
+| `segment`    | one of them, active or sealed                             |
+| `flushing`   | what is not on the disk yet                               |
 | `index`      | one entry per batch                                       |
 | `resumed`    | entries of a segment that goes on after a start or a rest |
 | `open_files` | how many logs hold a file open                            |

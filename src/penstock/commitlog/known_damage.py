@@ -1,7 +1,8 @@
 """What is known to be damaged in one log, and what threads that read have found since.
 
-Rules: `note` and `report` may be called in any thread; the log's own task takes in what they leave, so that what is
-known changes for it at one place only. A damage is known once, by its file and position.
+Rules: `note` and `report` may be called in any thread, and tell `noticed` that there is something to take in; the log's
+own task does so, so that what is known changes for it at one place only. A damage is known once, by its file and
+position.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ Locate = Callable[[str, int, str], Damage | None]
 class KnownDamage:
     """The damage of one log. `known` is what its own task has taken in."""
 
-    __slots__ = ("_noted", "_reported", "has_news", "known")
+    __slots__ = ("_noted", "_noticed", "_reported", "has_news", "known")
 
-    def __init__(self, known: Iterable[Damage]) -> None:
+    def __init__(self, known: Iterable[Damage], noticed: Callable[[], None] | None = None) -> None:
         self.known = tuple(known)
+        self._noticed = noticed
         self._noted: dict[tuple[str, int], Damage] = {}
         self._reported: dict[tuple[str, int], str] = {}
         self.has_news = False  # there is something to take in
@@ -28,12 +30,17 @@ class KnownDamage:
     def note(self, damage: Damage) -> None:
         """Somebody found this."""
         self._noted[damage.file, damage.position] = damage
-        self.has_news = True
+        self._tell()
 
     def report(self, path: str, position: int, reason: str) -> None:
         """Somebody could not read the file from this byte on."""
         self._reported[path, position] = reason
+        self._tell()
+
+    def _tell(self) -> None:
         self.has_news = True
+        if self._noticed is not None:
+            self._noticed()
 
     def of(self, path: str) -> tuple[Damage, ...]:
         """What is known of one file."""

@@ -168,13 +168,17 @@ class ActiveSegment:
 
     def rest(self, end_offset: int, last_timestamp_us: int) -> None:
         """Give back the file, all of which is on the disk, and the memory, if the index file has all entries."""
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        self.close()
         first_timestamp_us = self.first_timestamp_us()
         if first_timestamp_us is not None and self._index_count == self.count:
             self.head = Head(self.count, end_offset, self.size_bytes, first_timestamp_us, last_timestamp_us)
             self._columns = _NO_COLUMNS
+
+    def close(self) -> None:
+        """Give back the file. Twice is fine."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
     def first_timestamp_us(self) -> int | None:
         """Timestamp of the first message, None while it is empty."""

@@ -1,0 +1,268 @@
+"""The writing end of a log: append, flush, rest; and views of what is there.
+
+Rules: one task writes. A write that fails is undone; if it cannot be undone, or a sync fails, the log is fenced. Its
+file is open only while there is something to write: see `open_files`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from functools import partial
+
+from penstock.batch.header import BatchHeader
+from penstock.commitlog.checkpoint import CheckpointFile
+from penstock.commitlog.errors import NotWritableError, storage_error
+from penstock.commitlog.flushing import Flushing
+from penstock.commitlog.keeper import Keeper
+from penstock.commitlog.known_damage import KnownDamage
+from penstock.commitlog.open_files import OpenFiles
+from penstock.commitlog.rebuild import RebuiltIndexes
+from penstock.commitlog.recovery import Recovered
+from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.segment import ActiveSegment, Damage
+from penstock.commitlog.segments import Segments
+from penstock.commitlog.state import LogState
+from penstock.commitlog.tasks import Flush, write_entries
+from penstock.commitlog.view import LogView
+from penstock.vfs import Buffer, File, Vfs
+
+_WRITABLE = LogState.WRITABLE  # a member of an enum is slow to look up
+
+
+class LogWriter:
+    """The part of `Log` that writes, and shows what was written."""
+
+    __slots__ = (
+        "_checkpoint", "_damage", "_directory", "_flushing", "_ids", "_keeper", "_open_files", "_rebuilt_indexes",
+        "_segments", "_state", "_vfs", "fence_reason", "flushed_end", "last_timestamp_us", "leader_epoch", "log_end",
+        "log_start", "notices",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        directory: str,
+        ids: tuple[int, int],
+        config: LogConfig,
+        found: Recovered,
+        now_us: int,
+        open_files: OpenFiles,
+        noticed: Callable[[int], None] | None,
+    ) -> None:
+        self._vfs = vfs
+        self._open_files = open_files
+        self._directory = directory
+        self._ids = ids
+        self._segments = Segments(vfs, directory, ids, found.sealed, found.active, config)
+        self._flushing = Flushing(vfs, directory, found.active)
+        self._checkpoint = CheckpointFile(vfs, directory, found.checkpoint.sequence if found.checkpoint else 0)
+        self._checkpoint.begin(now_us)
+        self._rebuilt_indexes = RebuiltIndexes()
+        self._damage = KnownDamage(found.damage, None if noticed is None else partial(noticed, ids[0]))
+        self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
+        self.fence_reason = ""  # why the log takes no more messages
+        self.notices: tuple[str, ...] = tuple(found.notices)
+        # Where the log stands.
+        self.log_start = found.log_start  # first offset that is kept
+        self.log_end = found.log_end  # offset that the next message gets
+        self.flushed_end = found.flushed_end  # everything before it survives a power loss
+        self.last_timestamp_us = found.last_timestamp_us  # of the newest message there ever was; 0 before the first
+        self.leader_epoch = found.leader_epoch  # the highest that the log knows of; 0 before the first
+        oldest_us = None if self.log_start == self.log_end else 0
+        self._keeper = Keeper(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
+
+    @property
+    def state(self) -> LogState:
+        """What may be done."""
+        if self._damage.has_news:
+            self._take_damage()
+        return self._state
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Ranges that cannot be read, as far as they are known."""
+        self._take_damage()
+        return self._damage.known
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segment files."""
+        return self._segments.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        """Segments, the active one too."""
+        return self._segments.count
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether its file is open to be written."""
+        active = self._segments.active
+        return active is not None and active.file is not None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an append would find a place among the open files."""
+        return self._open_files.has_room(self)
+
+    # Writing.
+
+    def append(self, data: Buffer, header: BatchHeader) -> None:
+        """Write one batch (whose header is `header`) at the end. It begins where the log ends, in offset and time.
+
+        StorageFullError, StorageFailedError: the log is as it was before. NotWritableError.
+        """
+        segments = self._segments
+        active = segments.active
+        if self._damage.has_news:
+            self._take_damage()
+        if self._state is not _WRITABLE or active is None:
+            raise NotWritableError(f"{self._directory} is {self._state.value}")
+        assert header.base_offset == self.log_end, (header.base_offset, self.log_end)
+        assert header.min_timestamp_us >= self.last_timestamp_us, "timestamps never decrease"
+        size = header.size_bytes
+        assert len(data) == size, (len(data), size)
+        if active.count and (
+            active.size_bytes + size > segments.roll_bytes or header.min_timestamp_us >= segments.roll_at_us
+        ):
+            active = self._roll(active) if self._open_files.may_roll(self) else active
+        file = self._woken(active) if active.file is None else active.file
+        try:
+            file.write_at(active.size_bytes, data)
+        except OSError as error:
+            self._undo(partial(file.truncate, active.size_bytes))
+            raise storage_error(f"{active.path} cannot be written", error) from error
+        active.add(header)
+        if self.log_start == self.log_end:
+            self._keeper.oldest_us = header.min_timestamp_us
+        if active.count == 1:
+            segments.set_roll_time()
+        self.log_end = header.end_offset
+        self.last_timestamp_us = header.max_timestamp_us
+
+    def _woken(self, active: ActiveSegment) -> File:
+        """The file of the active segment, open again; StorageFailedError."""
+        try:
+            self._open_files.take(self)
+            return active.opened(self._vfs)
+        except OSError as error:
+            self._open_files.give_back(self)
+            if error.errno in (errno.ENOENT, errno.ESTALE):
+                self._fence(f"{active.path} was removed or changed: {error.strerror}")
+            raise storage_error(f"{active.path} cannot be written", error) from error
+
+    def _roll(self, active: ActiveSegment) -> ActiveSegment:
+        self._woken(active)
+        try:
+            self._flushing.open_names()
+            new = self._segments.create_next(self.log_end, self._undo)
+        except OSError as error:
+            raise storage_error(f"no new segment in {self._directory}", error) from error
+        self._flushing.add_sealed(active, self._segments.seal(new, self.log_end, self.last_timestamp_us))
+        self._open_files.sealed(self)
+        return new
+
+    def _undo(self, undo: Callable[[], None]) -> None:
+        try:
+            undo()
+        except OSError:
+            self._fence("a write could not be undone")
+
+    def _fence(self, reason: str) -> None:
+        self._state = LogState.FENCED
+        self.fence_reason = reason
+
+    # Flushing.
+
+    def flush(self, *, with_index: bool = False) -> Flush | None:
+        """A task that makes durable all that was appended so far; None if nothing is to do, or one is under way.
+
+        `with_index`: the index gets what it lacks. Without, one flush in many brings it.
+        """
+        active = self._segments.active
+        if self._flushing.under_way is not None or self._state is LogState.FENCED or active is None:
+            return None
+        return self._flushing.begin(
+            active,
+            self._checkpoint,
+            log_end=self.log_end,
+            flushed_end=self.flushed_end,
+            with_index=with_index,
+            # An index would vouch for the damage at the next start; without it, that start reads the segment.
+            indexes=self.state is LogState.WRITABLE,
+        )
+
+    def flushed(self, flush: Flush) -> None:
+        """`flush.run()` returned. `note_flushed` is to follow, behind the acks."""
+        if flush.end != self.flushed_end or flush.segment_base != self._flushing.end_place[0]:
+            self._checkpoint.is_dirty = self._checkpoint.is_behind = True
+        self.flushed_end = flush.end
+        self._open_files.synced(self, self._flushing.ended(flush, self._segments.active))
+
+    def flush_failed(self, flush: Flush, error: OSError) -> None:
+        """`flush.run()` raised: what it was to flush may be lost, now or later. The log is fenced until a restart."""
+        closed = self._flushing.failed(flush)
+        self._fence(str(error))
+        self.notices = (*self.notices, f"{self._directory} is fenced: a sync failed: {error}")
+        self._open_files.synced(self, closed)
+
+    def rest(self) -> bool:
+        """Give back the file and what is in memory of the batches, if all is on the disk; whether no file is open.
+
+        An error of the disk is told to who has the file open: what is not known to be synced stays open.
+        """
+        active = self._segments.active
+        if active is None or active.file is None:
+            return True
+        waits = self.log_end != self.flushed_end or self._flushing.waits
+        is_fenced = self._state is LogState.FENCED  # nothing will be synced any more
+        if (waits and not is_fenced) or self._flushing.under_way is not None:
+            return False
+        if self._state is LogState.WRITABLE:
+            with contextlib.suppress(OSError):  # then they stay in memory
+                self._write_entries(active)
+            active.rest(self.log_end, self.last_timestamp_us)
+        else:
+            active.close()
+            self._flushing.close_segments()
+        self._checkpoint.rest()
+        self._open_files.give_back(self)
+        return True
+
+    def _write_entries(self, active: ActiveSegment) -> None:
+        if active.places and active.file is not None:
+            first_entry, places = active.take_places()
+            if write_entries(self._vfs, active.file, first_entry, places):
+                active.indexed(first_entry, len(places))
+
+    def leave(self) -> None:
+        """Another thread is about to close the log: nobody else is to touch its file any more."""
+        self._open_files.give_back(self)
+
+    # Reading.
+
+    def view(self) -> LogView:
+        """The log as it is now, for any thread."""
+        self._take_damage()
+        return self._view()
+
+    def _view(self) -> LogView:
+        active = self._segments.active
+        damage = self._damage.of(active.path) if active is not None and self._damage.known else ()
+        segments = self._segments.seen(self.log_end, self.last_timestamp_us, damage)
+        return LogView(self._vfs, segments, self.log_start, self.log_end, self._damage.note, self._rebuilt_indexes)
+
+    def damage_found(self, path: str, position: int, reason: str) -> None:
+        """The file of a segment cannot be read from byte `position` on, although its index says so. Any thread.
+
+        The log is read-only from then on, and the next slice that needs these bytes is refused.
+        """
+        self._damage.report(path, position, reason)
+
+    def _take_damage(self) -> None:
+        if self._damage.has_news:
+            self._damage.take_in(self._view().damage_from)
+            if self._damage.known and self._state is LogState.WRITABLE:
+                self._state = LogState.READ_ONLY
