@@ -42,6 +42,16 @@ class ErrorCode(StrEnum):
     OVERLOADED = "overloaded"
     NATS_UNAVAILABLE = "nats_unavailable"
     NATS_REFUSED = "nats_refused"
+    NOT_LEADER = "not_leader"  # of the partition; `leader`, `address` and `leader_epoch` say who is, where known
+    FENCED_EPOCH = "fenced_epoch"  # the leader epoch is over
+    UNKNOWN_EPOCH = "unknown_epoch"  # the leader epoch has not been heard of here yet: ask again
+    STALE_INCARNATION = "stale_incarnation"  # that run of a broker is over, or was fenced: it registers again
+    NOT_METADATA_LEADER = "not_metadata_leader"  # `leader` says which broker is, where known
+    NOT_ENOUGH_REPLICAS = "not_enough_replicas"
+    CLUSTER_MISMATCH = "cluster_mismatch"  # a broker of another cluster, or with another's id
+    NOT_YET = "not_yet"  # ahead of what this replica has: ask again, or another
+    VERSION_CONFLICT = "version_conflict"  # what was to be changed has changed meanwhile
+    BROKER_UNAVAILABLE = "broker_unavailable"
 
 
 class RemoteError(PenstockError):

@@ -18,6 +18,11 @@ STREAM_PARTITIONS_MAX = 1_024  # of one stream
 REPLICAS_MAX = 7  # of one partition: each further one is another copy to send and to wait for
 REPLICAS_DEFAULT = 3  # where there are so many brokers
 
+# Cluster
+BROKERS_MAX = 1_000  # all of one cluster, also those that are away
+ISR_CHANGES_PER_COMMAND_MAX = 4_096  # with the longest ISRs still a metadata command of half a mebibyte
+ELECTIONS_PER_COMMAND_MAX = 4_096  # some 30 bytes each
+
 # Batches and segments
 BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below
 BATCH_BYTES_MAX = 128 * MIB  # Arrow's 32-bit value offsets end at 2 GiB; memory is the tighter bound

@@ -14,6 +14,7 @@ Rules:
 | `streams`   | streams, partitions, their state; create, alter, delete    |
 | `records`   | fetch, get, list offsets, append                           |
 | `session`   | hello, status, errors                                      |
+| `peers`     | what brokers of one cluster tell each other                |
 | `apis`      | number → request → response → versions                     |
 """
 
@@ -21,6 +22,26 @@ from __future__ import annotations
 
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, api_versions
 from penstock.messages.fields import Request, Response
+from penstock.messages.peers import (
+    ChangeIsrRequest,
+    ChangeIsrResponse,
+    ClusterMember,
+    ForwardRequest,
+    ForwardResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    IsrChange,
+    IsrMember,
+    IsrResult,
+    JoinRequest,
+    JoinResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    ResignedLeadership,
+    StopBrokerRequest,
+    StopBrokerResponse,
+    UnreachableLeader,
+)
 from penstock.messages.records import (
     AppendRequest,
     AppendResponse,
@@ -72,6 +93,9 @@ __all__ = [
     "AppendResponse",
     "BrokerInfo",
     "BrokerLimits",
+    "ChangeIsrRequest",
+    "ChangeIsrResponse",
+    "ClusterMember",
     "CreateStreamRequest",
     "CreateStreamResponse",
     "DamageInfo",
@@ -82,11 +106,20 @@ __all__ = [
     "FetchResponse",
     "FindStreamsRequest",
     "FindStreamsResponse",
+    "ForwardRequest",
+    "ForwardResponse",
     "GapInfo",
     "GetRequest",
     "GetResponse",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
     "HelloRequest",
     "HelloResponse",
+    "IsrChange",
+    "IsrMember",
+    "IsrResult",
+    "JoinRequest",
+    "JoinResponse",
     "ListOffsetsRequest",
     "ListOffsetsResponse",
     "MetadataRequest",
@@ -94,10 +127,16 @@ __all__ = [
     "NatsStatus",
     "PartitionHealth",
     "PartitionInfo",
+    "RegisterBrokerRequest",
+    "RegisterBrokerResponse",
     "Request",
+    "ResignedLeadership",
     "Response",
     "StatusRequest",
     "StatusResponse",
+    "StopBrokerRequest",
+    "StopBrokerResponse",
     "StreamInfo",
+    "UnreachableLeader",
     "api_versions",
 ]

@@ -10,6 +10,20 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.messages.fields import Request, Response
+from penstock.messages.peers import (
+    ChangeIsrRequest,
+    ChangeIsrResponse,
+    ForwardRequest,
+    ForwardResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinRequest,
+    JoinResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    StopBrokerRequest,
+    StopBrokerResponse,
+)
 from penstock.messages.records import (
     AppendRequest,
     AppendResponse,
@@ -49,6 +63,13 @@ class Api(IntEnum):
     LIST_OFFSETS = 9
     APPEND = 10
     STATUS = 11
+    # From here on: between the brokers of a cluster.
+    HEARTBEAT = 68
+    REGISTER_BROKER = 69
+    CHANGE_ISR = 70
+    STOP_BROKER = 71
+    FORWARD = 72
+    JOIN = 73
 
 
 class ApiSpec(NamedTuple):
@@ -74,6 +95,12 @@ _TABLE = (
     ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True),
     ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False),
     ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
+    ApiSpec(Api.HEARTBEAT, HeartbeatRequest, HeartbeatResponse, 1, 1, True),
+    ApiSpec(Api.REGISTER_BROKER, RegisterBrokerRequest, RegisterBrokerResponse, 1, 1, True),
+    ApiSpec(Api.CHANGE_ISR, ChangeIsrRequest, ChangeIsrResponse, 1, 1, True),
+    ApiSpec(Api.STOP_BROKER, StopBrokerRequest, StopBrokerResponse, 1, 1, True),
+    ApiSpec(Api.FORWARD, ForwardRequest, ForwardResponse, 1, 1, False),
+    ApiSpec(Api.JOIN, JoinRequest, JoinResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
 
 INT64_MAX = 2**63 - 1
 
@@ -21,6 +21,10 @@ StreamIdField = Annotated[StreamId, msgspec.Meta(ge=1, le=INT64_MAX)]
 PartitionField = Annotated[PartitionId, msgspec.Meta(ge=0, lt=2**31)]
 LeaderEpochField = Annotated[LeaderEpoch, msgspec.Meta(ge=0, lt=2**32)]
 BrokerIdField = Annotated[BrokerId, msgspec.Meta(ge=0, lt=2**31)]
+PeerIdField = Annotated[BrokerId, msgspec.Meta(ge=1, lt=2**31)]  # a member of a cluster
+IncarnationField = Annotated[Incarnation, msgspec.Meta(ge=1, le=INT64_MAX)]
+NameField = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]  # an id, a version, a rack
+AddressField = Annotated[str, msgspec.Meta(min_length=3, max_length=261)]  # HOST:PORT; a host has up to 255 bytes
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.commitlog import OpenFiles
 from penstock.hot.group import Group
 from penstock.messages import (
+    API_OF_REQUEST,
     AlterStreamRequest,
     AppendRequest,
     CreateStreamRequest,
@@ -278,8 +279,13 @@ class Node:
         if self._is_stopped:
             self._outbox.reply(caller, _STOPPING)
             return
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            text = f"{API_OF_REQUEST[type(request)].api.name.lower()} is asked within a cluster; this broker is alone"
+            self._outbox.reply(caller, RemoteError(ErrorCode.UNSUPPORTED_VERSION, text))
+            return
         try:
-            self._handlers[type(request)](caller, request, raw, now)
+            handler(caller, request, raw, now)
         except RemoteError as error:
             self._outbox.reply(caller, error)
 

@@ -39,11 +39,17 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "LIST_OFFSETS": 9,
         "APPEND": 10,
         "STATUS": 11,
+        "HEARTBEAT": 68,
+        "REGISTER_BROKER": 69,
+        "CHANGE_ISR": 70,
+        "STOP_BROKER": 71,
+        "FORWARD": 72,
+        "JOIN": 73,
     }
 
 
-def test_only_an_append_may_not_be_repeated() -> None:
-    assert [spec.api for spec in APIS.values() if not spec.repeatable] == [Api.APPEND]
+def test_only_an_append_and_what_is_forwarded_may_not_be_repeated() -> None:
+    assert [spec.api for spec in APIS.values() if not spec.repeatable] == [Api.APPEND, Api.FORWARD]
 
 
 def test_a_hello_fits_what_a_broker_reads_before_it_knows_its_client() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
-from penstock.base.ids import Offset, PartitionId, StreamId
+from penstock.base.ids import BrokerId, Incarnation, Offset, PartitionId, StreamId
 from penstock.messages import (
+    APIS,
     CreateStreamResponse,
     FetchRequest,
     FetchResponse,
@@ -24,6 +25,7 @@ from penstock.messages import (
     MetadataResponse,
     StatusRequest,
     StatusResponse,
+    StopBrokerRequest,
 )
 from penstock.node.gaps import GAPS_PATH
 from penstock.node.node import TICK_US
@@ -462,7 +464,7 @@ def test_too_many_names_are_refused_rather_than_left_out() -> None:
 def test_hello_and_status() -> None:
     broker = with_orders()
     hello = broker.ask(HelloRequest(client_name="t", client_version="1"), HelloResponse)
-    assert len(hello.api_versions) == 11
+    assert len(hello.api_versions) == len(APIS)
     broker.publish("orders.a", b"1", b"2", reply="r", headers=b"NATS/1.0\r\nPenstock-Ack: leader\r\n\r\n")
     broker.publish("orders.a", b"3", reply="r")
     broker.tick(1_500)
@@ -520,3 +522,9 @@ def test_nats_patterns_of_the_harness() -> None:
     assert nats_matches("a.*.c", "a.b.c")
     assert not nats_matches("a.>", "a")
     assert not nats_matches("a.*", "a.b.c")
+
+
+def test_a_broker_that_is_alone_refuses_what_brokers_ask_each_other() -> None:
+    broker = Broker().start()
+    caller = broker.request(StopBrokerRequest(broker_id=BrokerId(2), incarnation=Incarnation(3)))
+    assert error_of(broker, caller).code == ErrorCode.UNSUPPORTED_VERSION

@@ -1,0 +1,176 @@
+"""What the brokers of one cluster tell each other, over the same frames as clients.
+
+Rules: every request of a broker that something may depend on names the run of it that asks, its incarnation: a broker
+that was taken for dead and does not know it is refused. What only the metadata leader can answer is refused elsewhere
+with `not_metadata_leader`, which names the leader if it is known. All of these may be asked again: the metadata leader
+compares before it changes anything.
+
+| request         | asked by → of                              | raw part of request and of response         |
+|-----------------|--------------------------------------------|---------------------------------------------|
+| heartbeat       | every broker → metadata leader             |                                             |
+| register broker | a broker that starts → metadata leader     |                                             |
+| change isr      | a broker that leads → metadata leader      |                                             |
+| stop broker     | a broker that is to stop → metadata leader |                                             |
+| forward         | any broker → metadata leader               | a client's request; the answer to it, as bodies |
+| join            | a broker that is new → any                 |                                             |
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.base import limits
+from penstock.messages.fields import (
+    AddressField,
+    IncarnationField,
+    Int32Field,
+    Int64Field,
+    LeaderEpochField,
+    NameField,
+    PartitionField,
+    PeerIdField,
+    Request,
+    Response,
+    StreamIdField,
+)
+
+
+class UnreachableLeader(msgspec.Struct, frozen=True, array_like=True):
+    """A broker from which this one cannot fetch what it leads; of that run of it only."""
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+
+
+class ResignedLeadership(msgspec.Struct, frozen=True, array_like=True):
+    """A partition that the sender leads in that epoch and cannot serve, because its log has failed."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    leader_epoch: LeaderEpochField
+
+
+class HeartbeatRequest(Request, frozen=True, kw_only=True):
+    """I am there, and have applied the metadata log up to `applied_index`; what I can reach no more."""
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+    applied_index: Int64Field
+    unreachable: Annotated[tuple[UnreachableLeader, ...], msgspec.Meta(max_length=limits.BROKERS_MAX)] = ()
+    resigned: Annotated[tuple[ResignedLeadership, ...], msgspec.Meta(max_length=limits.ELECTIONS_PER_COMMAND_MAX)] = ()
+
+
+class HeartbeatResponse(Response, frozen=True, kw_only=True):
+    """Who answers, in which term, and up to where the metadata log is committed."""
+
+    metadata_leader: PeerIdField
+    raft_term: Int64Field
+    committed_index: Int64Field
+
+
+class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
+    """A broker has started. `clean_stop`: nothing that it had written can be lost since it was last registered."""
+
+    broker_id: PeerIdField
+    data_dir_id: NameField
+    address: AddressField  # HOST:PORT of its socket API
+    rack: NameField | None = None
+    broker_version: NameField
+    clean_stop: bool
+
+
+class RegisterBrokerResponse(Response, frozen=True, kw_only=True):
+    """The number of this run, for every further request."""
+
+    incarnation: IncarnationField
+
+
+class IsrMember(msgspec.Struct, frozen=True, array_like=True):
+    """A replica that is to be in sync, and the run of its broker in which it is."""
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+
+
+class IsrChange(msgspec.Struct, frozen=True, array_like=True):
+    """The ISR that a partition's leader wants instead of the one at `version`.
+
+    `commits_resumed`: the leader commits again, so that replicas which left the ISR may lack what is acked.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    leader_epoch: LeaderEpochField
+    version: Int64Field
+    isr: Annotated[tuple[IsrMember, ...], msgspec.Meta(min_length=1, max_length=limits.REPLICAS_MAX)]
+    commits_resumed: bool = False
+
+
+class ChangeIsrRequest(Request, frozen=True, kw_only=True):
+    """Compare-and-set of the ISRs of partitions that the sender leads; each for itself."""
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+    changes: Annotated[tuple[IsrChange, ...], msgspec.Meta(min_length=1, max_length=limits.ISR_CHANGES_PER_COMMAND_MAX)]
+
+
+class IsrResult(msgspec.Struct, frozen=True, array_like=True):
+    """What one change came to: the partition's new version, or an error code and what it means."""
+
+    version: Int64Field = 0
+    error: str = ""
+    message: str = ""
+
+
+class ChangeIsrResponse(Response, frozen=True, kw_only=True):
+    """One result for each change, in their order."""
+
+    results: tuple[IsrResult, ...]
+
+
+class StopBrokerRequest(Request, frozen=True, kw_only=True):
+    """The sender stops: let others lead what it leads."""
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+
+
+class StopBrokerResponse(Response, frozen=True, kw_only=True):
+    """Leaderships have moved where another replica may lead; the sender is not part of the cluster now."""
+
+
+class ForwardRequest(Request, frozen=True, kw_only=True):
+    """A client's request to create, alter or delete, for the metadata leader; its body is the raw part."""
+
+    api: Int32Field
+    version: Int32Field
+
+
+class ForwardResponse(Response, frozen=True, kw_only=True):
+    """The raw part is the body of the response, whether it is an answer or an error."""
+
+
+class JoinRequest(Request, frozen=True, kw_only=True):
+    """A broker with an empty data directory asks to be part of the cluster."""
+
+    broker_id: PeerIdField
+    data_dir_id: NameField
+    address: AddressField
+    broker_version: NameField
+
+
+class ClusterMember(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of the metadata's Raft group."""
+
+    broker_id: PeerIdField
+    address: AddressField
+    is_voter: bool
+
+
+class JoinResponse(Response, frozen=True, kw_only=True):
+    """The cluster that the broker now belongs to, and who is in it."""
+
+    cluster_id: NameField
+    members: tuple[ClusterMember, ...]
