@@ -64,12 +64,17 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One partition: who leads it, what it holds, what is wrong with it."""
 
     partition: PartitionField = PartitionId(0)
-    leader: str = ""  # HOST:PORT of the leader's socket API; empty: the broker that answers
+    # HOST:PORT of the leader's socket API. Empty: nobody leads now; without `replicas`, the broker that answers does.
+    leader: str = ""
+    leader_id: BrokerIdField | None = None
     leader_epoch: LeaderEpochField
     log_start: OffsetField
     committed_end: OffsetField
     log_end: OffsetField
     flushed_end: OffsetField | None = None
+    replicas: tuple[BrokerIdField, ...] = ()  # the preferred leader first
+    isr: tuple[BrokerIdField, ...] = ()
+    eligible: tuple[BrokerIdField, ...] = ()  # left the ISR, and may lead until commits resume
     size_bytes: Int64Field = 0
     segment_count: Int32Field = 0
     last_timestamp_us: TimestampField | None = None  # None: holds no message
@@ -107,6 +112,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     address: str  # HOST:PORT
     broker_version: str = ""
     rack: str | None = None
+    is_live: bool = True
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):
