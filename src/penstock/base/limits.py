@@ -48,6 +48,22 @@ UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait, and so many streams sync at once: a slow disk needs them
 
+# Replication
+REPLICA_POSITIONS_MAX = 10_000  # named in one request: 44 bytes each at most, so they fit REQUEST_BODY_BYTES_MAX
+REPLICA_FETCH_BYTES = 8 * MIB  # of one answer to a follower; a batch may pass it, so that a large message gets through
+REPLICA_CATCH_UP_BYTES = 2 * MIB  # of them, for replicas that are not in sync while others have news
+REPLICA_SHARE_BYTES_MIN = 64 * KIB  # of one partition in an answer: less would be all requests and no data
+REPLICA_RANGES_MAX = 128  # pieces of files in one answer; each holds one open until it is sent
+REPLICA_FETCH_WAIT_MS = 500  # one long poll of a follower
+REPLICA_FETCH_TIMEOUT_MS = 1_500  # a leader that has not answered by then is reported; polls end after a third of it
+REPLICA_NEWS_DELAY_MS = 10  # how long a new committed_end waits for data to travel with
+REPLICA_RETRY_MS_MIN = 50  # after the first failure; each further one doubles it
+REPLICA_RETRY_MS_MAX = 1_000
+REPLICA_LAG_MS_MAX = 10_000  # a follower that has not had all for so long leaves the ISR
+CATCH_UP_BYTES_PER_S = 64 * MIB  # of one broker, for all its replicas that are not in sync
+ISR_CHANGE_TIMEOUT_MS = 2_000  # a request to change ISRs that is not answered by then is asked again
+ISR_RETRY_MS = 250  # after a change of an ISR was refused, or its answer was lost
+
 # Memory
 FREED_BYTES_MAX = 32 * MIB  # what the C library keeps of freed memory: a few reads, their batches and their acks
 FREED_PIECE_BYTES_MAX = 16 * MIB  # larger pieces go back to the kernel at once

@@ -15,6 +15,7 @@ Rules:
 | `records`   | fetch, get, list offsets, append                           |
 | `session`   | hello, status, errors                                      |
 | `peers`     | what brokers of one cluster tell each other                |
+| `replicas`  | what replicas of one partition, or of the metadata, do     |
 | `apis`      | number → request → response → versions                     |
 """
 
@@ -51,6 +52,21 @@ from penstock.messages.records import (
     GetResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+)
+from penstock.messages.replicas import (
+    Divergence,
+    FetchPosition,
+    FlushedEnd,
+    PartitionName,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    RaftRequest,
+    RaftResponse,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaNews,
+    ReplicaProgressRequest,
+    ReplicaProgressResponse,
 )
 from penstock.messages.session import (
     ApiVersions,
@@ -101,11 +117,14 @@ __all__ = [
     "DamageInfo",
     "DeleteStreamRequest",
     "DeleteStreamResponse",
+    "Divergence",
     "ErrorBody",
+    "FetchPosition",
     "FetchRequest",
     "FetchResponse",
     "FindStreamsRequest",
     "FindStreamsResponse",
+    "FlushedEnd",
     "ForwardRequest",
     "ForwardResponse",
     "GapInfo",
@@ -127,8 +146,18 @@ __all__ = [
     "NatsStatus",
     "PartitionHealth",
     "PartitionInfo",
+    "PartitionName",
+    "PeerHelloRequest",
+    "PeerHelloResponse",
+    "RaftRequest",
+    "RaftResponse",
     "RegisterBrokerRequest",
     "RegisterBrokerResponse",
+    "ReplicaFetchRequest",
+    "ReplicaFetchResponse",
+    "ReplicaNews",
+    "ReplicaProgressRequest",
+    "ReplicaProgressResponse",
     "Request",
     "ResignedLeadership",
     "Response",

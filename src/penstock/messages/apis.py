@@ -34,6 +34,16 @@ from penstock.messages.records import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from penstock.messages.replicas import (
+    PeerHelloRequest,
+    PeerHelloResponse,
+    RaftRequest,
+    RaftResponse,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaProgressRequest,
+    ReplicaProgressResponse,
+)
 from penstock.messages.session import ApiVersions, HelloRequest, HelloResponse, StatusRequest, StatusResponse
 from penstock.messages.streams import (
     AlterStreamRequest,
@@ -64,6 +74,10 @@ class Api(IntEnum):
     APPEND = 10
     STATUS = 11
     # From here on: between the brokers of a cluster.
+    PEER_HELLO = 64
+    RAFT = 65
+    REPLICA_FETCH = 66
+    REPLICA_PROGRESS = 67
     HEARTBEAT = 68
     REGISTER_BROKER = 69
     CHANGE_ISR = 70
@@ -95,6 +109,10 @@ _TABLE = (
     ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True),
     ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False),
     ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
+    ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
+    ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
+    ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),
+    ApiSpec(Api.REPLICA_PROGRESS, ReplicaProgressRequest, ReplicaProgressResponse, 1, 1, True),
     ApiSpec(Api.HEARTBEAT, HeartbeatRequest, HeartbeatResponse, 1, 1, True),
     ApiSpec(Api.REGISTER_BROKER, RegisterBrokerRequest, RegisterBrokerResponse, 1, 1, True),
     ApiSpec(Api.CHANGE_ISR, ChangeIsrRequest, ChangeIsrResponse, 1, 1, True),

@@ -1,0 +1,153 @@
+"""What replicas tell each other: those of a partition, and those of the metadata.
+
+Rules: one connection per pair of brokers and direction; its first request after hello is a peer hello, so that a broker
+of another cluster, or one that took another's address, is refused before it is believed. A fetch session lives on that
+connection: TCP keeps the order of what it says. A later session of the same run has a higher number, so a fetch that
+comes late on a broken connection is told apart.
+
+| request          | asked by → of                         | raw part of request and of response                   |
+|------------------|----------------------------------------|--------------------------------------------------------|
+| peer hello       | whoever connects → who is connected to |                                                        |
+| raft             | any → any                              | request: one encoded Raft message                      |
+| replica fetch    | follower's broker → leader's broker    | answer: for each news its batches, back to back         |
+| replica progress | the same                               |                                                        |
+
+**A fetch session.** `is_first` begins one. A follower names a partition by its position; the leader remembers it, and
+answers it once: with batches, with a divergence or with an error. After that, nothing but news of `committed_end` and
+`log_start` until the partition is named again. So whoever wants no more for now (its disk is slow, its budget is used
+up) just does not name it. A request names at most POSITIONS_MAX partitions: one position takes up to 44 bytes, so that
+many fit a request's body. Whoever follows more names the others in the requests that follow, with `wait_ms_max` = 0
+until all are named.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.base import limits
+from penstock.messages.fields import (
+    IncarnationField,
+    Int64Field,
+    LeaderEpochField,
+    NameField,
+    OffsetField,
+    PartitionField,
+    PeerIdField,
+    Request,
+    Response,
+    StreamIdField,
+)
+
+
+class PeerHelloRequest(Request, frozen=True, kw_only=True):
+    """I am a broker of this cluster, on this disk."""
+
+    cluster_id: NameField
+    broker_id: PeerIdField
+    data_dir_id: NameField
+    broker_version: NameField
+
+
+class PeerHelloResponse(Response, frozen=True, kw_only=True):
+    """So am I."""
+
+    cluster_id: NameField
+    broker_id: PeerIdField
+    data_dir_id: NameField
+    broker_version: NameField
+
+
+class RaftRequest(Request, frozen=True, kw_only=True):
+    """Take this Raft message, which is the raw part."""
+
+
+class RaftResponse(Response, frozen=True, kw_only=True):
+    """It was taken. What comes of it is a Raft message of its own."""
+
+
+class FetchPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Up to where a follower has a partition. `last_epoch` is that of its last batch, 0 if it has none."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    leader_epoch: LeaderEpochField
+    log_end: OffsetField
+    flushed_end: OffsetField
+    last_epoch: LeaderEpochField
+
+
+class PartitionName(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A partition that is followed no more."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+
+
+class ReplicaFetchRequest(Request, frozen=True, kw_only=True):
+    """What is new for these partitions, and for those named before? Answered when there is any, or after `wait_ms_max`.
+
+    At least one batch comes, also if it is larger than `bytes_max`.
+    """
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+    session: Int64Field  # rises with each session of an incarnation
+    is_first: bool = False  # of its session: all that was named before is forgotten
+    changed: Annotated[tuple[FetchPosition, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)] = ()
+    forgotten: Annotated[tuple[PartitionName, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)] = ()
+    bytes_max: Int64Field = limits.REPLICA_FETCH_BYTES
+    wait_ms_max: Int64Field = 0
+
+
+class Divergence(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The largest epoch that the leader has of those up to the follower's last one, and where it ends there."""
+
+    leader_epoch: LeaderEpochField
+    end_offset: OffsetField
+
+
+class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
+    """What is new of one partition; `size_bytes` of the raw part are its batches.
+
+    `error` is an `ErrorCode`, or a newer one; then, and where the logs diverge, nothing else is said. `committed_end`
+    may lie beyond what the follower has: it takes no more of it than that.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    leader_epoch: LeaderEpochField
+    committed_end: OffsetField = 0  # type: ignore[assignment]
+    log_start: OffsetField = 0  # type: ignore[assignment]
+    size_bytes: Int64Field = 0
+    diverging: Divergence | None = None
+    error: str = ""
+
+
+class ReplicaFetchResponse(Response, frozen=True, kw_only=True):
+    """Only partitions of which there is news, in the order of their batches in the raw part."""
+
+    partitions: tuple[ReplicaNews, ...] = ()
+
+
+class FlushedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Up to where a follower has a partition on its disk."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    leader_epoch: LeaderEpochField
+    flushed_end: OffsetField
+
+
+class ReplicaProgressRequest(Request, frozen=True, kw_only=True):
+    """What has come to the disk since the fetch that waits was asked; where commits depend on it."""
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+    session: Int64Field
+    flushed: Annotated[tuple[FlushedEnd, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)]
+
+
+class ReplicaProgressResponse(Response, frozen=True, kw_only=True):
+    """It was taken."""
