@@ -2,16 +2,30 @@
 
 Rules: a command holds all that its effect depends on, the time included, so that every broker that folds the same
 commands gets the same image. A command type never changes its meaning; new needs get new types or defaulted fields.
+What a command does to each partition (who leads, which ISRs shrink) is not in it: that follows from the image.
+
+| command        | proposed by                | when                                                              |
+|----------------|----------------------------|-------------------------------------------------------------------|
+| create, alter, delete stream | the node     | a client asks                                                     |
+| form cluster   | the node                   | the first broker makes the cluster                                |
+| register broker | the controller            | a broker has started; its run is numbered by the command's index  |
+| fence broker   | the controller             | it was silent for a session                                       |
+| stop broker    | the controller             | it was told to stop, and says so                                  |
+| change isr     | the controller             | partition leaders saw followers fall behind or catch up           |
+| elect leaders  | the controller             | followers cannot reach a leader, or the preferred one is back     |
+| start broker   | a broker that is alone     | it has started                                                    |
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from penstock.base.config import StreamConfig
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, StreamId
+from penstock.messages.peers import IsrChange
 
 
 class CreateStream(msgspec.Struct, frozen=True, kw_only=True, tag="create_stream"):
@@ -35,13 +49,87 @@ class DeleteStream(msgspec.Struct, frozen=True, kw_only=True, tag="delete_stream
     stream_id: int
 
 
+class FormCluster(msgspec.Struct, frozen=True, kw_only=True, tag="form_cluster"):
+    """Name the cluster, once."""
+
+    cluster_id: str
+
+
+class RegisterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="register_broker"):
+    """A broker has started. `clean_stop`: nothing that it had written can be lost since it was last registered."""
+
+    broker_id: BrokerId
+    data_dir_id: str
+    address: str
+    rack: str | None
+    broker_version: str
+    clean_stop: bool
+    registered_us: int
+
+
+class FenceBroker(msgspec.Struct, frozen=True, kw_only=True, tag="fence_broker"):
+    """That run of a broker is taken for dead."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+
+
+class StopBroker(msgspec.Struct, frozen=True, kw_only=True, tag="stop_broker"):
+    """That run of a broker ends by its own wish."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+
+
+class ChangeIsr(msgspec.Struct, frozen=True, kw_only=True, tag="change_isr"):
+    """Compare-and-set of the ISRs of partitions that a broker leads, each for itself."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+    changes: tuple[IsrChange, ...]
+
+
+class ElectionReason(StrEnum):
+    """Why a partition that has a leader gets another one."""
+
+    UNREACHABLE = "unreachable"  # most of the other in-sync replicas cannot fetch from it
+    RESIGNED = "resigned"  # it cannot serve: its log has failed
+    PREFERRED = "preferred"  # the first of the replicas is in sync again
+
+
+class Election(msgspec.Struct, frozen=True, array_like=True):
+    """One partition whose leadership in that epoch is to end."""
+
+    stream_id: StreamId
+    partition: PartitionId
+    leader_epoch: LeaderEpoch
+    reason: ElectionReason
+
+
+class ElectLeaders(msgspec.Struct, frozen=True, kw_only=True, tag="elect_leaders"):
+    """Give partitions another leader, each for itself."""
+
+    elections: tuple[Election, ...]
+
+
 class StartBroker(msgspec.Struct, frozen=True, kw_only=True, tag="start_broker"):
-    """A broker has started: every partition that it leads begins a new leader epoch."""
+    """A broker that is alone has started: every partition begins a new leader epoch."""
 
     started_us: int
 
 
-Command = CreateStream | AlterStream | DeleteStream | StartBroker
+Command = (
+    CreateStream
+    | AlterStream
+    | DeleteStream
+    | FormCluster
+    | RegisterBroker
+    | FenceBroker
+    | StopBroker
+    | ChangeIsr
+    | ElectLeaders
+    | StartBroker
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Command)

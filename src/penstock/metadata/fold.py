@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import StreamId
+from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, CreateStream, StartBroker
-from penstock.metadata.image import ClusterImage, Raising, StreamState, apply
+from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistent import PersistentMap
+from penstock.metadata.streams import Raising
 
 
 class Folded(NamedTuple):

@@ -7,7 +7,7 @@ about √n copied references, and n changes n·√n, where copying the whole eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from math import isqrt
 from typing import Any, TypeVar
 
@@ -37,15 +37,21 @@ class PersistentMap(Mapping[K, V]):
         self[key]
         return self._changed(key, _GONE, self._length - 1)
 
+    def with_items(self, items: Mapping[K, V]) -> PersistentMap[K, V]:
+        """This map, with all of `items`; at once, if they are many."""
+        if len(items) <= max(_DIFFERENT_MIN, isqrt(len(self._shared))):
+            changed = self
+            for key, value in items.items():
+                changed = changed.with_item(key, value)
+            return changed
+        return PersistentMap({**self._merged(), **items})
+
     def _changed(self, key: K, value: V, length: int) -> PersistentMap[K, V]:
         changed: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
         changed._shared, changed._length = self._shared, length
         changed._different = {**self._different, key: value}
         if len(changed._different) > max(_DIFFERENT_MIN, isqrt(len(self._shared))):
-            merged = {**changed._shared, **changed._different}
-            for gone in [one for one, kept in changed._different.items() if kept is _GONE]:
-                del merged[gone]
-            changed._shared, changed._different = merged, {}
+            changed._shared, changed._different = changed._merged(), {}
         return changed
 
     def __getitem__(self, key: K) -> V:
@@ -60,6 +66,19 @@ class PersistentMap(Mapping[K, V]):
         different = self._different
         yield from (key for key in self._shared if different.get(key) is not _GONE)
         yield from (key for key, value in different.items() if value is not _GONE and key not in self._shared)
+
+    def items(self) -> ItemsView[K, V]:
+        """Keys and values; faster than one by one."""
+        return self._merged().items()
+
+    def _merged(self) -> dict[K, V]:
+        """All of it as one dict, which nobody may change."""
+        if not self._different:
+            return self._shared
+        merged = {**self._shared, **self._different}
+        for gone in [one for one, kept in self._different.items() if kept is _GONE]:
+            del merged[gone]
+        return merged
 
     def __len__(self) -> int:
         return self._length

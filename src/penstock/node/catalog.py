@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, StartBroker
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, apply
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState
 from penstock.metadata.journal import Journal
 from penstock.node.step import Lane, Outbox
 

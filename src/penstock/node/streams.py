@@ -29,8 +29,9 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream
-from penstock.metadata.image import Outcome, StreamState, altered_config, check_create
+from penstock.metadata.image import Outcome, StreamState
 from penstock.metadata.journal import JOURNAL_PATH
+from penstock.metadata.streams import altered_config, check_create
 from penstock.node.catalog import Catalog
 from penstock.node.listening import Listening
 from penstock.node.made import MadeLogs

@@ -17,8 +17,9 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
 )
+from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, CreateStream, DeleteStream
-from penstock.metadata.image import ClusterImage, apply
+from penstock.metadata.image import ClusterImage
 from penstock.node.directory import Directory
 from tests.unit.node.harness import Broker
 

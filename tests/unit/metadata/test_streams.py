@@ -1,4 +1,4 @@
-"""The image: what commands come to, and that nothing but commands changes it."""
+"""Streams: what commands about them come to, and that nothing but commands changes the image."""
 
 from __future__ import annotations
 
@@ -9,17 +9,10 @@ from penstock.base import limits
 from penstock.base.config import Acks, Durability, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch
+from penstock.metadata.apply import apply
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker, decode_command
-from penstock.metadata.image import (
-    ClusterImage,
-    Outcome,
-    PartitionState,
-    altered_config,
-    apply,
-    check_create,
-    created_config,
-    replicas_wanted,
-)
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState
+from penstock.metadata.streams import altered_config, check_create, created_config, replicas_wanted
 
 ORDERS = StreamConfig(name="orders", subject="orders.>")
 ORDERS_MADE = created_config(ORDERS, 1)
@@ -49,7 +42,7 @@ def test_id_is_the_index_of_the_command() -> None:
     state = image.by_name("orders")
     assert (state.stream_id, state.created_us) == (2, 7)
     assert state.partitions == (PartitionState((BrokerId(1),), (BrokerId(1),), (), BrokerId(1), LeaderEpoch(1), 1),)
-    assert outcomes[1] == Outcome(stream=state, changed=True)
+    assert outcomes[1] == Outcome(stream=state, changed=True, partitions=state.keys())
 
 
 def test_the_same_again_is_the_same_stream() -> None:
@@ -253,5 +246,8 @@ def test_an_image_never_changes() -> None:
 
 
 def test_commands_follow_each_other() -> None:
+    """With gaps: the log of commands has entries of its own, too."""
+    image, _ = apply(ClusterImage(), 5, create())
+    assert image.by_name("orders").stream_id == 5
     with pytest.raises(AssertionError):
-        apply(ClusterImage(), 2, create())
+        apply(image, 5, create(TRADES))

@@ -1,0 +1,58 @@
+"""What a command does to the image: the one function that everything the cluster agrees on comes from.
+
+Rules: pure. The index of a command is higher than that of every one before; it need not be the next, for the log of
+commands holds entries of its own, too. A command that is refused changes nothing but the index.
+
+| module        | commands                                                        |
+|---------------|-----------------------------------------------------------------|
+| `streams`     | create, alter and delete stream, form cluster, start broker      |
+| `brokers`     | register, fence and stop broker                                 |
+| `leaderships` | change isr, elect leaders                                       |
+| `elections`   | who leads one partition: what all of them come to               |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from penstock.base.errors import RemoteError
+from penstock.metadata import brokers, leaderships, streams
+from penstock.metadata.commands import (
+    AlterStream,
+    ChangeIsr,
+    Command,
+    CreateStream,
+    DeleteStream,
+    ElectLeaders,
+    FenceBroker,
+    FormCluster,
+    RegisterBroker,
+    StartBroker,
+    StopBroker,
+)
+from penstock.metadata.image import ClusterImage, Outcome
+
+_CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterImage, Outcome]]] = {
+    CreateStream: streams.create_stream,
+    AlterStream: streams.alter_stream,
+    DeleteStream: streams.delete_stream,
+    FormCluster: streams.form_cluster,
+    StartBroker: streams.start_broker,
+    RegisterBroker: brokers.register_broker,
+    FenceBroker: brokers.fence_broker,
+    StopBroker: brokers.stop_broker,
+    ChangeIsr: leaderships.change_isr,
+    ElectLeaders: leaderships.elect_leaders,
+}
+
+
+def apply(image: ClusterImage, index: int, command: Command) -> tuple[ClusterImage, Outcome | RemoteError]:
+    """The image after `command`, and what it came to. A refused command changes nothing but the index."""
+    assert index > image.index, (index, image.index)
+    try:
+        changed, outcome = _CHANGES[type(command)](image, index, command)
+    except RemoteError as error:
+        return replace(image, index=index), error
+    return replace(changed, index=index), outcome

@@ -1,0 +1,101 @@
+"""What becomes of brokers: registered, fenced, stopped, and each time every partition that they hold.
+
+Theory: a command about a broker looks at all partitions of the cluster, once. Which of them a broker holds is not kept
+anywhere: it would have to be kept right, and this pass takes some milliseconds of a failover. What is equal before and
+ruled alike is one object afterwards, which is nearly all of a large cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
+from penstock.metadata import elections
+from penstock.metadata.commands import FenceBroker, RegisterBroker, StopBroker
+from penstock.metadata.elections import Elected, Return, Rules
+from penstock.metadata.image import BrokerState, ClusterImage, Outcome, PartitionState, StreamState
+
+_Change: TypeAlias = Callable[[PartitionState, Rules], Elected]
+
+
+def register_broker(image: ClusterImage, index: int, command: RegisterBroker) -> tuple[ClusterImage, Outcome]:
+    """Begin a run of a broker; one that is still taken for live ends. RemoteError too_large."""
+    broker_id = command.broker_id
+    known = image.brokers.get(broker_id)
+    if known is None and len(image.brokers) >= limits.BROKERS_MAX:
+        raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
+    registered = BrokerState(
+        broker_id,
+        command.address,
+        command.rack,
+        command.data_dir_id,
+        Incarnation(index),
+        is_live=True,
+        clean_stop=command.clean_stop,
+        broker_version=command.broker_version,
+    )
+    back = Return(
+        broker_id,
+        clean_stop=command.clean_stop,
+        data_dir_id=command.data_dir_id,
+        last_data_dir_id=command.data_dir_id if known is None else known.data_dir_id,
+    )
+    image = replace(image, brokers=image.brokers.with_item(broker_id, registered))
+    live = image.live_brokers()
+    return _everywhere(image, broker_id, lambda one, rules: elections.returned(one, back, live, rules))
+
+
+def fence_broker(image: ClusterImage, index: int, command: FenceBroker) -> tuple[ClusterImage, Outcome]:
+    """End a run that is silent. RemoteError stale_incarnation if it has ended already."""
+    return _ended(image, command.broker_id, command.incarnation, clean_stop=False)
+
+
+def stop_broker(image: ClusterImage, index: int, command: StopBroker) -> tuple[ClusterImage, Outcome]:
+    """End a run that wants to stop. RemoteError stale_incarnation if it has ended already."""
+    return _ended(image, command.broker_id, command.incarnation, clean_stop=True)
+
+
+def _ended(
+    image: ClusterImage, broker_id: BrokerId, incarnation: Incarnation, *, clean_stop: bool
+) -> tuple[ClusterImage, Outcome]:
+    broker = image.live_run(broker_id, incarnation)
+    ended = msgspec.structs.replace(broker, is_live=False, clean_stop=clean_stop)
+    image = replace(image, brokers=image.brokers.with_item(broker_id, ended))
+    live = image.live_brokers()
+    return _everywhere(image, broker_id, lambda one, rules: elections.gone(one, broker_id, live, rules))
+
+
+def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tuple[ClusterImage, Outcome]:
+    """`change` of every partition that the broker holds."""
+    done: dict[tuple[PartitionState, Rules], Elected] = {}
+    changed: dict[StreamId, StreamState] = {}
+    keys: list[PartitionKey] = []
+    unclean: list[PartitionKey] = []
+    for stream_id, state in image.streams.items():
+        if not any(broker_id in partition.replicas for partition in state.partitions):
+            continue
+        rules = Rules.of(state)
+        partitions = list(state.partitions)
+        is_changed = False
+        for number, before in enumerate(partitions):
+            elected = done.get((before, rules))
+            if elected is None:
+                made = change(before, rules)
+                elected = done[before, rules] = Elected(elections.after(before, made.partition), made.is_unclean)
+            if elected.partition is not before:
+                is_changed = True
+                partitions[number] = elected.partition
+                key = PartitionKey(stream_id, PartitionId(number))
+                keys.append(key)
+                if elected.is_unclean:
+                    unclean.append(key)
+        if is_changed:
+            changed[stream_id] = StreamState(stream_id, state.config, state.created_us, tuple(partitions))
+    image = replace(image, streams=image.streams.with_items(changed))
+    return image, Outcome(changed=True, partitions=tuple(keys), unclean=tuple(unclean))

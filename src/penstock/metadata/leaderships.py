@@ -1,0 +1,117 @@
+"""Changes of single partitions: of their ISR, by who leads them, and of their leader.
+
+Rules:
+- A change of an ISR is a compare-and-set: it comes from the run of the broker that leads, in the epoch of its lead,
+  and names the version that it has seen. Whoever is to be in sync is live in the run that the leader means: a replica
+  that has restarted since may have lost what it had when the leader counted it in.
+- Of the changes in one command each comes to something of its own; a later one sees what an earlier one did.
+- Another leader is elected only if the one that is meant leads still, and another may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from msgspec.structs import replace as with_fields
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, PartitionKey, StreamId
+from penstock.messages.peers import IsrChange
+from penstock.metadata import elections
+from penstock.metadata.commands import ChangeIsr, Election, ElectionReason, ElectLeaders
+from penstock.metadata.elections import Rules
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
+
+_T = TypeVar("_T", IsrChange, Election)
+
+
+def change_isr(image: ClusterImage, index: int, command: ChangeIsr) -> tuple[ClusterImage, Outcome]:
+    """Change ISRs; `Outcome.results` has each change's. RemoteError stale_incarnation refuses all of them."""
+    image.live_run(command.broker_id, command.incarnation)
+
+    def changed(partition: PartitionState, rules: Rules, change: IsrChange) -> PartitionState:
+        _check_leadership(partition, command.broker_id, change)
+        return _with_isr(image, partition, rules, change)
+
+    return _each(image, command.changes, changed)
+
+
+def _check_leadership(partition: PartitionState, broker_id: BrokerId, change: IsrChange) -> None:
+    if change.leader_epoch != partition.leader_epoch:
+        code = ErrorCode.FENCED_EPOCH if change.leader_epoch < partition.leader_epoch else ErrorCode.UNKNOWN_EPOCH
+        text = f"the leader epoch is {partition.leader_epoch}, not {change.leader_epoch}"
+        raise RemoteError(code, text, leader_epoch=partition.leader_epoch)
+    if partition.leader != broker_id:
+        text = f"the leader is {_named(partition.leader)}, not broker {broker_id}"
+        raise RemoteError(ErrorCode.NOT_LEADER, text, leader=partition.leader, leader_epoch=partition.leader_epoch)
+    if change.version != partition.version:
+        text = f"the partition is at version {partition.version}, not {change.version}"
+        raise RemoteError(ErrorCode.VERSION_CONFLICT, text, version=partition.version)
+
+
+def _named(leader: BrokerId | None) -> str:
+    return "nobody" if leader is None else f"broker {leader}"
+
+
+def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, change: IsrChange) -> PartitionState:
+    wanted = {member.broker_id for member in change.isr}
+    if len(wanted) != len(change.isr) or not wanted.issubset(partition.replicas) or partition.leader not in wanted:
+        text = f"an ISR of {sorted(wanted)} cannot be: it has the leader and other replicas, each once"
+        raise RemoteError(ErrorCode.BAD_REQUEST, text)
+    for member in change.isr:
+        image.live_run(member.broker_id, member.incarnation)
+    isr = tuple(broker_id for broker_id in partition.replicas if broker_id in wanted)
+    left = tuple(broker_id for broker_id in partition.isr if broker_id not in wanted)
+    eligible = () if change.commits_resumed else elections.eligible_beside(isr, (*partition.eligible, *left), rules)
+    return with_fields(partition, isr=isr, eligible=eligible)
+
+
+def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tuple[ClusterImage, Outcome]:
+    """Give partitions another leader; `Outcome.results` has each election's."""
+    live = image.live_brokers()
+
+    def elected(partition: PartitionState, rules: Rules, election: Election) -> PartitionState:
+        if partition.leader is None or election.leader_epoch != partition.leader_epoch:
+            text = f"{_named(partition.leader)} leads in epoch {partition.leader_epoch}, not {election.leader_epoch}"
+            raise RemoteError(ErrorCode.VERSION_CONFLICT, text, version=partition.version)
+        if election.reason is ElectionReason.PREFERRED:
+            chosen = elections.preferred(partition, live)
+        else:
+            resigned = election.reason is ElectionReason.RESIGNED
+            chosen = elections.moved(partition, live, rules, resigned=resigned)
+        if chosen is None:
+            raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, "there is no other replica that may lead")
+        return chosen
+
+    return _each(image, command.elections, elected)
+
+
+def _each(
+    image: ClusterImage, wishes: Iterable[_T], change: Callable[[PartitionState, Rules, _T], PartitionState]
+) -> tuple[ClusterImage, Outcome]:
+    """`change` for each wish, which names its partition."""
+    changed: dict[StreamId, StreamState] = {}
+    results: list[int | RemoteError] = []
+    keys: dict[PartitionKey, None] = {}
+    for wish in wishes:
+        try:
+            image.partition(wish.stream_id, wish.partition)
+            state = changed.get(wish.stream_id) or image.by_id(wish.stream_id)
+            before = state.partitions[wish.partition]
+            partition = elections.after(before, change(before, Rules.of(state), wish))
+        except RemoteError as error:
+            results.append(error)
+            continue
+        results.append(partition.version)
+        if partition is not before:
+            changed[state.stream_id] = _with_partition(state, wish.partition, partition)
+            keys[PartitionKey(wish.stream_id, wish.partition)] = None
+    image = replace(image, streams=image.streams.with_items(changed))
+    return image, Outcome(changed=bool(keys), partitions=tuple(keys), results=tuple(results))
+
+
+def _with_partition(state: StreamState, number: int, partition: PartitionState) -> StreamState:
+    partitions = (*state.partitions[:number], partition, *state.partitions[number + 1 :])
+    return StreamState(state.stream_id, state.config, state.created_us, partitions)

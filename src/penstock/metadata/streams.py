@@ -1,0 +1,233 @@
+"""What becomes of streams: created, altered, deleted, started.
+
+Rules: what a command comes to is decided when it is applied: two creates of one name may both be on their way, and the
+second finds the stream there. It is not asked then whether a config is allowed: that was decided when the command was
+proposed (`check_create`, `altered_config`), and a later version that allows less must not lose what is there.
+A name is free again only when its stream is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.config import ALTERABLE, StreamConfig, check_stream_config
+from penstock.base.errors import ConfigError, ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
+from penstock.metadata import elections
+from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream, FormCluster, StartBroker
+from penstock.metadata.elections import Rules
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
+from penstock.metadata.persistent import PersistentMap
+
+_ON_FIRST_BROKER = (BrokerId(1),)
+
+
+def check_create(image: ClusterImage, config: StreamConfig, *, live_brokers: int) -> StreamState | None:
+    """The stream that is already there as `config` wants it, or None if one can be made; else RemoteError."""
+    try:
+        check_stream_config(config)
+    except ConfigError as error:
+        raise _invalid(error.mistakes) from None
+    existing = _existing(image, config)
+    if existing is None:
+        _check_room(image, config.partitions)
+        _check_replicas(config, live_brokers)
+    return existing
+
+
+def _invalid(mistakes: list[str]) -> RemoteError:
+    return RemoteError(ErrorCode.INVALID_CONFIG, "; ".join(mistakes), mistakes=mistakes)
+
+
+def _check_room(image: ClusterImage, partitions: int) -> None:
+    if len(image.streams) >= limits.STREAMS_MAX:
+        raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.STREAMS_MAX} streams already; delete some first")
+    if partitions == 1:  # then the limit above is enough
+        return
+    there = sum(len(state.partitions) for state in image.streams.values())
+    if there + partitions > limits.PARTITIONS_MAX:
+        text = f"all streams have {there} partitions together; with {partitions} more they pass {limits.PARTITIONS_MAX}"
+        raise RemoteError(ErrorCode.TOO_LARGE, text)
+
+
+def _check_replicas(config: StreamConfig, live_brokers: int) -> None:
+    replicas = replicas_wanted(config, live_brokers)
+    if replicas > live_brokers:
+        raise _invalid([f"replicas: {replicas} brokers are to hold a copy each, but there are {live_brokers}"])
+    if config.min_isr is not None and config.min_isr > replicas:
+        raise _invalid([f"min_isr: {config.min_isr} in-sync replicas cannot be had of {replicas}"])
+
+
+def replicas_wanted(config: StreamConfig, live_brokers: int) -> int:
+    """How many brokers are to hold each partition of a new stream."""
+    return min(limits.REPLICAS_DEFAULT, live_brokers) if config.replicas is None else config.replicas
+
+
+def created_config(config: StreamConfig, replicas: int) -> StreamConfig:
+    """`config` with numbers where None left the choice to whoever makes the stream."""
+    if config.replicas is not None and config.min_isr is not None:
+        return config
+    replicas = replicas if config.replicas is None else config.replicas
+    min_isr = (replicas + 1) // 2 if config.min_isr is None else config.min_isr
+    return msgspec.structs.replace(config, replicas=replicas, min_isr=min_isr)
+
+
+def _existing(image: ClusterImage, config: StreamConfig) -> StreamState | None:
+    """The stream of that name; RemoteError stream_exists if it has another config."""
+    stream_id = image.names.get(config.name)
+    if stream_id is None:
+        return None
+    existing = image.streams[stream_id]
+    assert existing.config.replicas is not None
+    config = created_config(config, existing.config.replicas)
+    if existing.config == config:
+        return existing
+    differences = differing_fields(existing.config, config)
+    text = ", ".join(f"{name} is {have!r}, not {want!r}" for name, (have, want) in differences.items())
+    raise RemoteError(
+        ErrorCode.STREAM_EXISTS,
+        f"stream {config.name!r} is there with another config: {text}; alter it, delete it or take another name",
+        differences={name: [have, want] for name, (have, want) in differences.items()},
+    )
+
+
+def differing_fields(have: StreamConfig, want: StreamConfig) -> dict[str, tuple[Any, Any]]:
+    """Field → (value in `have`, value in `want`), as plain values."""
+    old, new = msgspec.to_builtins(have), msgspec.to_builtins(want)
+    return {name: (old[name], new[name]) for name in old if old[name] != new[name]}
+
+
+def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
+    """`config` with `changes`; RemoteError invalid_config with every mistake."""
+    mistakes = []
+    for name in changes:
+        if name not in StreamConfig.__struct_fields__:
+            mistakes.append(f"{name}: a stream has no such field")
+        elif name not in ALTERABLE:
+            mistakes.append(f"{name}: cannot be changed once the stream is there")
+    changed = config
+    if not mistakes:
+        try:
+            changed = check_stream_config(_merged(config, changes))
+        except RemoteError as error:
+            mistakes.append(error.message)
+        except ConfigError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise _invalid(mistakes)
+    return changed
+
+
+def _merged(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
+    assert config.replicas is not None
+    try:
+        changed = msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
+        return created_config(changed, config.replicas)
+    except msgspec.ValidationError as error:
+        raise RemoteError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tuple[ClusterImage, Outcome]:
+    """Make a stream, or find it there. RemoteError: stream_exists, not_enough_replicas, bad_request."""
+    existing = _existing(image, command.config)
+    if existing is not None:
+        return image, Outcome(stream=existing)
+    made = _made(image, StreamId(index), command)
+    return image.with_stream(made), Outcome(stream=made, changed=True, partitions=made.keys())
+
+
+def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> StreamState:
+    assignments = command.assignments or (_ON_FIRST_BROKER,) * command.config.partitions
+    _check_assignments(assignments, command.config.partitions)
+    # A broker that is alone is not registered with itself.
+    live = image.live_brokers() if image.brokers else frozenset().union(*assignments)
+    config = created_config(command.config, len(assignments[0]))
+    made: dict[tuple[BrokerId, ...], PartitionState] = {}
+    for replicas in assignments:
+        if replicas not in made:
+            isr = tuple(broker_id for broker_id in replicas if broker_id in live)
+            if not isr:
+                text = f"none of the brokers {replicas} that were to hold a partition is there any more; ask again"
+                raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+            made[replicas] = PartitionState.made(replicas, isr)
+    partitions = tuple(made[replicas] for replicas in assignments)
+    return StreamState(stream_id, config, command.created_us, partitions)
+
+
+def _check_assignments(assignments: tuple[tuple[BrokerId, ...], ...], partitions: int) -> None:
+    if len(assignments) != partitions or not all(assignments):
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"{len(assignments)} assignments for {partitions} partitions")
+    count = len(assignments[0])
+    if any(len(replicas) != count or len(set(replicas)) != count for replicas in assignments):
+        raise RemoteError(ErrorCode.BAD_REQUEST, "assignments name a broker twice, or differ in length")
+
+
+def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple[ClusterImage, Outcome]:
+    """Change a config, and who may lead by it. RemoteError: stream_not_found, stream_changed, invalid_config."""
+    state = image.by_id(command.stream_id)
+    changed = StreamState(state.stream_id, _merged(state.config, command.changes), state.created_us, state.partitions)
+    rules, live = Rules.of(changed), image.live_brokers()
+    if rules == Rules.of(state):
+        return _with_altered(image, state, changed, ())
+    elected = [elections.altered(partition, live, rules) for partition in state.partitions]
+    partitions = tuple(
+        elections.after(before, one.partition) for before, one in zip(state.partitions, elected, strict=True)
+    )
+    unclean = tuple(key for key, one in zip(state.keys(), elected, strict=True) if one.is_unclean)
+    changed = StreamState(state.stream_id, changed.config, state.created_us, partitions)
+    return _with_altered(image, state, changed, unclean)
+
+
+def _with_altered(
+    image: ClusterImage, state: StreamState, changed: StreamState, unclean: tuple[PartitionKey, ...]
+) -> tuple[ClusterImage, Outcome]:
+    streams = image.streams.with_item(state.stream_id, changed)
+    pairs = zip(state.keys(), state.partitions, changed.partitions, strict=True)
+    keys = tuple(key for key, before, now in pairs if now != before)
+    outcome = Outcome(stream=changed, changed=changed != state, partitions=keys, unclean=unclean)
+    return replace(image, streams=streams), outcome
+
+
+def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, Outcome]:
+    """Delete a stream. RemoteError: stream_not_found, stream_changed."""
+    state = image.by_id(command.stream_id)
+    outcome = Outcome(stream=state, changed=True, deleted=True, partitions=state.keys())
+    return image.without_stream(state), outcome
+
+
+def form_cluster(image: ClusterImage, index: int, command: FormCluster) -> tuple[ClusterImage, Outcome]:
+    """Name the cluster. RemoteError cluster_mismatch if it has another name."""
+    if image.cluster_id not in ("", command.cluster_id):
+        text = f"the cluster is {image.cluster_id} and cannot become {command.cluster_id}"
+        raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
+    return replace(image, cluster_id=command.cluster_id), Outcome(changed=image.cluster_id != command.cluster_id)
+
+
+def start_broker(image: ClusterImage, index: int, command: StartBroker) -> tuple[ClusterImage, Outcome]:
+    """Begin a leadership of every partition."""
+    raising = Raising()
+    raised = {stream_id: raising.stream(state, 1) for stream_id, state in image.streams.items()}
+    return replace(image, streams=PersistentMap(raised)), Outcome(changed=True)
+
+
+class Raising:
+    """Begins leaderships of many streams. What is equal before is one object afterwards: nearly all of them are."""
+
+    def __init__(self) -> None:
+        self._raised: dict[tuple[tuple[PartitionState, ...], int], tuple[PartitionState, ...]] = {}
+
+    def stream(self, state: StreamState, by: int) -> StreamState:
+        """`state` after `by` starts of its leaders."""
+        key = (state.partitions, by)
+        raised = self._raised.get(key)
+        if raised is None:
+            raised = self._raised[key] = tuple(
+                msgspec.structs.replace(one, leader_epoch=LeaderEpoch(one.leader_epoch + by), version=one.version + by)
+                for one in state.partitions
+            )
+        return StreamState(state.stream_id, state.config, state.created_us, raised)
