@@ -50,7 +50,7 @@ def append(log: Log, rows: int = 1, timestamp_us: int = 0, *, size_bytes: int = 
     """Append one batch; its messages."""
     stamped = max(timestamp_us, log.last_timestamp_us)
     base = log.log_end
-    log.append(*make_batch(base, rows, stamped, size_bytes=size_bytes))
+    log.append(*make_batch(base, rows, stamped, size_bytes=size_bytes, leader_epoch=max(1, log.leader_epoch)))
     return [(offset, stamped, value_of(offset, size_bytes)) for offset in range(base, base + rows)]
 
 

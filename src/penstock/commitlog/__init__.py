@@ -9,6 +9,7 @@
 | `segments`   | those that a log has, and when it rolls                   |
 | `segment`    | one of them, active or sealed                             |
 | `flushing`   | what is not on the disk yet                               |
+| `fetched`    | what a leader sent: is it sound, does it go on here       |
 | `index`      | one entry per batch                                       |
 | `resumed`    | entries of a segment that goes on after a start or a rest |
 | `open_files` | how many logs hold a file open                            |
@@ -28,10 +29,12 @@
 from penstock.commitlog.errors import (
     LogMissingError,
     NotWritableError,
+    RangeRefusedError,
     ShortageError,
     StorageFailedError,
     StorageFullError,
 )
+from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
 from penstock.commitlog.open_files import OpenFiles
@@ -43,6 +46,7 @@ from penstock.commitlog.tasks import Flush, Removal
 from penstock.commitlog.view import LogView, Slice
 
 __all__ = [
+    "Appended",
     "Cut",
     "Damage",
     "Flush",
@@ -54,6 +58,7 @@ __all__ = [
     "LogView",
     "NotWritableError",
     "OpenFiles",
+    "RangeRefusedError",
     "Removal",
     "Retention",
     "ShortageError",

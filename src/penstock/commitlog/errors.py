@@ -6,6 +6,7 @@
 | `ShortageError`      | no descriptor or memory; as it was before            | refuse, try later        |
 | `StorageFailedError` | another error; as it was before, unless it is fenced | refuse, tell an operator |
 | `NotWritableError`   | read-only or fenced, and stays so until a restart    | refuse everything        |
+| `RangeRefusedError`  | what a leader sent is broken, or does not go on here | ask again, or truncate   |
 | `LogMissingError`    | a log that was made has no files; nothing is written | tell an operator         |
 """
 
@@ -33,6 +34,20 @@ class ShortageError(StorageFailedError):
 
 class NotWritableError(OperationalError):
     """The log takes no messages in its present state."""
+
+
+class RangeRefusedError(OperationalError):
+    """What a leader sent is broken, or does not go on where this log ends: nothing was written, and the log is well.
+
+    `position` is the byte in the range. `truncate_to`: the first batch begins there, before log_end: cut the log to it
+    and take the batch as a whole; None: the range is wrong.
+    """
+
+    def __init__(self, position: int, reason: str, *, truncate_to: int | None = None) -> None:
+        super().__init__(f"the leader's batches are refused: at byte {position}: {reason}")
+        self.position = position
+        self.reason = reason
+        self.truncate_to = truncate_to
 
 
 class LogMissingError(OperationalError):

@@ -1,7 +1,9 @@
 """Lineage: which leader epoch began at which offset.
 
 Rules: epochs rise, offsets do not fall. An epoch that wrote nothing is replaced by the next one. What cannot be read is
-copied aside before the file is written anew; the batches themselves carry their epoch too.
+copied aside before the file is written anew. The batches themselves carry their epoch too, and of those that were not
+flushed a start believes nothing else: an entry and its batches reach the disk in any order. So two replicas whose
+batches are the same have the same lineage, but for an epoch at its very end that wrote nothing yet.
 
 One entry, 24 bytes, little-endian, at byte 24 · n:
 
@@ -16,7 +18,9 @@ One entry, 24 bytes, little-endian, at byte 24 · n:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -28,6 +32,7 @@ from penstock.vfs import File, Vfs
 ENTRY_BYTES = 24
 _BODY = struct.Struct("<QQ4x")
 _CRC = struct.Struct("<I")
+_leader_epoch = attrgetter("leader_epoch")
 
 
 class LineageEntry(NamedTuple):
@@ -97,23 +102,56 @@ def rewrite(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
     vfs.sync_dir(directory)
 
 
-def recover(vfs: Vfs, directory: str, found: Read, log_start: int, log_end: int) -> tuple[LineageEntry, ...]:
-    """What a log from `log_start` to `log_end` makes of the lineage that was found; the file is mended. OSError."""
-    entries = still_needed(found.entries, log_start, log_end)
+class Told(NamedTuple):
+    """What the batches from offset `begin` up to `end` say: where an epoch has its first batch among them.
+
+    `epoch_before` is the one of the batch that ends at `begin`; 0: not known.
+    """
+
+    begin: int
+    end: int
+    epoch_before: int
+    entries: tuple[LineageEntry, ...]
+
+
+def recover(
+    vfs: Vfs, directory: str, found: Read, log_start: int, log_end: int, told: Iterable[Told] = ()
+) -> tuple[LineageEntry, ...]:
+    """What a log from `log_start` to `log_end` makes of the lineage that was found, and of what those of its batches
+    say that were read. The file is mended. OSError.
+    """
+    entries = found.entries
+    for one in told:
+        entries = amended(entries, one)
+    entries = still_needed(entries, log_start, log_end)
     if found.mistake is not None or entries != found.entries:
         _mend(vfs, directory, found, entries)
     return entries
+
+
+def amended(entries: Sequence[LineageEntry], told: Told) -> tuple[LineageEntry, ...]:
+    """The lineage as these batches tell it. An epoch before them that it has lost begins as early as it may have."""
+    out = [entry for entry in entries if entry.start_offset < told.begin]
+    if told.epoch_before > (out[-1].leader_epoch if out else 0):
+        out.append(LineageEntry(told.epoch_before, out[-1].start_offset if out else 0))
+    later = [entry for entry in entries if entry.start_offset >= max(told.end, told.begin)]
+    for entry in (*told.entries, *later):
+        if not out or entry.leader_epoch > out[-1].leader_epoch:
+            out.append(entry)
+    return tuple(out)
 
 
 def _mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]) -> None:
     """Write the file anew with `entries`; what could not be read in it is kept in a side file."""
     path = f"{directory}/{files.LINEAGE}"
     position = len(found.entries) * ENTRY_BYTES
-    file = vfs.open(path)
-    try:
-        rest = file.read_at(position, found.size_bytes - position)
-    finally:
-        file.close()
+    rest = b""
+    if found.size_bytes > position:
+        file = vfs.open(path)
+        try:
+            rest = file.read_at(position, found.size_bytes - position)
+        finally:
+            file.close()
     if len(rest) >= ENTRY_BYTES and any(rest):
         side = vfs.open(files.side_path(vfs, path, position), create=True, make_folders=False)
         try:
@@ -135,18 +173,39 @@ class Lineage:
         self.entries = tuple(entries)
 
     def start(self, entry: LineageEntry) -> File:
-        """Write one more leadership, or raise OSError. Gives the file, which the caller is to sync and to close."""
-        kept = self.entries
-        if kept and kept[-1].start_offset == entry.start_offset:
-            kept = kept[:-1]
+        """The batches from its start on are of this leadership: write so, or raise OSError.
+
+        Gives the file, which the caller is to sync and to close.
+        """
+        kept = tuple(one for one in self.entries if one.start_offset < entry.start_offset)
+        is_new = not kept or kept[-1].leader_epoch != entry.leader_epoch
+        entries = (*kept, entry) if is_new else kept
         file = self._vfs.open(f"{self._directory}/{files.LINEAGE}", create=True, make_folders=False)
         try:
-            file.write_at(len(kept) * ENTRY_BYTES, pack_entry(entry))
+            if is_new:
+                file.write_at(len(kept) * ENTRY_BYTES, pack_entry(entry))
+            if len(entries) < len(self.entries):
+                file.truncate(len(entries) * ENTRY_BYTES)
         except OSError:
             file.close()
             raise
-        self.entries = (*kept, entry)
+        self.entries = entries
         return file
+
+    def says(self, leader_epoch: int, offset: int) -> bool:
+        """Whether it is known already that what comes at `offset`, the end of the log, is of this leadership."""
+        last = self.entries[-1] if self.entries else None
+        return last is not None and last.leader_epoch == leader_epoch and last.start_offset <= offset
+
+    def epoch_before(self, offset: int) -> int:
+        """The leadership that wrote the batch before `offset`; 0 if there was none."""
+        return next((one.leader_epoch for one in reversed(self.entries) if one.start_offset < offset), 0)
+
+    def epoch_end(self, leader_epoch: int, log_end: int) -> LineageEntry:
+        """The last known leadership up to `leader_epoch`, and where it ended; see `Log.epoch_end`."""
+        number = bisect_right(self.entries, leader_epoch, key=_leader_epoch)
+        end = self.entries[number].start_offset if number < len(self.entries) else log_end
+        return LineageEntry(self.entries[number - 1].leader_epoch if number else 0, end)
 
 
 def still_needed(entries: tuple[LineageEntry, ...], log_start: int, log_end: int) -> tuple[LineageEntry, ...]:

@@ -11,13 +11,15 @@ Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the cal
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.base import limits
+from penstock.commitlog import fetched
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
-from penstock.commitlog.lineage import Lineage, LineageEntry
+from penstock.commitlog.fetched import Appended
+from penstock.commitlog.lineage import Lineage, LineageEntry, Told
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
 from penstock.commitlog.retention import LogConfig, Retention
@@ -26,7 +28,7 @@ from penstock.commitlog.segments import NEVER_US
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Removal
 from penstock.commitlog.writer import LogWriter
-from penstock.vfs import Vfs
+from penstock.vfs import Buffer, Vfs
 
 _REST_US = limits.LOG_REST_MS * 1000
 
@@ -77,7 +79,7 @@ class Log(LogWriter):
             found = Recovery(vfs, directory, stream_id, partition, must_exist=must_exist).run()
             open_files = OpenFiles() if open_files is None else open_files
             log = cls(vfs, directory, (stream_id, partition), config, found, now_us, open_files, noticed)
-            log._open_lineage()
+            log._open_lineage(found.told)
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
                 # A log that was not known to be made: the folder's own name must be durable.
                 log.checkpoint()
@@ -109,14 +111,60 @@ class Log(LogWriter):
         if self.state is not LogState.WRITABLE:
             raise NotWritableError(f"{self._directory} is {self._state.value}")
         assert leader_epoch > self.leader_epoch, (leader_epoch, self.leader_epoch)
+        self._write_lineage(leader_epoch)
+
+    def _write_lineage(self, leader_epoch: int) -> None:
         try:
             self._flushing.open_names()
             file = self._lineage.start(LineageEntry(leader_epoch, self.log_end))
         except OSError as error:
             raise storage_error(f"the lineage of {self._directory} cannot be written", error) from error
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = max(self.leader_epoch, leader_epoch)
         self._checkpoint.is_dirty = True
         self._flushing.add_lineage(file)
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the newest batch that the log has (or had, below log_start); 0: there was none."""
+        return self._lineage.epoch_before(self.log_end)
+
+    def epoch_end(self, leader_epoch: int) -> LineageEntry:
+        """The last leadership known here that is `leader_epoch` or came before it, and the offset where it ended.
+
+        Up to the lower one of their two ends, two logs agree about an epoch that both know. 0, the `last_epoch` of a
+        log that never had a batch, ends at log_end: there is nothing to differ in. An epoch older than all that are
+        known here is answered with (0, where the oldest known one began).
+        """
+        return self._lineage.epoch_end(leader_epoch, self.log_end) if leader_epoch else LineageEntry(0, self.log_end)
+
+    # Following a leader.
+
+    def append_fetched(self, data: Buffer) -> Appended:
+        """Write whole batches of a leader's log, as they lie there one after the other, at the end of this one.
+
+        RangeRefusedError: nothing was written. StorageFailedError: the same; if the disk fails behind the first
+        batches, these are appended, and the next call says so. NotWritableError.
+        """
+        if self.state is not LogState.WRITABLE:
+            raise NotWritableError(f"{self._directory} is {self._state.value}")
+        view = fetched.as_bytes(data)
+        begin = self.log_end
+        headers = fetched.checked(view, fetched.Before(begin, self.last_timestamp_us, self.last_epoch))
+        size_bytes = batches = 0
+        try:
+            for leader_epoch, part, part_headers in fetched.by_epoch(view, headers):
+                if not self._lineage.says(leader_epoch, self.log_end):
+                    self._write_lineage(leader_epoch)
+                while part_headers:
+                    written = self._append_run(part, part_headers)
+                    part_bytes = sum(header.size_bytes for header in part_headers[:written])
+                    part, part_headers = part[part_bytes:], part_headers[written:]
+                    size_bytes += part_bytes
+                    batches += written
+        except StorageFailedError:
+            if self.log_end == begin:
+                raise
+        return Appended(self.log_end, size_bytes, batches)
 
     def note_flushed(self) -> None:
         """Let the checkpoint name what has been flushed, so that no start takes damage in it for a torn tail.
@@ -273,7 +321,7 @@ class Log(LogWriter):
             last_timestamp_us=self.last_timestamp_us,
         )
 
-    def _open_lineage(self) -> None:
+    def _open_lineage(self, told: Sequence[Told]) -> None:
         found = lineages.read(self._vfs, self._directory)
         if found.entries:
             self.leader_epoch = max(self.leader_epoch, found.entries[-1].leader_epoch)
@@ -281,5 +329,5 @@ class Log(LogWriter):
             self.notices = (*self.notices, str(found.mistake))
         entries = found.entries
         if self._state is LogState.WRITABLE:
-            entries = lineages.recover(self._vfs, self._directory, found, self.log_start, self.log_end)
+            entries = lineages.recover(self._vfs, self._directory, found, self.log_start, self.log_end, told)
         self._lineage = Lineage(self._vfs, self._directory, entries)

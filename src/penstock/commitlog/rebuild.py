@@ -19,6 +19,7 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import files, index
 from penstock.commitlog.errors import IndexDamagedError
 from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
+from penstock.commitlog.lineage import LineageEntry, Told
 from penstock.commitlog.resumed import Head, ResumedEntries
 from penstock.commitlog.scan import Beyond, Found, Walk, find_behind
 from penstock.commitlog.segment import Damage, Segment
@@ -40,12 +41,21 @@ class Scan:
 
     head: Head | None = None
     entries: bytearray = field(default_factory=bytearray)
+    epochs: list[LineageEntry] = field(default_factory=list)  # behind the head, as their first batches say
+    begin_offset: int = 0  # of the first batch behind the head
+    head_epoch: int = 0  # of the last batch of the head
     end_position: int = SCHEMA_BYTES
     end_offset: int = 0
     last_timestamp_us: int = 0
     leader_epoch: int = 0
     damage: list[Damage] = field(default_factory=list)
     torn: Torn | None = None
+
+    def told(self) -> tuple[Told, ...]:
+        """What its batches say of the lineage, if there are any."""
+        if not (self.epochs or self.head_epoch):
+            return ()
+        return (Told(self.begin_offset, self.end_offset, self.head_epoch, tuple(self.epochs)),)
 
     def all_entries(self) -> PackedEntries | ResumedEntries:
         """Those of the head, too."""
@@ -54,7 +64,7 @@ class Scan:
 
 
 def vouched_head(vfs: Vfs, file: File, *, base_offset: int, flushed_position: int) -> tuple[Head, int] | None:
-    """What the index says of the batches of a segment below `flushed_position`, and their highest leader epoch.
+    """What the index says of the batches of a segment below `flushed_position`, and the leader epoch of the last one.
 
     None if the last batch that it names is not there as it says: then it may be another segment's.
     """
@@ -101,14 +111,18 @@ def scan_segment(
     position = SCHEMA_BYTES
     if vouched is not None:
         scan.head, scan.leader_epoch = vouched
+        scan.head_epoch = scan.leader_epoch
         scan.last_timestamp_us = scan.head.last_timestamp_us
         position, scan.end_offset = scan.head.end_position, scan.head.end_offset
+    scan.begin_offset = scan.end_offset
     while True:
         walk = Walk(file, position=position, end_position=size_bytes, offset=scan.end_offset)
         for place, header in walk:
             scan.entries += index.pack_entry(place, header)
             scan.last_timestamp_us = max(scan.last_timestamp_us, header.max_timestamp_us)
             scan.leader_epoch = max(scan.leader_epoch, header.leader_epoch)
+            if not scan.epochs or scan.epochs[-1].leader_epoch != header.leader_epoch:
+                scan.epochs.append(LineageEntry(header.leader_epoch, header.base_offset))
         scan.end_position, scan.end_offset = walk.position, walk.offset
         if walk.mistake is None:
             return scan

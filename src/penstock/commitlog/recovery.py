@@ -38,6 +38,7 @@ from penstock.commitlog import files, rebuild, remains
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
 from penstock.commitlog.index import FileEntries, PackedEntries
+from penstock.commitlog.lineage import Told
 from penstock.commitlog.rebuild import Scan, Torn
 from penstock.commitlog.scan import Beyond, find_behind
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment, create
@@ -72,6 +73,7 @@ class Recovered:
     damage: list[Damage] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)  # of the lineage, by the batches that were read
     retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
     is_slot_lost: bool = False  # of the checkpoint; it may have been the newest
 
@@ -133,6 +135,7 @@ class Recovery:
             scan = one.scan
             if scan is not None:
                 out.damage += scan.damage
+                out.told += scan.told()
                 out.leader_epoch = max(out.leader_epoch, scan.leader_epoch)
                 one.last_timestamp_us = scan.last_timestamp_us
             # A segment in which nothing can be read keeps the order of time: halving passes over it.
@@ -395,12 +398,11 @@ class Recovery:
         assert scan.torn is not None
         torn = scan.torn
         for each in reversed(later):
-            kept_as = None
-            if not self._may_go(each):
-                kept_as = files.side_path(self._vfs, each.path, 0)
-                self._vfs.rename(each.path, kept_as)
-            else:
+            kept_as = None if self._may_go(each) else files.side_path(self._vfs, each.path, 0)
+            if kept_as is None:
                 self._vfs.remove(each.path)
+            else:
+                self._vfs.rename(each.path, kept_as)
             self._vfs.remove(files.index_path(each.path))
             self._out.cuts.append(Cut(each.path, 0, each.size_bytes, kept_as, torn.reason))
         if later:
@@ -424,8 +426,7 @@ class Recovery:
             file.sync()
         finally:
             file.close()
-        cut_bytes = one.size_bytes - torn.position
-        self._out.cuts.append(Cut(one.path, torn.position, cut_bytes, kept_as, torn.reason))
+        self._out.cuts.append(Cut(one.path, torn.position, one.size_bytes - torn.position, kept_as, torn.reason))
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
 
     def _may_go(self, one: _Found) -> bool:

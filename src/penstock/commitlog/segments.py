@@ -5,8 +5,9 @@ Rules: only the log's own task touches it. What readers see of it is a tuple tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from penstock.batch.header import BatchHeader
 from penstock.commitlog import files, segment
 from penstock.commitlog.retention import LogConfig
 from penstock.commitlog.segment import ActiveSegment, Damage, Segment
@@ -66,10 +67,25 @@ class Segments:
         self._age_us = config.segment_age_us
         self.set_roll_time()
 
+    def room_for(self, headers: Sequence[BatchHeader]) -> int:
+        """How many of these batches, from the first on, go into the active segment; one at least into an empty one."""
+        active = self.active
+        assert active is not None
+        size_bytes, roll_at_us = active.size_bytes, self.roll_at_us
+        for number, header in enumerate(headers):
+            if not (active.count or number):
+                roll_at_us = self._roll_time(header.min_timestamp_us)
+            elif size_bytes + header.size_bytes > self.roll_bytes or header.min_timestamp_us >= roll_at_us:
+                return number
+            size_bytes += header.size_bytes
+        return len(headers)
+
     def set_roll_time(self) -> None:
         """The active segment has its first batch now, or none yet."""
-        first = None if self.active is None else self.active.first_timestamp_us()
-        self.roll_at_us = NEVER_US if first is None or self._age_us is None else first + self._age_us
+        self.roll_at_us = self._roll_time(None if self.active is None else self.active.first_timestamp_us())
+
+    def _roll_time(self, first_timestamp_us: int | None) -> int:
+        return NEVER_US if first_timestamp_us is None or self._age_us is None else first_timestamp_us + self._age_us
 
     def create_next(self, base_offset: int, undo: Callable[[Callable[[], None]], None]) -> ActiveSegment:
         """An empty segment file for what comes from `base_offset` on, or OSError.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.batch.header import BatchHeader
@@ -141,6 +141,36 @@ class LogWriter:
             segments.set_roll_time()
         self.log_end = header.end_offset
         self.last_timestamp_us = header.max_timestamp_us
+
+    def _append_run(self, data: memoryview, headers: Sequence[BatchHeader]) -> int:
+        """Write the first of these batches, and with them all that go into the same segment; how many were written.
+
+        `data` begins with them. Errors as those of `append`.
+        """
+        segments = self._segments
+        active = segments.active
+        assert active is not None
+        count = segments.room_for(headers)
+        if not count and self._open_files.may_roll(self):
+            active = self._roll(active)
+            count = segments.room_for(headers)
+        count = max(1, count)  # a segment grows while no other one can be begun
+        run = headers[:count]
+        file = self._woken(active)
+        try:
+            file.write_at(active.size_bytes, data[: sum(header.size_bytes for header in run)])
+        except OSError as error:
+            self._undo(partial(file.truncate, active.size_bytes))
+            raise storage_error(f"{active.path} cannot be written", error) from error
+        if self.log_start == self.log_end:
+            self._keeper.oldest_us = run[0].min_timestamp_us
+        for header in run:
+            active.add(header)
+        if active.count == count:
+            segments.set_roll_time()
+        self.log_end = run[-1].end_offset
+        self.last_timestamp_us = run[-1].max_timestamp_us
+        return count
 
     def _woken(self, active: ActiveSegment) -> File:
         """The file of the active segment, open again; StorageFailedError."""

@@ -269,6 +269,7 @@ def test_the_config_of_a_stream_becomes_that_of_its_logs() -> None:
 def test_a_closed_log_leaves_no_work_for_the_next_start(tmp_path: Path) -> None:
     vfs = RealVfs(tmp_path)
     log = open_log(vfs, SMALL)
+    log.start_epoch(1)
     for _ in range(30):
         append(log, 2)
     log.close()
