@@ -13,7 +13,7 @@
 | `index`      | one entry per batch                                       |
 | `resumed`    | entries of a segment that goes on after a start or a rest |
 | `open_files` | how many logs hold a file open                            |
-| `checkpoint` | flushed_end and log_start on the disk                     |
+| `checkpoint` | flushed_end, committed_end and log_start on the disk      |
 | `lineage`    | which leader epoch began where                            |
 | `recovery`   | what to make of the files at start                        |
 | `scan`, `rebuild` | verify a segment from its beginning                  |

@@ -1,4 +1,4 @@
-"""Checkpoint: how far the log is known to be on the disk, and where it starts.
+"""Checkpoint: how far the log is known to be on the disk, up to where it is committed, and where it starts.
 
 Rules: two slots are written in turn, so that one of them is whole whatever happens to the other. It is written after
 every flush, behind the acks, so that a killed broker leaves a flushed_end that is true; it is synced once a second, so
@@ -13,7 +13,7 @@ Slot n begins at byte 4096 · n; 96 bytes, little-endian:
 | 0    | 8 B  | `penckpt1`            | 48   | u64  | position in it up to which bytes are synced|
 | 8    | u64  | sequence, rising by 1 | 56   | u64  | log_start                                  |
 | 16   | u64  | stream id             | 64   | i64  | last timestamp (µs)                        |
-| 24   | u32  | partition             | 72   | u64  | zeros                                      |
+| 24   | u32  | partition             | 72   | u64  | committed_end; 0: not known                |
 | 28   | u32  | leader epoch          | 80   | u64  | zeros                                      |
 | 32   | u64  | flushed_end           | 88   | u32  | zeros                                      |
 | 40   | u64  | its segment's base    | 92   | u32  | CRC-32C of the bytes 0 to 91               |
@@ -35,7 +35,7 @@ SLOT_STEP_BYTES = 4096
 SLOT_BYTES = 96
 SLOTS = 2
 _SYNC_INTERVAL_US = limits.CHECKPOINT_SYNC_INTERVAL_MS * 1000
-_BODY = struct.Struct("<8sQQIIQQQQq20x")
+_BODY = struct.Struct("<8sQQIIQQQQqQ12x")
 _CRC = struct.Struct("<I")
 assert _BODY.size + _CRC.size == SLOT_BYTES
 
@@ -52,6 +52,7 @@ class Checkpoint(NamedTuple):
     segment_position: int
     log_start: int
     last_timestamp_us: int
+    committed_end: int = 0
 
 
 def pack_slot(checkpoint: Checkpoint) -> bytes:

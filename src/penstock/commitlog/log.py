@@ -5,7 +5,8 @@ a disk thread, and `flushed` tells the log that it is done. At most one flush is
 goes with the next one, so one fdatasync serves all that waits. Recovery cuts nothing that the checkpoint says is on the
 disk: `note_flushed` has it say so after each flush, once nobody waits for that any more.
 
-Offsets: log_start <= flushed_end <= log_end. Timestamps never decrease: the caller stamps max(now, last_timestamp_us).
+Offsets: log_start <= flushed_end, committed_end <= log_end. Timestamps never decrease: the caller stamps max(now,
+last_timestamp_us).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _REST_US = limits.LOG_REST_MS * 1000
 class Log(LogWriter):
     """One partition's log. Make it with `Log.open`."""
 
-    __slots__ = ("_config", "_lineage", "cuts")
+    __slots__ = ("_committed_end", "_config", "_lineage", "cuts")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Log(LogWriter):
         super().__init__(vfs, directory, ids, config, found, now_us, open_files, noticed)
         self._config = config
         self._lineage = Lineage(vfs, directory, ())
+        self._committed_end = min(found.checkpoint.committed_end, found.log_end) if found.checkpoint else 0
         self.cuts: tuple[Cut, ...] = tuple(found.cuts)
 
     @classmethod
@@ -108,10 +110,13 @@ class Log(LogWriter):
 
     def start_epoch(self, leader_epoch: int) -> None:
         """A leadership begins at log_end; durable with the next flush. StorageFailedError, NotWritableError."""
-        if self.state is not LogState.WRITABLE:
-            raise NotWritableError(f"{self._directory} is {self._state.value}")
+        self._check_writable()
         assert leader_epoch > self.leader_epoch, (leader_epoch, self.leader_epoch)
         self._write_lineage(leader_epoch)
+
+    def _check_writable(self) -> None:
+        if self.state is not LogState.WRITABLE:
+            raise NotWritableError(f"{self._directory} is {self._state.value}")
 
     def _write_lineage(self, leader_epoch: int) -> None:
         try:
@@ -145,8 +150,7 @@ class Log(LogWriter):
         RangeRefusedError: nothing was written. StorageFailedError: the same; if the disk fails behind the first
         batches, these are appended, and the next call says so. NotWritableError.
         """
-        if self.state is not LogState.WRITABLE:
-            raise NotWritableError(f"{self._directory} is {self._state.value}")
+        self._check_writable()
         view = fetched.as_bytes(data)
         begin = self.log_end
         headers = fetched.checked(view, fetched.Before(begin, self.last_timestamp_us, self.last_epoch))
@@ -165,6 +169,26 @@ class Log(LogWriter):
             if self.log_end == begin:
                 raise
         return Appended(self.log_end, size_bytes, batches)
+
+    def follow_start(self, log_start: int) -> None:
+        """The leader's log begins there: so does this one, as far as it is on the disk. Call it with every answer.
+
+        A log that ends before it is to be `reset`. StorageFailedError, NotWritableError.
+        """
+        self._check_writable()
+        self._move_start(min(log_start, self.flushed_end))
+
+    @property
+    def committed_end(self) -> int:
+        """The end of what is known to be committed, also after a start; log_start where nothing is."""
+        return max(self._committed_end, self.log_start)
+
+    def note_committed(self, end: int) -> None:
+        """What comes before `end` is committed. It never goes back, and gets into the next checkpoint."""
+        end = min(end, self.log_end)
+        if end > self._committed_end:
+            self._committed_end = end
+            self._checkpoint.is_dirty = True
 
     def note_flushed(self) -> None:
         """Let the checkpoint name what has been flushed, so that no start takes damage in it for a torn tail.
@@ -319,6 +343,7 @@ class Log(LogWriter):
             segment_position=self._flushing.end_place[1],
             log_start=self.log_start,
             last_timestamp_us=self.last_timestamp_us,
+            committed_end=self._committed_end,
         )
 
     def _open_lineage(self, told: Sequence[Told]) -> None:

@@ -17,7 +17,7 @@ where that is lost, the whole segment; the log's own task only acts on the answe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
@@ -44,6 +44,10 @@ class LogConfig:
             max_messages=config.max_messages,
             max_bytes=config.max_bytes,
         )
+
+    def following(self) -> LogConfig:
+        """The same for a follower: only the leader decides from where on a log is kept; see `Log.follow_start`."""
+        return replace(self, max_age_us=None, max_messages=None, max_bytes=None)
 
     def is_exceeded(self, *, messages: int, size_bytes: int, oldest_us: int | None, now_us: int) -> bool:
         """Whether a log of so many messages and bytes has too many of either, or too old ones (None: it has none)."""
