@@ -53,6 +53,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_SESSION = "unknown_session"  # of fetches of a follower: it begins another
     VERSION_CONFLICT = "version_conflict"  # what was to be changed has changed meanwhile
     BROKER_UNAVAILABLE = "broker_unavailable"
+    CHANGE_REFUSED = "change_refused"  # of who is in the cluster: not safe, or not safe now
 
 
 class RemoteError(PenstockError):

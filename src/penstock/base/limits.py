@@ -98,6 +98,24 @@ CONNECTION_FILES_SHARE = 2  # connections get one file descriptor in so many; th
 LOG_FILES_SHARE = 8  # logs with open files: one in so many; each has two, its segment and its checkpoint
 ANSWER_FILES_SHARE = 4  # files that are open because a client has not taken its answer yet: one in so many
 
+# Raft
+RAFT_VOTERS_MAX = 5  # every commit waits for most of them; further brokers are learners
+RAFT_LEARNERS_MAX = 1_000
+RAFT_ENTRY_BYTES_MAX = REQUEST_BODY_BYTES_MAX  # one command
+RAFT_APPEND_BYTES_MAX = 1 * MIB  # entries in one message; one entry always fits
+RAFT_APPEND_ENTRIES_MAX = 4_096
+RAFT_MESSAGE_BYTES_MAX = 2 * MIB  # either of these, with all that is around the entries
+RAFT_IN_FLIGHT_MAX = 16  # messages with entries that one follower has not answered
+RAFT_UNCOMMITTED_BYTES_MAX = 16 * MIB  # proposed and not committed; beyond it the leader refuses
+RAFT_ENTRY_OVERHEAD_BYTES = 64  # what an entry costs besides its data: an empty one is not free either
+RAFT_APPLY_BYTES_MAX = 4 * MIB  # entries that the application is handed at once
+RAFT_KEPT_ENTRIES_MAX = 1_000  # behind a snapshot, in memory: who lags less than that needs no snapshot
+RAFT_SNAPSHOT_CHUNK_BYTES = 512 * KIB  # one message; heartbeats must not wait long behind it
+RAFT_SNAPSHOT_BYTES_MAX = 1 * GIB  # a receiver holds it in memory
+RAFT_READS_MAX = 4_096  # reads that wait for a leader's confirmation
+RAFT_READ_CONTEXT_BYTES_MAX = 64
+RAFT_TERMS_AHEAD_MAX = 2**32  # a term beyond it is no term: elections do not come that often
+
 # Ingest
 READ_BUFFER_BYTES = 1 * MIB  # one read of the NATS connection; larger messages grow it
 PARTITION_IN_FLIGHT_BYTES_MAX = 64 * MIB  # appended, not yet acked

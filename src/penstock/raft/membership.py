@@ -1,0 +1,67 @@
+"""Which change of the membership is safe, and its bytes.
+
+Rules: at most one voter comes or goes with one entry; learners come and go freely. A membership holds from the moment
+its entry is in a log, committed or not.
+
+Theory (Ongaro, "Consensus: bridging theory and practice", chapter 4, and the correction of 2015): any majority of a
+membership and any majority of one that differs by a single voter share a broker, so no two leaders can be elected
+beside each other. That is true only between neighbours, so a change waits until the one before it is committed, and
+until an entry of the leader's own term is: else a change by a deposed leader could still be on its way.
+
+| from      | to        |                                                        |
+|-----------|-----------|--------------------------------------------------------|
+| 1 2 3     | 1 2 3 4   | a voter comes                                          |
+| 1 2 3 / 4 | 1 2 3 4   | a learner becomes a voter; better, for it has the log  |
+| 1 2 3     | 1 2       | a voter goes; also the leader, who leads until then    |
+| 1 2 3     | 1 2 / 3   | a voter becomes a learner                              |
+| 1 2 3     | 1 2 4     | refused: two voters at once                            |
+| 1         | (nobody)  | refused                                                |
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.base import limits
+from penstock.raft.values import Membership
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Membership)
+
+
+def encode_membership(membership: Membership) -> bytes:
+    """MessagePack."""
+    return _encoder.encode(membership)
+
+
+def decode_membership(data: bytes) -> Membership:
+    """The membership in `data`; msgspec.DecodeError if it is none."""
+    membership: Membership = _decoder.decode(data)
+    if text := flaw_in(membership):
+        raise msgspec.DecodeError(text)
+    return membership
+
+
+def flaw_in(membership: Membership) -> str:
+    """What no membership may be like; "" if it may."""
+    voters, learners = membership.voters, membership.learners
+    if not voters:
+        return "nobody would vote"
+    if len(voters) > limits.RAFT_VOTERS_MAX:
+        return f"{len(voters)} voters; {limits.RAFT_VOTERS_MAX} are the most"
+    if len(learners) > limits.RAFT_LEARNERS_MAX:
+        return f"{len(learners)} learners; {limits.RAFT_LEARNERS_MAX} are the most"
+    if set(voters) & set(learners):
+        return "a broker votes or learns, not both"
+    if list(voters) != sorted(set(voters)) or list(learners) != sorted(set(learners)):
+        return "ids must be sorted, each once"
+    return ""
+
+
+def flaw_in_change(now: Membership, then: Membership) -> str:
+    """Why `then` may not follow `now`; "" if it may."""
+    if text := flaw_in(then):
+        return text
+    if len(set(now.voters) ^ set(then.voters)) > 1:
+        return "one voter may come or go at a time"
+    return ""

@@ -1,0 +1,131 @@
+"""What brokers say to each other. One struct each; `wire` turns them into bytes.
+
+Rules: `term` is the sender's, but in a pre-vote: there it is the term that the sender would have. A message may be
+lost, doubled, late or out of order. Fields are only ever added, at the end, with a default.
+
+| request          | answer             | for                                                          |
+|------------------|--------------------|--------------------------------------------------------------|
+| VoteRequest      | VoteResponse       | an election; before it a pre-vote, which changes nothing     |
+| AppendRequest    | AppendResponse     | entries, and how far they are committed                      |
+| Heartbeat        | HeartbeatResponse  | "I still lead"; the answers to a round confirm reads         |
+| SnapshotChunk    | SnapshotResponse   | a follower that is too far behind; ends in an AppendResponse |
+| ReadRequest      | ReadResponse       | a follower's read                                            |
+| LeadNow          |                    | "stand for election at once": the leader hands over          |
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.base import limits
+from penstock.raft.values import Entry, Member, Membership, Number
+
+ReadContext = Annotated[bytes, msgspec.Meta(max_length=limits.RAFT_READ_CONTEXT_BYTES_MAX)]
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    sender: Member
+    to: Member
+    term: Number
+
+
+class VoteRequest(_Message, frozen=True, array_like=True, gc=False, tag=1):
+    """Vote for me: my log ends at this entry."""
+
+    last_index: Number
+    last_term: Number
+    is_pre_vote: bool
+    is_handover: bool = False  # the leader wants it so: nobody waits until it is missed
+
+
+class VoteResponse(_Message, frozen=True, array_like=True, gc=False, tag=2):
+    """Yes or no."""
+
+    is_pre_vote: bool
+    is_granted: bool
+
+
+class AppendRequest(_Message, frozen=True, array_like=True, gc=False, tag=3):
+    """Entries behind `prev_index`, which the receiver must have with `prev_term`."""
+
+    prev_index: Number
+    prev_term: Number
+    commit: Number
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=limits.RAFT_APPEND_ENTRIES_MAX)] = ()
+
+
+class AppendResponse(_Message, frozen=True, array_like=True, gc=False, tag=4):
+    """The log is the leader's up to `index`; or, rejected, it has no such entry at `index`, only up to `commit`."""
+
+    index: Number
+    is_rejected: bool = False
+    commit: Number = 0
+    wants_snapshot: bool = False  # it does not know who is in the cluster
+
+
+class Heartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
+    """I lead. `commit` is not above what the receiver is known to have."""
+
+    commit: Number
+    round: Number
+
+
+class HeartbeatResponse(_Message, frozen=True, array_like=True, gc=False, tag=6):
+    """You do."""
+
+    round: Number
+
+
+class SnapshotChunk(_Message, frozen=True, array_like=True, gc=False, tag=7):
+    """Bytes of a snapshot from `position` on."""
+
+    index: Number
+    snapshot_term: Number
+    membership: Membership
+    size_bytes: Number
+    crc: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]  # CRC-32C of all of it
+    position: Number
+    data: Annotated[bytes, msgspec.Meta(max_length=limits.RAFT_SNAPSHOT_CHUNK_BYTES)]
+
+
+class SnapshotResponse(_Message, frozen=True, array_like=True, gc=False, tag=8):
+    """Of the snapshot at `index` everything before `position` is here."""
+
+    index: Number
+    position: Number
+
+
+class ReadRequest(_Message, frozen=True, array_like=True, gc=False, tag=9):
+    """From which index on may I read?"""
+
+    context: ReadContext
+
+
+class ReadResponse(_Message, frozen=True, array_like=True, gc=False, tag=10):
+    """From this one on."""
+
+    index: Number
+    context: ReadContext
+
+
+class LeadNow(_Message, frozen=True, array_like=True, gc=False, tag=11):
+    """Stand for election now."""
+
+
+Message = (
+    VoteRequest
+    | VoteResponse
+    | AppendRequest
+    | AppendResponse
+    | Heartbeat
+    | HeartbeatResponse
+    | SnapshotChunk
+    | SnapshotResponse
+    | ReadRequest
+    | ReadResponse
+    | LeadNow
+)
+
+FROM_LEADER = (AppendRequest, Heartbeat, SnapshotChunk, LeadNow)

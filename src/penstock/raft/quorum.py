@@ -1,0 +1,40 @@
+"""Majorities: what is committed, and who is elected.
+
+Rules: only voters count. Nobody's majority is nothing: an empty membership commits nothing and elects nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+from penstock.base.ids import BrokerId
+
+
+class Vote(Enum):
+    """How an election stands."""
+
+    WON = "won"
+    LOST = "lost"
+    OPEN = "open"
+
+
+def is_majority(voters: Collection[BrokerId], those: Collection[BrokerId]) -> bool:
+    """Whether `those` are more than half of the voters."""
+    return 2 * sum(voter in those for voter in voters) > len(voters)
+
+
+def committed_index(voters: Collection[BrokerId], match_indexes: Mapping[BrokerId, int]) -> int:
+    """The highest index that more than half of the voters have; who is not named has nothing."""
+    if not voters:
+        return 0
+    matched = sorted((match_indexes.get(voter, 0) for voter in voters), reverse=True)
+    return matched[len(matched) // 2]
+
+
+def count_votes(voters: Collection[BrokerId], votes: Mapping[BrokerId, bool]) -> Vote:
+    """How an election stands with these votes."""
+    if is_majority(voters, [voter for voter, granted in votes.items() if granted]):
+        return Vote.WON
+    refused = sum(not votes.get(voter, True) for voter in voters)
+    return Vote.LOST if 2 * (len(voters) - refused) <= len(voters) else Vote.OPEN

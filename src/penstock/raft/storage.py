@@ -1,0 +1,271 @@
+"""The storage: Raft's log and its last snapshot, on a file system.
+
+Rules: what a saved task held survives any power loss. A torn tail, which nobody was told of, is cut at start, its bytes
+kept in a side file that nothing overwrites. Damage to what was synced is CorruptionError; nothing is deleted for it. A
+full disk leaves everything as it was. After a failed sync nothing is written any more. On a full disk what must go
+through finds room in the reserve (`vfs/reserve.py`).
+
+Theory: the log is one file, rewritten whenever a snapshot comes. Metadata is small: what is copied then is the few
+entries behind the snapshot, and one file can be in fewer states after a crash than a row of segments. Until a sync a
+disk may keep later bytes and lose earlier ones, so it takes the mark (`vfs/mark.py`) to tell a torn tail from damage: a
+broker that took damage for a torn tail would forget a vote that it gave or an entry that it acknowledged, and a
+majority that counted on it would be none.
+
+The commit index alone is not worth a write: it travels with the next one, and after a start the leader says it anew.
+
+| file            | what is in it                               | how it changes                       |
+|-----------------|---------------------------------------------|--------------------------------------|
+| `raft/log`      | term, vote, entries (`records`)             | grows; replaced with each snapshot   |
+| `raft/snapshot` | the application's state (`snapshot_file`)   | replaced                             |
+| `raft/synced`   | up to which record all was synced           | overwritten, in two slots            |
+| `raft/reserve`  | room for what must go through               | cut, and filled again                |
+| `raft/log.cut-N` | a torn tail that was cut at byte N         | kept for people                      |
+
+A crash between the two renames of a rewrite leaves a snapshot that is newer than the log. If the log has the entry that
+the snapshot ends with, it goes on from there; if not, it is an old one, and is replaced before anything else, for its
+entries must never meet newer ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.base.errors import CorruptionError, OperationalError
+from penstock.raft.errors import NotWrittenError
+from penstock.raft.records import Contents, Writer, read_contents
+from penstock.raft.snapshot_file import decode_snapshot
+from penstock.raft.tasks import (
+    FOLDER,
+    LOG_PATH,
+    MARK_PATH,
+    NEW_LOG_PATH,
+    NEW_SNAPSHOT_PATH,
+    RESERVE_PATH,
+    SNAPSHOT_PATH,
+    Append,
+    Rewrite,
+    checked_state,
+)
+from penstock.raft.values import NO_SNAPSHOT, HardState, Ready, Snapshot, StoredState
+from penstock.vfs import File, Vfs
+from penstock.vfs.mark import Mark
+from penstock.vfs.reserve import Reserve
+
+SaveTask = Append | Rewrite
+
+
+class Storage:
+    """One owner; only a task's `run` is called elsewhere, and there is one task at a time."""
+
+    def __init__(self, vfs: Vfs, mark: Mark, reserve: Reserve, snapshot: Snapshot, contents: Contents) -> None:
+        """For `open` only."""
+        self._vfs = vfs
+        self._mark = mark
+        self._reserve = reserve
+        self._snapshot = snapshot
+        self._contents = contents
+        self._file: File | None = None
+        self._task: SaveTask | None = None
+        self._failed: BaseException | None = None
+        self.notices: list[str] = []  # what an operator should know of the start
+
+    @classmethod
+    def open(cls, vfs: Vfs, bootstrap: Snapshot | None = None) -> Storage:
+        """Open what is there, or begin: with `bootstrap` as a first voter, without one as a broker that will join.
+
+        CorruptionError if something that was synced is damaged or lost, RemoteError (unsupported_version) if it is
+        newer, OSError, OperationalError.
+        """
+        for path in (NEW_LOG_PATH, NEW_SNAPSHOT_PATH):
+            vfs.remove(path)  # of a rewrite that was cut short
+        mark, reserve = Mark(vfs, MARK_PATH), Reserve(vfs, RESERVE_PATH)
+        snapshot = _read_snapshot(vfs)
+        try:
+            file = vfs.open(LOG_PATH)
+        except FileNotFoundError:
+            return cls._begin(vfs, mark, reserve, snapshot, bootstrap)
+        data = file.read_at(0, file.size())
+        contents = read_contents(data, LOG_PATH, mark.index)
+        if contents.has_snapshot and snapshot is None:
+            raise CorruptionError(SNAPSHOT_PATH, 0, f"the snapshot at {contents.base_index}", "no file")
+        snapshot = snapshot or NO_SNAPSHOT
+        storage = cls(vfs, mark, reserve, snapshot, contents)
+        goes_on = checked_state(snapshot, contents)
+        if contents.end_position < len(data):
+            storage._cut(file, data)
+        # What was read may be in the page cache only: nothing is built on it before it is on the disk.
+        file.sync()
+        storage._file = file
+        reserve.make_room(1, lambda: mark.move(contents.last_number))
+        if goes_on is None:
+            state = contents.hard_state
+            if state.term < snapshot.term:
+                state = HardState(snapshot.term, None, snapshot.index)
+            storage._run(storage._rewrite(None, _contents_behind(snapshot, contents, state)))
+        return storage
+
+    @classmethod
+    def _begin(
+        cls, vfs: Vfs, mark: Mark, reserve: Reserve, snapshot: Snapshot | None, bootstrap: Snapshot | None
+    ) -> Storage:
+        if mark.index or snapshot != (bootstrap if snapshot else None):
+            raise CorruptionError(LOG_PATH, 0, "the log that belongs to the other files here", "no file")
+        begin = bootstrap or NO_SNAPSHOT
+        storage = cls(vfs, mark, reserve, begin, Contents())
+        contents = _contents_behind(begin, Contents(), HardState(begin.term, None, begin.index))
+        contents.has_snapshot = bootstrap is not None
+        vfs.open(MARK_PATH, create=True).close()  # makes the folder, which then has to be on the disk
+        vfs.sync_dir(FOLDER)
+        storage._run(storage._rewrite(bootstrap, contents))
+        return storage
+
+    def _run(self, task: SaveTask) -> None:
+        task.run()
+        self.saved(task)
+
+    def _cut(self, file: File, data: bytes) -> None:
+        position = self._contents.end_position
+        tail = data[position:]
+        text = f"cut an unfinished record of {len(tail)} bytes from {LOG_PATH}"
+        if any(tail):
+            text += f"; kept in {self._keep_aside(tail, position)}"
+        file.truncate(position)
+        self.notices.append(text)
+
+    def _keep_aside(self, data: bytes, position: int) -> str:
+        taken = set(self._vfs.list(FOLDER))
+        name = first_name = f"{LOG_PATH.rpartition('/')[2]}.cut-{position}"
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{first_name}.{number}"
+        path = f"{FOLDER}/{name}"
+        side = self._vfs.open(path, create=True)
+        try:
+            self._reserve.make_room(len(data), lambda: side.write_at(0, data))
+            side.sync()
+        finally:
+            side.close()
+        self._vfs.sync_dir(FOLDER)
+        return path
+
+    @property
+    def state(self) -> StoredState:
+        """What a `Raft` starts from."""
+        entries = self._contents.behind(self._snapshot.index)
+        return StoredState(self._contents.hard_state, self._snapshot, entries)
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of the log: a snapshot makes it small again."""
+        return self._contents.end_position
+
+    def save(self, ready: Ready, *, may_use_reserve: bool = True) -> SaveTask | None:
+        """The task that makes `ready` durable; None if nothing has to be.
+
+        Run it in a disk thread, then call `saved` or `save_failed`. OperationalError once the storage has failed.
+        """
+        if not ready.must_sync:
+            return None
+        self._check()
+        hard_state = ready.hard_state or self._contents.hard_state
+        if ready.snapshot is not None:
+            contents = _contents_behind(ready.snapshot, self._contents, hard_state)
+            contents.entries = list(ready.entries)
+            self._task = self._rewrite(ready.snapshot, contents)
+            return self._task
+        contents = self._contents
+        writer = Writer(contents.last_number, self._mark.index)
+        for entry in ready.entries:
+            writer.entry(entry)
+        if hard_state != contents.hard_state:
+            writer.hard_state(hard_state)
+        assert self._file is not None
+        self._task = Append(
+            self._file,
+            self._mark,
+            self._reserve,
+            contents.end_position,
+            writer.data(),
+            writer.last_number,
+            ready.entries,
+            hard_state,
+            may_use_reserve,
+        )
+        return self._task
+
+    def save_snapshot(self, snapshot: Snapshot) -> SaveTask:
+        """The task that puts the application's own snapshot in place of the log up to there; as `save`."""
+        self._check()
+        assert self._contents.term_at(snapshot.index) == snapshot.term, "it is of what is in the log"
+        contents = _contents_behind(snapshot, self._contents, self._contents.hard_state)
+        contents.entries = list(self._contents.behind(snapshot.index))
+        self._task = self._rewrite(snapshot, contents)
+        return self._task
+
+    def _rewrite(self, snapshot: Snapshot | None, contents: Contents) -> Rewrite:
+        return Rewrite(self._vfs, self._mark, self._reserve, snapshot, contents, self._mark.index)
+
+    def saved(self, task: SaveTask) -> None:
+        """`task.run()` returned."""
+        self._task = None
+        if isinstance(task, Append):
+            contents = self._contents
+            contents.put(task.entries)
+            contents.hard_state = task.hard_state
+            contents.last_number = task.last_number
+            contents.end_position += len(task.data)
+            return
+        if self._file is not None:
+            self._file.close()
+        self._file = task.file
+        self._contents = task.contents
+        self._snapshot = task.snapshot or self._snapshot
+
+    def save_failed(self, task: SaveTask, error: BaseException) -> None:
+        """`task.run()` raised. After a NotWrittenError the same may be saved again; after any other nothing may."""
+        assert task is self._task
+        self._task = None
+        if not isinstance(error, NotWrittenError):
+            self._failed = error
+
+    def keep_reserve(self) -> None:
+        """Take back what was given up, as far as there is room. Cheap where nothing is missing."""
+        if self._task is None and self._failed is None:
+            self._reserve.fill()
+
+    def close(self) -> None:
+        """Give the files back; no task may be running."""
+        assert self._task is None
+        if self._file is not None:
+            self._file.close()
+        self._mark.close()
+        self._reserve.close()
+
+    def _check(self) -> None:
+        assert self._task is None, "one task at a time"
+        if self._failed is not None:
+            raise OperationalError(f"the metadata log failed before ({self._failed}); restart the broker")
+
+
+def _read_snapshot(vfs: Vfs) -> Snapshot | None:
+    try:
+        file = vfs.open(SNAPSHOT_PATH, read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        return decode_snapshot(file.read_at(0, file.size()), SNAPSHOT_PATH)
+    finally:
+        file.close()
+
+
+def _contents_behind(snapshot: Snapshot, contents: Contents, hard_state: HardState) -> Contents:
+    """An empty log that goes on from `snapshot`."""
+    return replace(
+        contents,
+        base_index=snapshot.index,
+        base_term=snapshot.term,
+        has_snapshot=True,
+        hard_state=hard_state._replace(commit=max(hard_state.commit, snapshot.index)),
+        entries=[],
+    )

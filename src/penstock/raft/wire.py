@@ -1,0 +1,79 @@
+"""Messages as bytes, and what no message of a sane broker looks like.
+
+Rules: whatever the bytes are, they decode to a message within its bounds, or to `bad_frame`. What one message says must
+not contradict itself (`contradiction`); what contradicts the receiver's log is the receiver's to see.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.raft.membership import decode_membership, flaw_in
+from penstock.raft.messages import AppendRequest, Message, SnapshotChunk, VoteRequest
+from penstock.raft.values import EntryKind
+
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode_message(message: Message) -> bytes:
+    """MessagePack, at most RAFT_MESSAGE_BYTES_MAX."""
+    data = _encoder.encode(message)
+    assert len(data) <= limits.RAFT_MESSAGE_BYTES_MAX
+    return data
+
+
+def decode_message(data: bytes) -> Message:
+    """The message in `data`. RemoteError (bad_frame) if it is none."""
+    if len(data) > limits.RAFT_MESSAGE_BYTES_MAX:
+        raise RemoteError(ErrorCode.BAD_FRAME, f"a Raft message of {len(data)} bytes is too large")
+    try:
+        message: Message = _decoder.decode(data)
+    except _MALFORMED as error:
+        raise RemoteError(ErrorCode.BAD_FRAME, f"not a Raft message: {error}") from None
+    return message
+
+
+def contradiction(message: Message) -> str:
+    """What in this message cannot be; "" if all of it can."""
+    if message.sender == message.to:
+        return "it is from and to the same broker"
+    if isinstance(message, AppendRequest):
+        return _contradiction_in_append(message)
+    if isinstance(message, SnapshotChunk):
+        return _contradiction_in_chunk(message)
+    if isinstance(message, VoteRequest) and message.last_term >= message.term:
+        return "a log ends in a term that has not begun"
+    return ""
+
+
+def _contradiction_in_append(message: AppendRequest) -> str:
+    index, term, size_bytes = message.prev_index, message.prev_term, 0
+    for entry in message.entries:
+        if entry.index != index + 1 or not max(1, term) <= entry.term <= message.term:
+            return "its entries do not follow each other"
+        if len(entry.data) > limits.RAFT_ENTRY_BYTES_MAX:
+            return "one of its entries is too large"
+        if entry.kind is EntryKind.MEMBERSHIP:
+            try:
+                decode_membership(entry.data)
+            except _MALFORMED:
+                return "it holds a membership that cannot be"
+        index, term = entry.index, entry.term
+        size_bytes += len(entry.data)
+    if len(message.entries) > 1 and size_bytes > limits.RAFT_APPEND_BYTES_MAX:
+        return "it holds too much"
+    return "its entries end in a later term" if term > message.term else ""
+
+
+def _contradiction_in_chunk(message: SnapshotChunk) -> str:
+    if message.size_bytes > limits.RAFT_SNAPSHOT_BYTES_MAX:
+        return "the snapshot is too large"
+    if message.position + len(message.data) > message.size_bytes or (message.size_bytes and not message.data):
+        return "the chunk lies outside its snapshot"
+    if message.snapshot_term > message.term:
+        return "the snapshot is of a later term"
+    return flaw_in(message.membership)
