@@ -48,6 +48,10 @@ UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait, and so many streams sync at once: a slow disk needs them
 
+# Connections between brokers
+PEER_REQUESTS_MAX = 1_024  # open at one peer; Raft's messages count until they are taken
+PEER_WRITE_QUEUE_BYTES_MAX = 128 * MIB  # requests that a peer has not taken yet; beyond it its connection is cut
+
 # Replication
 REPLICA_POSITIONS_MAX = 10_000  # named in one request: 44 bytes each at most, so they fit REQUEST_BODY_BYTES_MAX
 REPLICA_FETCH_BYTES = 8 * MIB  # of one answer to a follower; a batch may pass it, so that a large message gets through

@@ -32,7 +32,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.broker.output import Output, RangeError, Written
 from penstock.broker.shared_budget import SharedBudget, Waiting
 from penstock.messages import HelloRequest, Request, Response
-from penstock.node.step import Extent
+from penstock.node.step import Extent, Payload
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
 
 _log = logging.getLogger("penstock.server")
@@ -253,9 +253,7 @@ class Connection:
 
     # Writing
 
-    def reply(
-        self, caller: Caller, response: Response | RemoteError, payload: bytes | bytearray | Extent | None
-    ) -> None:
+    def reply(self, caller: Caller, response: Response | RemoteError, payload: Payload) -> None:
         """Answer one open request."""
         if self._closed or self.open_requests.pop(caller.correlation_id, None) is not caller:
             return
@@ -266,14 +264,12 @@ class Connection:
         if not self._reading and not self._closing:
             self._look_for_frames()
 
-    def _send_response(self, caller: Caller, response: Response, payload: bytes | bytearray | Extent | None) -> None:
-        raw = b"" if payload is None else payload
-        raw_bytes = raw.length if isinstance(raw, Extent) else len(raw)
+    def _send_response(self, caller: Caller, response: Response, payload: Payload) -> None:
+        pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
+        raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
         head = encode_response_head(caller.api, caller.version, caller.correlation_id, response, raw_bytes)
         try:
-            taken = (
-                self._output.add_extent(head, raw) if isinstance(raw, Extent) else self._output.add_payload(head, raw)
-            )
+            taken = self._output.add_payload(head, *pieces)
         except OSError as error:
             self._send_error(caller, RemoteError(ErrorCode.STORAGE_FAILED, f"the broker cannot read it: {error}"))
             return
