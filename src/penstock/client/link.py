@@ -13,10 +13,10 @@ import random
 from typing import TypeVar, cast
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, parse_server
+from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, parse_server, uninitialised
 from penstock.client.errors import OutcomeUnknown, TimedOut, Unavailable
-from penstock.client.session import Session
 from penstock.messages import API_OF_REQUEST, HelloResponse, Request, Response
+from penstock.wire.session import Session
 
 _BACKOFF_S_MIN = 0.05
 _BACKOFF_S_MAX = 2.0
@@ -113,7 +113,7 @@ class Link:
 
     async def _open(self, deadline_s: float) -> None:
         self._check_open()
-        session = Session(self._name, self._version)
+        session = Session(self._name, self._version, allocate=uninitialised)
         connection, hello = await open_connection(self.server, session, deadline_s)
         try:
             self._check_open()
