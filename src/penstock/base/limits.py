@@ -155,6 +155,11 @@ NATS_SERVER_STOP_MS = 5_000
 COMPLAINT_INTERVAL_MS = 10_000  # between two log lines of one kind that somebody else can cause
 
 # Client
+CLIENT_BROKERS_MAX = 1_000  # that a client knows of
+CLIENT_PARTITIONS_MAX = 100_000  # whose leader it knows; those beyond are asked for again
+CLIENT_CONNECTIONS_MAX = 64  # to as many brokers at once
+CLIENT_CONNECTION_IDLE_S = 300.0  # one that is not used for so long is given back, if there is another
+CLIENT_SILENCE_S = 3.0  # a broker of a cluster that owes an answer for so long is asked whether it lives
 PUBLISHES_IN_FLIGHT_MAX = 4_096
 PREFETCHED_FETCHES_MAX = 2
 READ_FETCH_BYTES_MAX = 8 * MIB  # what a reader asks for at once: a request for each costs time in which nothing is sent

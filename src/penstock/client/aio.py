@@ -72,13 +72,13 @@ class Client:
 
     @property
     def server(self) -> str:
-        """HOST:PORT of the broker."""
+        """HOST:PORT of the broker that is asked now; another one, once that does not answer."""
         return self._link.server
 
     @property
     def nats_urls(self) -> tuple[str, ...]:
         """Where messages are published."""
-        return tuple(self._nats_urls) if self._nats_urls is not None else self._link.hello.nats_urls
+        return tuple(self._nats_urls) if self._nats_urls is not None else self._link.nats_urls
 
     async def __aenter__(self) -> Client:
         return self
@@ -462,6 +462,7 @@ class Client:
         wanted = wanted_columns(columns)
         info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
         link = self._link
+        link.learn(info)
         what = await reading.plan(link, info.stream_id, info.name, start, end, follow=follow, timeout_s=timeout)
         return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout)
 
@@ -488,6 +489,7 @@ class Client:
 
     async def _info(self, stream: StreamName, timeout: float) -> StreamInfo:
         if isinstance(stream, StreamInfo):
+            self._link.learn(stream)
             return stream
         return self._streams.get(stream) or await self.stream(stream, timeout=timeout)
 

@@ -178,6 +178,13 @@ class Session:
         """Bytes have come that nobody has read yet: the broker lives."""
         self._received_s = now_s
 
+    def silent_s(self, now_s: float) -> float:
+        """How long the broker has said nothing, while there was something to answer."""
+        if not self._in_flight:
+            return 0.0
+        first_sent_s = next(iter(self._in_flight.values())).sent_s
+        return now_s - max(self._received_s, first_sent_s)
+
     def give_up(self, correlation_id: int) -> None:
         """Its caller no longer waits: an answer will be ignored."""
         entry = self._in_flight.get(correlation_id)
