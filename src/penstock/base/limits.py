@@ -50,7 +50,16 @@ DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait, and so many stream
 
 # Connections between brokers
 PEER_REQUESTS_MAX = 1_024  # open at one peer; Raft's messages count until they are taken
-PEER_WRITE_QUEUE_BYTES_MAX = 128 * MIB  # requests that a peer has not taken yet; beyond it its connection is cut
+PEER_WRITE_QUEUE_BYTES_MAX = 32 * MIB  # requests that a peer has not taken yet; beyond it its connection is cut
+PEER_BUFFER_BYTES_MAX = 256 * MIB  # as BROKER_BUFFER_BYTES_MAX, for peers: no client takes room from them
+PEER_CONNECT_TIMEOUT_MS = 2_000  # until the socket is connected, the name looked up included
+PEER_PING_MS = 1_000  # a peer that has said nothing for so long is asked who it is
+PEER_SILENCE_MS_MAX = 5_000  # and is lost if it goes on saying nothing; both sides then close the connection
+PEER_ANSWER_MS_MAX = 60_000  # one answer, however lively the rest; no question between brokers takes so long
+PEER_STEADY_MS = 5_000  # a connection that lived so long is replaced at once when it is lost
+PEER_RECONNECT_MS_MIN = 50  # after the first failure; each further one doubles it
+PEER_RECONNECT_MS_MAX = 1_000
+PEER_COMPLAINT_INTERVAL_MS = 60_000  # between two log lines about what is wrong with one peer
 
 # Replication
 REPLICA_POSITIONS_MAX = 10_000  # named in one request: 44 bytes each at most, so they fit REQUEST_BODY_BYTES_MAX

@@ -176,6 +176,12 @@ class Output:
         self._queue.append(part)
         self.waiting_bytes += part.size_bytes if isinstance(part, _Memory) else part.length
 
+    def use(self, buffers: SharedBudget) -> None:
+        """From now on what is held in memory comes out of these; they have room for what is held now."""
+        buffers.take_anyway(self._held_bytes)
+        self._buffers.give(self._held_bytes)
+        self._buffers = buffers
+
     # Writing
 
     def write(self) -> Written:

@@ -46,6 +46,8 @@ from penstock.messages import (
     ListOffsetsRequest,
     MetadataRequest,
     MetadataResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
     Request,
     Response,
     StatusRequest,
@@ -60,7 +62,7 @@ from penstock.node.directory import Directory
 from penstock.node.fetches import Fetches
 from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition
-from penstock.node.peers import Peers
+from penstock.node.peers import Peers, introduced
 from penstock.node.questions import Questions
 from penstock.node.report import Report, Settings
 from penstock.node.step import DiskWork, Outbox, Step
@@ -115,6 +117,7 @@ class Node:
             ListOffsetsRequest: self._list_offsets,
             AppendRequest: self._append,
             StatusRequest: self._status,
+            PeerHelloRequest: self._peer_hello,
         }
 
     # Life
@@ -345,6 +348,15 @@ class Node:
             api_versions=api_versions(),
         )
         self._outbox.reply(caller, response)
+
+    def _peer_hello(self, caller: Hashable, request: PeerHelloRequest, raw: bytes | memoryview, now: Now) -> None:
+        ours = PeerHelloResponse(
+            cluster_id=self._settings.cluster_id,
+            broker_id=self._settings.broker_id,
+            data_dir_id=self._settings.data_dir_id,
+            broker_version=self._settings.broker_version,
+        )
+        self._outbox.reply(caller, introduced(request, ours))
 
     def _metadata(self, caller: Hashable, request: MetadataRequest, raw: bytes | memoryview, now: Now) -> None:
         image = self._catalog.image

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import API_OF_REQUEST, Request, Response
+from penstock.messages import API_OF_REQUEST, PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import Outbox, PeerRequest
 
 Done = Callable[[Response | RemoteError, bytes | memoryview], None]
@@ -81,6 +81,19 @@ class Peers:
         done = self._open.get(broker_id, {}).pop(token, None)
         if done is not None:
             done(response, raw)
+
+
+def introduced(hello: PeerHelloRequest, ours: PeerHelloResponse) -> PeerHelloResponse:
+    """The answer to a broker that says who it is. RemoteError cluster_mismatch if it cannot be a peer of ours."""
+    if hello.cluster_id and ours.cluster_id and hello.cluster_id != ours.cluster_id:
+        text = f"broker {ours.broker_id} here belongs to cluster {ours.cluster_id}, not to {hello.cluster_id}"
+    elif hello.data_dir_id == ours.data_dir_id:
+        text = f"the data directory {hello.data_dir_id} is in use here, by broker {ours.broker_id}"
+    elif hello.broker_id == ours.broker_id:
+        text = f"there is a broker {ours.broker_id} already: every broker of a cluster has an id of its own"
+    else:
+        return ours
+    raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
 
 
 def _unavailable(broker_id: BrokerId) -> RemoteError:

@@ -197,9 +197,9 @@ class Session:
         deadline = min((entry.deadline_s for entry in self._in_flight.values()), default=float("inf"))
         return None if deadline == float("inf") else deadline
 
-    def expire(self, now_s: float) -> list[Event]:
+    def expire(self, now_s: float) -> list[Refused | Broken]:
         """Tell the callers whose time is up; a broker that said nothing in all that time is taken for dead."""
-        events: list[Event] = []
+        events: list[Refused | Broken] = []
         for correlation_id, entry in list(self._in_flight.items()):
             if entry.deadline_s > now_s:
                 continue

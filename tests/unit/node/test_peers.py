@@ -12,7 +12,7 @@ from penstock.node.peers import Done, Peers
 from penstock.node.step import Outbox
 
 ANNA, BERT = BrokerId(2), BrokerId(3)
-ASKED = RaftRequest()
+ASKED = RaftRequest(data_dir_id="disk")
 ANSWER = RaftResponse()
 
 
