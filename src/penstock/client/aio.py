@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.base import limits
 from penstock.base.config import Acks
-from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import StreamId
 from penstock.base.subjects import subject_mistake
 from penstock.client import batches, reading
 from penstock.client import columns as column_data
-from penstock.client.checks import milliseconds, name_and_id, require, stream_config, wanted_columns
+from penstock.client.checks import check_asked_for, milliseconds, name_and_id, require, stream_config, wanted_columns
 from penstock.client.errors import OutcomeUnknown, StreamChanged, StreamNotFound
 from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link import Link
@@ -471,8 +471,9 @@ class Client:
             request = GetRequest(stream_id=stream_id, **which)
             answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
             batches.check_format(answer.format_version)
-            found = batches.one_message(raw, answer.offset, source=f"the answer of {self.server}")
-            _check_asked_for(request, found, source=f"the answer of {self.server}")
+            source = f"the answer of {self._link.server_of(stream_id, request.partition)}"
+            found = batches.one_message(raw, answer.offset, source=source)
+            check_asked_for(request, found, source=source)
             return found
 
         return await self._with_id(stream, timeout, get)
@@ -492,11 +493,3 @@ class Client:
             self._link.learn(stream)
             return stream
         return self._streams.get(stream) or await self.stream(stream, timeout=timeout)
-
-
-def _check_asked_for(request: GetRequest, found: Message, *, source: str) -> None:
-    """CorruptionError if the message is not the one that was asked for."""
-    for name in ("offset", "key", "subject"):
-        wanted, got = getattr(request, name), getattr(found, name)
-        if wanted is not None and wanted != got:
-            raise CorruptionError(source, 0, f"the message with {name} {wanted!r}", f"one with {got!r}")

@@ -55,7 +55,9 @@ class Ask(NamedTuple):
 
 
 class Refresh(NamedTuple):
-    """Ask any broker who leads, and tell the view."""
+    """Ask who leads, rather not those in `avoid`, and tell the view."""
+
+    avoid: frozenset[str]
 
 
 class Pause(NamedTuple):
@@ -96,7 +98,7 @@ class Attempts:
         self._asked: set[str] = set()  # since the last pause, in vain
         self._pauses = self._hints = 0
         self._broke_once = False
-        self._answered = False  # whether any broker was reached at all
+        self._unreachable: set[str] = set()  # those that could not even be connected to, the last time
         self._last: Exception | None = None
         self._final: Exception | None = None
         self._doubted: tuple[str, RemoteError] | None = None
@@ -108,7 +110,7 @@ class Attempts:
             return GiveUp(self._final)
         if self._refresh:
             self._refresh = False
-            return Refresh()
+            return Refresh(frozenset(self._asked if self._doubted is None else {self._doubted[0]}))
         if self._doubted is not None:
             (address, error), self._doubted = self._doubted, None
             if self._target(now_s, home) == address:
@@ -134,10 +136,11 @@ class Attempts:
         if is_foreign and not self._view.is_cluster:
             self._final = error
         self._note(address, error)
+        self._unreachable.add(address)
 
     def lost(self, address: str, error: Unavailable, now_s: float, *, sent: bool) -> None:
         """The connection broke before the answer came."""
-        self._answered = True
+        self._unreachable.discard(address)
         self._view.failed(address, now_s)
         if sent and not self._repeatable:
             self._final = OutcomeUnknown(f"the outcome of the {self._what} is unknown: {error}")
@@ -145,15 +148,21 @@ class Attempts:
             self._note(address, error)
         else:  # most connections break for a reason that has passed
             self._broke_once = True
-            self._said[address] = str(error)
+            self._say(address, error)
             self._last = error
 
     def refused(self, address: str, error: RemoteError, now_s: float) -> None:
         """The broker answered with an error."""
-        self._answered = True
+        self._unreachable.discard(address)
         if now_s + _EARLY_S < self._deadline_s and self._goes_on(address, error, now_s):
             return
         self._final = self._exhausted() if self._is_ours(error) else error
+
+    def not_told(self, address: str, error: Exception) -> None:
+        """A refresh failed: that broker does not say who leads."""
+        self._say(address, error)
+        if not isinstance(error, RemoteError):
+            self._unreachable.add(address)
 
     def _is_ours(self, error: RemoteError) -> bool:
         """Whether it only says that the time is up, where an earlier one says more."""
@@ -171,7 +180,7 @@ class Attempts:
             self._hints += 1
             if self._hints <= _HINTS_MAX:
                 self._asked.add(address)
-                self._said[address] = error.code
+                self._say(address, error)
                 self._last = error
                 return True
         self._note(address, error)
@@ -179,9 +188,12 @@ class Attempts:
 
     def _note(self, address: str, error: Exception) -> None:
         self._asked.add(address)
-        self._said[address] = str(error.code) if isinstance(error, RemoteError) else str(error)
+        self._say(address, error)
         self._last = error
         self._refresh = self._can_refresh()
+
+    def _say(self, address: str, error: Exception) -> None:
+        self._said[address] = str(error.code) if isinstance(error, RemoteError) else str(error).partition(";")[0]
 
     def _can_refresh(self) -> bool:
         return self._key is not None and self._view.is_cluster
@@ -197,11 +209,11 @@ class Attempts:
         return self._view.any_broker(now_s, home=home, avoid=self._asked)
 
     def _exhausted(self) -> Exception:
-        if len(self._said) < 2 and self._last is not None and not self._answered:
-            return self._last
         if not self._said:
             return TimedOut(f"nobody led the partition in time: the {self._what} was sent to no broker")
+        if len(self._said) == 1 and self._unreachable and self._last is not None:
+            return self._last
         said = "; ".join(f"{address}: {text}" for address, text in self._said.items())
-        if not self._answered:
+        if self._unreachable >= self._said.keys():
             return Unavailable(f"no broker of the cluster can be reached ({said})")
         return TimedOut(f"no broker answered the {self._what} within the time-out ({said})", tried=dict(self._said))

@@ -49,6 +49,7 @@ _REFRESH_AGAIN_S = 1.0  # beside the work, at most so often
 
 R = TypeVar("R", bound=Response)
 Answer = tuple[Response, bytes | memoryview]
+_Failure = tuple[str, Exception]  # of the broker at that address
 
 
 class Link:
@@ -63,7 +64,7 @@ class Link:
         self._home = servers[0]
         self._hellos: dict[BrokerId, HelloResponse] = {}  # the latest last
         self._hello: HelloResponse | None = None
-        self._refreshing: dict[tuple[str, ...], asyncio.Task[None]] = {}
+        self._refreshing: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[_Failure | None]] = {}
         self._refresh_due_s = float("-inf")
         self._closed = False
 
@@ -141,8 +142,8 @@ class Link:
                     answer = await self._ask(address, request, raw, deadline_s, attempts)
                     if answer is not None:
                         return cast("tuple[R, bytes | memoryview]", answer)
-                case Refresh():
-                    await self._refresh(key, deadline_s)
+                case Refresh(avoid):
+                    await self._refresh(key, avoid, deadline_s, attempts)
                 case Pause(seconds):
                     await asyncio.sleep(seconds)
                 case GiveUp(error):
@@ -211,34 +212,43 @@ class Link:
             self._refresh_due_s = now_s + _REFRESH_AGAIN_S
             self._refresh_soon(key)
 
-    async def _refresh(self, key: PartitionKey | None, deadline_s: float) -> None:
-        await asyncio.wait({self._refresh_soon(key)}, timeout=deadline_s - asyncio.get_running_loop().time())
+    async def _refresh(
+        self, key: PartitionKey | None, avoid: frozenset[str], deadline_s: float, attempts: Attempts
+    ) -> None:
+        task = self._refresh_soon(key, avoid)
+        await asyncio.wait({task}, timeout=deadline_s - asyncio.get_running_loop().time())
+        if task.done() and not task.cancelled() and (failure := task.result()) is not None:
+            attempts.not_told(*failure)
 
-    def _refresh_soon(self, key: PartitionKey | None) -> asyncio.Task[None]:
+    def _refresh_soon(
+        self, key: PartitionKey | None, avoid: frozenset[str] = frozenset()
+    ) -> asyncio.Task[_Failure | None]:
         name = None if key is None else self.view.name_of(key.stream_id)
         names = () if name is None else (name,)
-        task = self._refreshing.get(names)
+        task = self._refreshing.get((names, avoid))
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask_who_leads(names))
-            self._refreshing[names] = task
-            task.add_done_callback(lambda _: self._refreshing.pop(names, None))
+            task = asyncio.get_running_loop().create_task(self._ask_who_leads(names, avoid))
+            self._refreshing[names, avoid] = task
+            task.add_done_callback(lambda _: self._refreshing.pop((names, avoid), None))
         return task
 
-    async def _ask_who_leads(self, names: tuple[str, ...]) -> None:
+    async def _ask_who_leads(self, names: tuple[str, ...], avoid: frozenset[str]) -> _Failure | None:
         clock = asyncio.get_running_loop()
-        address = self.view.any_broker(clock.time())
+        address = self.view.any_broker(clock.time(), avoid=avoid)
         deadline_s = clock.time() + _REFRESH_S_MAX
         request = MetadataRequest(names=names)
         try:
             connection = await self._connections.at(address, deadline_s)
             answer, _ = await connection.call(request, b"", deadline_s)
-        except RemoteError:
+        except RemoteError as error:
             self.view.avoid(address, clock.time())
-        except OperationalError:
+            return address, error
+        except OperationalError as error:
             self.view.failed(address, clock.time())
-        else:
-            self.view.works(address)
-            self._learn(request, answer, address)
+            return address, error
+        self.view.works(address)
+        self._learn(request, answer, address)
+        return None
 
     def _learn(self, request: Request, response: Response, address: str) -> None:
         now_s = asyncio.get_running_loop().time()
