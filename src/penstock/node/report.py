@@ -27,10 +27,12 @@ from penstock.node.partition import Partition
 from penstock.node.streams import Streams
 
 _STATES = {
+    LogState.TRUNCATING: PartitionHealth.STARTING,
     LogState.READ_ONLY: PartitionHealth.READ_ONLY,
     LogState.FENCED: PartitionHealth.FENCED,
 }
 _STATE_REASONS = {
+    LogState.TRUNCATING: "what its leader does not have is being cut off",
     LogState.READ_ONLY: "stored bytes are damaged; what is sound can be read",
     LogState.FENCED: "a sync of the log failed; restart the broker once the disk is sound",
 }
