@@ -22,6 +22,13 @@ REPLICAS_DEFAULT = 3  # where there are so many brokers
 BROKERS_MAX = 1_000  # all of one cluster, also those that are away
 ISR_CHANGES_PER_COMMAND_MAX = 4_096  # with the longest ISRs still a metadata command of half a mebibyte
 ELECTIONS_PER_COMMAND_MAX = 4_096  # some 30 bytes each
+HEARTBEAT_MS = 500  # between two of a broker's to the metadata leader
+SESSION_MS = 3_000  # without a heartbeat, and a broker is taken for dead
+LEADER_REPORT_WINDOW_MS = 2_000  # reports of several followers that a leader is unreachable count together so long
+PREFERRED_LEADER_STEADY_MS = 30_000  # in sync for so long, and a preferred leader leads again
+PREFERRED_LEADER_INTERVAL_MS = 2_000  # between two looks at who could lead again
+PREFERRED_ELECTIONS_MAX = 256  # at one look: each costs its publishers a moment
+ISR_REQUESTS_WAITING_MAX = 64  # of one broker, while a command with its changes is under way
 
 # Batches and segments
 BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below

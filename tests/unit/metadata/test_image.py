@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import msgspec
 from hypothesis import given, settings
@@ -205,7 +206,7 @@ def check_copies(
             one.settle(after, state, now)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_commands(data: st.DataObject) -> None:
     image = again = ClusterImage()
@@ -240,6 +241,24 @@ def large(streams: int) -> ClusterImage:
     return image
 
 
+def test_partitions_that_are_alike_and_stay_so_are_not_changed() -> None:
+    image = ClusterImage()
+    for index, command in enumerate(map(register, BROKERS), 1):
+        image, _ = apply(image, index, command)
+    config = StreamConfig(name="orders", subject="x", partitions=2)
+    image, _ = apply(image, 4, CreateStream(config=config, created_us=1, assignments=(BROKERS[:2],) * 2))
+    image, _ = apply(image, 5, register(BROKERS[1]))
+    state = image.by_name("orders")
+    alike = tuple(map(msgspec.structs.replace, state.partitions))
+    assert alike[0] is not alike[1]
+    image = replace(
+        image, streams=image.streams.with_item(StreamId(4), msgspec.structs.replace(state, partitions=alike))
+    )
+    _, outcome = apply(image, 6, FenceBroker(broker_id=BROKERS[1], incarnation=Incarnation(5)))
+    assert isinstance(outcome, Outcome)
+    assert outcome.partitions == ()
+
+
 def test_a_broker_that_leads_thousands_is_fenced_at_once() -> None:
     image = large(10_000)
     # Epochs as they are in a cluster that has lived: hardly any two alike.
@@ -247,12 +266,12 @@ def test_a_broker_that_leads_thousands_is_fenced_at_once() -> None:
     for stream_id, state in image.streams.items():
         partition = msgspec.structs.replace(state.partitions[0], leader_epoch=LeaderEpoch(stream_id))
         aged[stream_id] = StreamState(stream_id, state.config, 1, (partition,))
-    image = ClusterImage(image.index, image.streams.with_items(aged), image.names, image.brokers, image.loads)
-    began = time.perf_counter()
+    image = replace(image, streams=image.streams.with_items(aged))
+    began = time.process_time()
     fenced, outcome = apply(image, image.index + 1, FenceBroker(broker_id=BrokerId(1), incarnation=Incarnation(1)))
-    took_s = time.perf_counter() - began
+    took_s = time.process_time() - began
     assert isinstance(outcome, Outcome)
     assert len(outcome.partitions) == 10_000
     assert all(state.partitions[0].leader != 1 for state in fenced.streams.values())
-    assert took_s < 1.0  # some 0.1 s; the machine may be busy
+    assert took_s < 0.5  # some 0.1 s of CPU
     assert fenced.streams[StreamId(4)].partitions[0].isr == (2, 3)
