@@ -19,14 +19,13 @@ class _Kind:
 class Complaints:
     """Decides which complaints are told. Times are those of a clock that only goes forward."""
 
-    def __init__(self, interval_ms: int = limits.COMPLAINT_INTERVAL_MS) -> None:
-        self._interval_us = interval_ms * 1_000
+    def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
 
     def line(self, kind: str, text: str, now_us: int) -> str | None:
         """What to log, or None. `kind` is one of a few words of ours, never something from outside."""
         known = self._kinds.get(kind)
-        if known is not None and now_us - known.told_us < self._interval_us:
+        if known is not None and now_us - known.told_us < limits.COMPLAINT_INTERVAL_MS * 1_000:
             known.left_out += 1
             return None
         self._kinds[kind] = _Kind(now_us)

@@ -24,8 +24,6 @@ from __future__ import annotations
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, api_versions
 from penstock.messages.fields import Request, Response
 from penstock.messages.peers import (
-    AwaitStreamRequest,
-    AwaitStreamResponse,
     ChangeIsrRequest,
     ChangeIsrResponse,
     ClusterMember,
@@ -109,8 +107,6 @@ __all__ = [
     "ApiVersions",
     "AppendRequest",
     "AppendResponse",
-    "AwaitStreamRequest",
-    "AwaitStreamResponse",
     "BrokerInfo",
     "BrokerLimits",
     "ChangeIsrRequest",

@@ -156,7 +156,7 @@ class Raft:
             return
         self._silent_ticks += 1
         if self._silent_ticks >= self._patience_ticks:
-            if self.id in self.membership.voters:
+            if self._may_stand():
                 self._stand(is_pre_vote=True)
             else:
                 self._follow(self._term, None)
@@ -164,7 +164,7 @@ class Raft:
     def campaign(self) -> None:
         """Stand for election now; a single voter is elected at once. Nothing happens if this broker does not vote."""
         self._check_input()
-        if self.id in self.membership.voters and not isinstance(self._role, Leader):
+        if self._may_stand() and not isinstance(self._role, Leader):
             self._stand(is_pre_vote=True)
 
     def propose(self, data: bytes) -> tuple[int, int]:
@@ -322,6 +322,11 @@ class Raft:
             self._term, self._vote = term, None
         self._role = Follower(leader)
         self._draw_patience()
+
+    def _may_stand(self) -> bool:
+        # Who is on its way out votes no more, but as long as that is not committed it may be the only one whose log
+        # is good enough to lead, and to commit it.
+        return self.id in self.membership.voters or self.id in self._log.committed_membership.voters
 
     def _stand(self, *, is_pre_vote: bool, is_handover: bool = False) -> None:
         if not is_pre_vote:
@@ -489,6 +494,6 @@ class Raft:
     def _on_lead_now(self, message: LeadNow) -> bool:
         role = self._role
         is_from_leader = isinstance(role, Follower) and role.leader == message.sender
-        if is_from_leader and self.id in self.membership.voters:
+        if is_from_leader and self._may_stand():
             self._stand(is_pre_vote=False, is_handover=True)
         return self.leader in (None, message.sender)

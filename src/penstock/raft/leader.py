@@ -236,7 +236,7 @@ class Leader:
     def _on_snapshot_response(self, progress: Progress, message: SnapshotResponse) -> bool:
         if progress.snapshot is None or progress.snapshot.index != message.index:
             return True  # of one before
-        if message.position > progress.chunk_end:
+        if message.position > len(progress.snapshot.data):
             return False
         if progress.received(message.position):
             self.is_dirty = True

@@ -47,6 +47,11 @@ class RaftLog:
         """The entry that said so."""
         return self._memberships[-1][0]
 
+    @property
+    def committed_membership(self) -> Membership:
+        """Who is in the cluster, as far as that is committed."""
+        return next((found for at, found in reversed(self._memberships) if at <= self.commit), self.membership)
+
     def term_at(self, index: int) -> int | None:
         """The term of an entry; None if it is not here (any more)."""
         if index == self.base_index:

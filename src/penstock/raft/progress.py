@@ -120,7 +120,7 @@ class Progress:
 
     def received(self, position: int) -> bool:
         """The follower has the snapshot up to `position`; whether the next chunk may go out."""
-        if position == self.chunk_end:
+        if position >= self.chunk_end:  # or further: an answer before was lost
             self.chunk_position = position
             self.unanswered_ticks = 0
             self.is_waiting = False
