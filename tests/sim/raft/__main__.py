@@ -18,7 +18,7 @@ def main(count: int, first: int) -> int:
     for seed in range(first, first + count):
         try:
             result = run_seed(seed)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the others are still to run
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
             if failed == 1:

@@ -1,7 +1,7 @@
 """One broker of the simulation: Raft, its storage on a disk in memory, and an application that can be checked.
 
-It is a driver as the real one has to be: inputs wait while something is being saved, nothing is sent before it is on the
-disk, and what the disk had no room for is taken back. A save takes its time; the power may go at any of its operations.
+It is a driver as the real one has to be: inputs wait while something is being saved, nothing is sent before it is on
+the disk, and what the disk had no room for is taken back. A save takes its time; the power may go in any operation.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -133,8 +134,7 @@ class Broker:
                 self._finish(ready)
                 continue
             self.saving = (ready, task)
-            run = self.run
-            self.world.after(self.random.randint(*self.save_ms), lambda: self._save(run))
+            self.world.after(self.random.randint(*self.save_ms), partial(self._save, self.run))
 
     def _save(self, run: int) -> None:
         if not self.is_up or self.run != run:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from penstock.base.errors import RemoteError
 from penstock.raft import Membership
+from penstock.raft.leader import Leader
 from tests.sim.raft.broker import Broker
 from tests.sim.raft.checks import check
 from tests.sim.raft.world import Profile, World
@@ -76,6 +78,7 @@ class Storm:
             (6, self.start_one),
             (2, self.transfer),
             (1, self.campaign),
+            (3, self.change_alone),
             (1, self.fill_disk),
             (2, self.change_disk),
         )
@@ -91,6 +94,7 @@ class Storm:
                 self.random.choices(self.mishaps, weights)[0][1]()
             if self.random.random() < self.changes_members:
                 self.change_members()
+            self.change_early()
             if self.random.random() < self.compacts and world.up():
                 broker = self.random.choice(world.up())
                 world.guarded(broker.id, broker.compact)
@@ -239,7 +243,29 @@ class Storm:
             for _ in range(self.random.choice((1, 1, 2))):
                 leader.ask(lambda: self._change(leader))
 
+    def change_early(self) -> None:
+        """By who was elected just now, before anything else is committed."""
+        for broker in self.world.up():
+            role = broker.raft.role
+            is_new = isinstance(role, Leader) and not role.has_committed
+            if is_new and self.changes_members and self.random.random() < 0.3:
+                self.world.count("early changes")
+                broker.ask(partial(self._change, broker))
+
+    def change_alone(self) -> None:
+        """A leader that changes the membership, and then reaches nobody but whom it just added or took out."""
+        leader = self.world.leader()
+        if leader is None or not self.changes_members:
+            return
+        before = leader.raft.membership
+        leader.ask(lambda: self._change(leader))
+        after = leader.raft.membership
+        changed = sorted(set(before.voters + before.learners) ^ set(after.voters + after.learners))
+        self._separate([leader.id, *changed[:1]])
+
     def _change(self, leader: Broker) -> None:
+        if not leader.is_up:
+            return
         voters, learners = list(leader.raft.membership.voters), list(leader.raft.membership.learners)
         broker_id = self.random.choice(IDS)
         if broker_id in learners and len(voters) < 5:
