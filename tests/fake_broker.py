@@ -64,18 +64,21 @@ class FakeStream:
     log_start: int = 0
     end: int = 0
     clock_us: int = 1_000_000
+    leader_epoch: int = 1
 
     def append(self, columns: Columns) -> AppendResponse:
-        base = self.end
+        base, epoch = self.end, self.leader_epoch
         self.clock_us += 1_000_000
-        self.batches.append(bytes(encoded(columns, base_offset=base, timestamp_us=self.clock_us, leader_epoch=1)))
+        self.batches.append(bytes(encoded(columns, base_offset=base, timestamp_us=self.clock_us, leader_epoch=epoch)))
         self.end = base + len(columns.values)
         return AppendResponse(
-            base_offset=base, end_offset=self.end, timestamp_us=self.clock_us, leader_epoch=1, fsynced=True
+            base_offset=base, end_offset=self.end, timestamp_us=self.clock_us, leader_epoch=epoch, fsynced=True
         )
 
     def info(self) -> StreamInfo:
-        partition = PartitionInfo(leader_epoch=1, log_start=self.log_start, committed_end=self.end, log_end=self.end)
+        partition = PartitionInfo(
+            leader_epoch=self.leader_epoch, log_start=self.log_start, committed_end=self.end, log_end=self.end
+        )
         return StreamInfo(stream_id=self.stream_id, config=self.config, partitions=(partition,))
 
 
@@ -222,7 +225,7 @@ class FakeBroker:
                 return DeleteStreamResponse(stream_id=stream.stream_id)
             case StatusRequest():
                 return StatusResponse(
-                    broker_id=1,
+                    broker_id=self.hello["broker_id"],
                     broker_version="fake",
                     cluster_id="c",
                     address=self.address,
@@ -275,7 +278,7 @@ class FakeBroker:
             base_offset=base,
             end_offset=end,
             format_version=1,
-            leader_epoch=1,
+            leader_epoch=stream.leader_epoch,
         )
         return response, raw
 
@@ -313,7 +316,7 @@ class FakeBroker:
                         log_start=stream.log_start,
                         committed_end=stream.end,
                         format_version=1,
-                        leader_epoch=1,
+                        leader_epoch=stream.leader_epoch,
                     )
                     return response, batch
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "no such message")
@@ -334,7 +337,7 @@ class FakeBroker:
             timestamp_us=timestamp_us,
             log_start=stream.log_start,
             committed_end=stream.end,
-            leader_epoch=1,
+            leader_epoch=stream.leader_epoch,
         )
 
 

@@ -9,7 +9,7 @@ from itertools import count, pairwise
 from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import Log, LogConfig, LogView, Removal
+from penstock.commitlog import Log, LogConfig, LogView, Removal, Truncation
 from penstock.vfs import Vfs
 from tests.groups import Columns, encoded
 
@@ -91,6 +91,13 @@ def give_up_before(log: Log, offset: int) -> Removal | None:
     removal = retain(log, next(_LATE_US))
     log.configure(config)
     return removal
+
+
+def run(log: Log, truncation: Truncation | None) -> None:
+    """Cut, as a driver would."""
+    if truncation is not None:
+        truncation.run()
+        log.truncated(truncation)
 
 
 def messages_in(data: bytes | memoryview) -> Iterator[Message]:

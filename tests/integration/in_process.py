@@ -14,8 +14,10 @@ from penstock.base.clock import Now
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats_credentials import parse_nats_urls
 from penstock.broker.nats_link import NatsLink
+from penstock.broker.peers import Peers
 from penstock.broker.server import Server, bind
 from penstock.broker.settings import Address
+from penstock.messages import PeerHelloRequest
 from penstock.node.node import Node
 from penstock.node.report import Settings
 from penstock.vfs import Vfs
@@ -45,6 +47,10 @@ class InProcess:
     def server(self) -> Server:
         """Its side of the socket API."""
         return self.driver.server
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 @asynccontextmanager
@@ -80,6 +86,8 @@ async def broker_in_process(
         clock_us=lambda: clock().wall_us,
         random=random.Random(1).random,
     )
+    hello = PeerHelloRequest(cluster_id="", broker_id=1, data_dir_id="in-process", broker_version="test")
+    driver.peers = Peers(driver, hello, driver.elapsed_us, random.Random(1).random, failed=_raise)
     driver.do(node.start(driver.now()))
     driver.carry_out()
     driver.server.start()

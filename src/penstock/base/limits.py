@@ -22,6 +22,13 @@ REPLICAS_DEFAULT = 3  # where there are so many brokers
 BROKERS_MAX = 1_000  # all of one cluster, also those that are away
 ISR_CHANGES_PER_COMMAND_MAX = 4_096  # with the longest ISRs still a metadata command of half a mebibyte
 ELECTIONS_PER_COMMAND_MAX = 4_096  # some 30 bytes each
+HEARTBEAT_MS = 500  # between two of a broker's to the metadata leader
+SESSION_MS = 3_000  # without a heartbeat, and a broker is taken for dead
+LEADER_REPORT_WINDOW_MS = 2_000  # reports of several followers that a leader is unreachable count together so long
+PREFERRED_LEADER_STEADY_MS = 30_000  # in sync for so long, and a preferred leader leads again
+PREFERRED_LEADER_INTERVAL_MS = 2_000  # between two looks at who could lead again
+PREFERRED_ELECTIONS_MAX = 256  # at one look: each costs its publishers a moment
+ISR_REQUESTS_WAITING_MAX = 64  # of one broker, while a command with its changes is under way
 
 # Batches and segments
 BATCH_ROWS_MAX = 65_536  # what one socket read delivers is far below
@@ -47,6 +54,19 @@ UPKEEP_VISITS_MAX = 64  # logs that get their checkpoint, roll or retention in o
 UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait, and so many streams sync at once: a slow disk needs them
+
+# Connections between brokers
+PEER_REQUESTS_MAX = 1_024  # open at one peer; Raft's messages count until they are taken
+PEER_WRITE_QUEUE_BYTES_MAX = 32 * MIB  # requests that a peer has not taken yet; beyond it its connection is cut
+PEER_BUFFER_BYTES_MAX = 256 * MIB  # as BROKER_BUFFER_BYTES_MAX, for peers: no client takes room from them
+PEER_CONNECT_TIMEOUT_MS = 2_000  # until the socket is connected, the name looked up included
+PEER_PING_MS = 1_000  # a peer that has said nothing for so long is asked who it is
+PEER_SILENCE_MS_MAX = 5_000  # and is lost if it goes on saying nothing; both sides then close the connection
+PEER_ANSWER_MS_MAX = 60_000  # one answer, however lively the rest; no question between brokers takes so long
+PEER_STEADY_MS = 5_000  # a connection that lived so long is replaced at once when it is lost
+PEER_RECONNECT_MS_MIN = 50  # after the first failure; each further one doubles it
+PEER_RECONNECT_MS_MAX = 1_000
+PEER_COMPLAINT_INTERVAL_MS = 60_000  # between two log lines about what is wrong with one peer
 
 # Replication
 REPLICA_POSITIONS_MAX = 10_000  # named in one request: 44 bytes each at most, so they fit REQUEST_BODY_BYTES_MAX
@@ -151,6 +171,11 @@ NATS_SERVER_STOP_MS = 5_000
 COMPLAINT_INTERVAL_MS = 10_000  # between two log lines of one kind that somebody else can cause
 
 # Client
+CLIENT_BROKERS_MAX = 1_000  # that a client knows of
+CLIENT_PARTITIONS_MAX = 100_000  # whose leader it knows; those beyond are asked for again
+CLIENT_CONNECTIONS_MAX = 64  # to as many brokers at once
+CLIENT_CONNECTION_IDLE_S = 300.0  # one that is not used for so long is given back, if there is another
+CLIENT_SILENCE_S = 3.0  # a broker of a cluster that owes an answer for so long is asked whether it lives
 PUBLISHES_IN_FLIGHT_MAX = 4_096
 PREFETCHED_FETCHES_MAX = 2
 READ_FETCH_BYTES_MAX = 8 * MIB  # what a reader asks for at once: a request for each costs time in which nothing is sent

@@ -19,13 +19,14 @@ class _Kind:
 class Complaints:
     """Decides which complaints are told. Times are those of a clock that only goes forward."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_ms: int = limits.COMPLAINT_INTERVAL_MS) -> None:
+        self._interval_us = interval_ms * 1_000
         self._kinds: dict[str, _Kind] = {}
 
     def line(self, kind: str, text: str, now_us: int) -> str | None:
         """What to log, or None. `kind` is one of a few words of ours, never something from outside."""
         known = self._kinds.get(kind)
-        if known is not None and now_us - known.told_us < limits.COMPLAINT_INTERVAL_MS * 1_000:
+        if known is not None and now_us - known.told_us < self._interval_us:
             known.left_out += 1
             return None
         self._kinds[kind] = _Kind(now_us)

@@ -1,4 +1,4 @@
-"""One client's connection: frames in, answers out (`output.py`).
+"""One client's connection, or another broker's: frames in, answers out (`output.py`).
 
 Rules: nothing here blocks the event loop, and no error of a socket or a file leaves it: it ends this one connection.
 While too many requests are open or too much waits to be written, no further request is read: the client's own socket
@@ -7,6 +7,10 @@ that all connections share before more of it is read, and waits unread while the
 one, when the server says so: pipelined requests of one client hold up neither the others nor NATS. While nothing is
 read, no time of the client's runs. A client that closes its sending half is answered what it has asked, then closed.
 
+With peer hello a connection becomes that of another broker: only then are requests between brokers taken. It has
+buffers and numbers of its own, so that no client is in its way, and must not be silent: a broker always has something
+to say. If its peer hello is refused, it is closed.
+
 | what                                   | what happens                                                     |
 |----------------------------------------|------------------------------------------------------------------|
 | malformed or oversized frame           | an error frame, then the connection is closed                    |
@@ -14,6 +18,7 @@ read, no time of the client's runs. A client that closes its sending half is ans
 | half a frame and then silence          | closed after WRITE_STALL_MS_MAX                                  |
 | half a frame, and the rest slowly      | closed after that and its size at TRANSFER_BYTES_PER_S_MIN       |
 | answers that the client does not take  | closed after WRITE_STALL_MS_MAX without progress (see `Output`)  |
+| a broker that says nothing             | closed after PEER_SILENCE_MS_MAX                                 |
 | no memory or file left for an answer   | `overloaded`                                                     |
 """
 
@@ -29,10 +34,12 @@ from typing import Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.broker.output import Output, RangeError, Written
+from penstock.broker.peer_connection import watch_peer
 from penstock.broker.shared_budget import SharedBudget, Waiting
-from penstock.messages import HelloRequest, Request, Response
-from penstock.node.step import Extent
+from penstock.messages import Api, HelloRequest, PeerHelloRequest, PeerHelloResponse, Request, Response
+from penstock.node.step import Extent, Payload
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
 
 _log = logging.getLogger("penstock.server")
@@ -55,6 +62,8 @@ class ConnectionOwner(Protocol):
 
     buffers: SharedBudget
     """Bytes of memory for half-received frames and answers."""
+    peer_buffers: SharedBudget
+    """The same for brokers."""
     files: SharedBudget
     """Files that answers hold open."""
 
@@ -63,6 +72,9 @@ class ConnectionOwner(Protocol):
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A sound request; exactly one `reply` must follow."""
+
+    def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
+        """It is that broker's from now on."""
 
     def connection_closed(self, connection: Connection) -> None:
         """The end of it; `connection.open_requests` will not be answered."""
@@ -85,12 +97,15 @@ class Connection:
         self.peer = peer
         self.client_name = ""
         self.open_requests: dict[int, Caller] = {}
+        self.broker_id: BrokerId | None = None  # of a peer, once it has said who it is
+        self.is_peer = False  # its peer hello was answered
         self._socket = sock
         self._owner = owner
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
         self._hello_done = False
+        self._buffers = owner.buffers
         self._output = Output(sock, owner.buffers, owner.files, elapsed_us)
         self._closing = False  # no more requests; closed once the output is written
         self._shut = False
@@ -163,7 +178,7 @@ class Connection:
         if self._is_full:
             self._set_reading(False)
             return
-        if self._owner.buffers.is_full and not self._reserved_bytes:
+        if self._buffers.is_full and not self._reserved_bytes:
             self._wait_for(0)
             return
         try:
@@ -190,7 +205,7 @@ class Connection:
             self._frame_start_us = self._elapsed_us()
         if missing is not None and not self._reserved_bytes:
             size = self._decoder.buffered_bytes + missing
-            if not self._owner.buffers.take(size):
+            if not self._buffers.take(size):
                 self._wait_for(size)
                 return
             self._reserved_bytes = size
@@ -204,19 +219,22 @@ class Connection:
             self._reserved_bytes += size
             self._look_for_frames()
 
-        self._waiting = self._owner.buffers.wait(size, granted)
+        self._waiting = self._buffers.wait(size, granted)
 
     def _give_reserved(self) -> None:
         size, self._reserved_bytes = self._reserved_bytes, 0
         if size:
-            self._owner.buffers.give(size)
+            self._buffers.give(size)
 
     @property
     def _is_full(self) -> bool:
+        if self._output.waiting_bytes > limits.WRITE_QUEUE_BYTES_MAX:
+            return True
+        if self.is_peer:
+            # Its next request must not wait for the many small pieces of an answer; `bytes_max` bounds them.
+            return len(self.open_requests) >= limits.PEER_REQUESTS_MAX + 1
         return (
-            len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX
-            or self._output.waiting_bytes > limits.WRITE_QUEUE_BYTES_MAX
-            or len(self._output) > limits.WRITE_QUEUE_PARTS_MAX
+            len(self.open_requests) >= limits.IN_FLIGHT_REQUESTS_MAX or len(self._output) > limits.WRITE_QUEUE_PARTS_MAX
         )
 
     def _take_frame(self, frame: Frame) -> None:
@@ -241,8 +259,28 @@ class Connection:
         elif not self._hello_done:
             self._refuse(frame, RemoteError(ErrorCode.BAD_REQUEST, "the first request on a connection is hello"))
             return
+        elif isinstance(request, PeerHelloRequest):
+            if self.broker_id not in (None, request.broker_id):
+                text = f"this connection is that of broker {self.broker_id}"
+                self._refuse(frame, RemoteError(ErrorCode.CLUSTER_MISMATCH, text))
+                return
+            self._introduced(request.broker_id)
+        elif frame.api > Api.PEER_HELLO and not self.is_peer:
+            text = "that is asked between brokers; the first request of one is peer_hello"
+            self._send_error(caller, RemoteError(ErrorCode.BAD_REQUEST, text))
+            return
         self.open_requests[frame.correlation_id] = caller
         self._owner.request_received(caller, request, frame.raw)
+
+    def _introduced(self, broker_id: BrokerId) -> None:
+        """The other side is a broker, as it says."""
+        if self.broker_id is None:
+            assert not self._reserved_bytes  # a whole frame has just been taken
+            self.broker_id = broker_id
+            self._buffers = self._owner.peer_buffers
+            self._output.use(self._buffers)
+            with contextlib.suppress(OSError):  # it has gone already; that shows
+                watch_peer(self._socket)
 
     def _refuse(self, frame: Frame, error: RemoteError) -> None:
         """Say what was wrong and close: after a frame that cannot be trusted, nothing else can."""
@@ -253,27 +291,29 @@ class Connection:
 
     # Writing
 
-    def reply(
-        self, caller: Caller, response: Response | RemoteError, payload: bytes | bytearray | Extent | None
-    ) -> None:
+    def reply(self, caller: Caller, response: Response | RemoteError, payload: Payload) -> None:
         """Answer one open request."""
         if self._closed or self.open_requests.pop(caller.correlation_id, None) is not caller:
             return
         if isinstance(response, RemoteError):
             self._send_error(caller, response)
+            if caller.api == Api.PEER_HELLO:
+                self.finish()
         else:
+            if isinstance(response, PeerHelloResponse) and not self.is_peer:
+                assert self.broker_id is not None
+                self.is_peer = True
+                self._owner.peer_came(self, self.broker_id)
             self._send_response(caller, response, payload)
         if not self._reading and not self._closing:
             self._look_for_frames()
 
-    def _send_response(self, caller: Caller, response: Response, payload: bytes | bytearray | Extent | None) -> None:
-        raw = b"" if payload is None else payload
-        raw_bytes = raw.length if isinstance(raw, Extent) else len(raw)
+    def _send_response(self, caller: Caller, response: Response, payload: Payload) -> None:
+        pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
+        raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
         head = encode_response_head(caller.api, caller.version, caller.correlation_id, response, raw_bytes)
         try:
-            taken = (
-                self._output.add_extent(head, raw) if isinstance(raw, Extent) else self._output.add_payload(head, raw)
-            )
+            taken = self._output.add_payload(head, *pieces)
         except OSError as error:
             self._send_error(caller, RemoteError(ErrorCode.STORAGE_FAILED, f"the broker cannot read it: {error}"))
             return
@@ -350,6 +390,8 @@ class Connection:
                 patience_ms += self._reserved_bytes * 1_000 // limits.TRANSFER_BYTES_PER_S_MIN
                 if now_us - self._frame_start_us > patience_ms * 1_000:
                     return f"it sent a request too slowly, {self._decoder.buffered_bytes} bytes in {patience_ms} ms"
+        if self.is_peer and self._reading and now_us - self._last_read_us > limits.PEER_SILENCE_MS_MAX * 1_000:
+            return f"broker {self.broker_id} said nothing for {limits.PEER_SILENCE_MS_MAX} ms"
         if self._output.is_stalled(now_us):
             return f"it took no answer for {limits.WRITE_STALL_MS_MAX} ms, or too little of it"
         return None
@@ -388,7 +430,7 @@ class Connection:
         self._closed = True
         self._output.drop()
         if self._waiting is not None:
-            self._owner.buffers.leave(self._waiting)
+            self._buffers.leave(self._waiting)
             self._waiting = None
         self._give_reserved()
         with contextlib.suppress(OSError):  # of the network; it is closed all the same

@@ -17,15 +17,16 @@ import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import TimestampUs
+from penstock.base.ids import BrokerId, TimestampUs
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller
 from penstock.broker.disk_threads import DiskThreads
 from penstock.broker.nats_link import LinkDown, LinkEvent, LinkUp, NatsLink
+from penstock.broker.peers import Peers
 from penstock.broker.server import Server
 from penstock.hot.group import Group
 from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
-from penstock.messages import NatsStatus, Request, StatusResponse
+from penstock.messages import NatsStatus, Request, Response, StatusResponse
 from penstock.node.node import Node
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
@@ -42,10 +43,11 @@ def wall_clock() -> Now:
 
 
 class Driver:
-    """Node, disk threads, link and server of one broker. `link` and `server` are set before `start`."""
+    """Node, disk threads, link, server and peers of one broker. The latter three are set before the node starts."""
 
     link: NatsLink
     server: Server
+    peers: Peers
 
     def __init__(
         self,
@@ -141,6 +143,28 @@ class Driver:
         """Nobody waits for these answers any more."""
         self._node.gone(callers)
 
+    def peer_up(self, broker_id: BrokerId) -> None:
+        """Another broker can be asked."""
+        self.carry_out()  # first: what was decided for an earlier connection to it is dropped with that one
+        self._node.peer_up(broker_id, self.now())
+        self.schedule()
+
+    def peer_lost(self, broker_id: BrokerId) -> None:
+        """It cannot be asked any more."""
+        self._node.peer_lost(broker_id, self.now())
+        self.schedule()
+
+    def peer_answered(
+        self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview
+    ) -> None:
+        """What came of a request to another broker."""
+        try:
+            self._node.answered(broker_id, token, response, raw, self.now())
+        except Exception:  # noqa: BLE001 (reported; that connection begins anew)
+            _log.exception("a mistake in the program, found by an answer of broker %d", broker_id)
+            self.peers.cut(broker_id, "its answer found a mistake in the program")
+        self.schedule()
+
     # Carrying out
 
     def schedule(self) -> None:
@@ -175,6 +199,10 @@ class Driver:
             self.link.answer(step.publish)
         for reply in step.replies:
             self._reply(reply)
+        for request in step.peers:
+            self.peers.send(request)
+        for broker_id, address in step.peer_addresses:
+            self.peers.set_address(broker_id, address)
         for command in step.nats:
             if isinstance(command, Subscribe):
                 self.link.subscribe(command.stream_id, command.subject)
@@ -288,6 +316,7 @@ class Driver:
         if now.elapsed_us >= self._next_sweep_us:
             self._next_sweep_us = now.elapsed_us + _SWEEP_US
             self.server.sweep()
+            self.peers.sweep()
         self.carry_out()
 
     # The end
@@ -317,6 +346,7 @@ class Driver:
             )
         self._stopped = True
         self._cancel_timer()
+        await self.peers.stop()
         left_s = max(0.0, deadline_s - self._loop.time())
         await self.server.finish(left_s / 2)
         left_s = max(0.0, deadline_s - self._loop.time())

@@ -48,16 +48,23 @@ class RangeError(OSError):
     """It was the file, not the socket."""
 
 
+@dataclass(slots=True, eq=False)
+class _Opened:
+    """A file that is open for answers: ranges that follow each other share it."""
+
+    file: File
+    users: int = 1  # it is closed by the last one
+
+
 @dataclass(slots=True)
 class _Range:
     """A part of a file that still has to be sent."""
 
     extent: Extent
-    file: File
+    opened: _Opened
     position: int
     length: int
     warm_end: int = 0  # up to here the page cache has it
-    is_last_user: bool = True  # else the next range in the queue goes on with the same file
 
 
 @dataclass(slots=True)
@@ -70,7 +77,7 @@ class _Memory:
 class Cold:
     """A piece of a file that a disk thread has to read for the sake of the page cache."""
 
-    file: File
+    opened: _Opened  # one user of it is this
     position: int
     size: int
 
@@ -79,7 +86,7 @@ class Cold:
         position, end = self.position, self.position + self.size
         while position < end:
             length = min(end - position, _READ_BYTES)
-            if not self.file.read_at(position, length):
+            if not self.opened.file.read_at(position, length):
                 return
             position += length
 
@@ -109,44 +116,71 @@ class Output:
         for part in parts:
             if part:
                 self._buffers.take_anyway(len(part))
-                self._hold(part)
+                self._held_bytes += len(part)
+                self._enqueue(_Memory(memoryview(part), len(part)))
 
-    def add_payload(self, head: bytes, payload: bytes | bytearray) -> bool:
-        """Send both; False, and nothing is sent, if the broker's buffers have no room for it."""
-        if payload and not self._buffers.take(len(payload)):
-            return False
-        self.add(head)
-        if payload:
-            self._hold(payload)
-        return True
+    def add_payload(self, head: bytes, *pieces: bytes | bytearray | Extent) -> bool:
+        """Send all of it, or nothing and False: where the broker's buffers, or the files open for answers, are full.
 
-    def _hold(self, part: bytes | bytearray) -> None:
-        self._enqueue(_Memory(memoryview(part), len(part)), len(part))
-        self._held_bytes += len(part)
+        OSError, and nothing is sent, if a file cannot be opened.
+        """
+        parts: list[_Memory | _Range] = []
+        is_whole = False
+        try:
+            is_whole = all(self._take(piece, parts) for piece in pieces)
+        finally:
+            if not is_whole:
+                for part in parts:
+                    self._give_back(part)
+        if is_whole:
+            self.add(head)
+            for part in parts:
+                self._enqueue(part)
+        return is_whole
 
-    def add_extent(self, head: bytes, extent: Extent) -> bool:
-        """Send both; False, and nothing is sent, if too many files are open for answers. OSError if it cannot open."""
-        last = self._queue[-1] if self._queue else None
-        if isinstance(last, _Range) and last.extent.vfs is extent.vfs and last.file.path == extent.path:
-            file = last.file
-            last.is_last_user = False
+    def _take(self, piece: bytes | bytearray | Extent, parts: list[_Memory | _Range]) -> bool:
+        """Append what `piece` becomes to `parts`; False if it has no place in its budget."""
+        if isinstance(piece, Extent):
+            before = parts[-1] if parts else self._queue[-1] if self._queue else None
+            part: _Memory | _Range | None = self._range(piece, before)
         else:
-            if not self._files.take(1):
-                return False
-            try:
-                file = extent.vfs.open(extent.path, read_only=True)
-            except BaseException:
-                self._files.give(1)
-                raise
-        self.add(head)
-        self._enqueue(_Range(extent, file, extent.position, extent.length), extent.length)
-        return True
+            part = self._memory(piece)
+        if part is not None:
+            parts.append(part)
+        return part is not None
 
-    def _enqueue(self, part: _Memory | _Range, size: int) -> None:
+    def _memory(self, piece: bytes | bytearray) -> _Memory | None:
+        """With its place in the broker's buffers; None if there is none."""
+        if piece and not self._buffers.take(len(piece)):
+            return None
+        self._held_bytes += len(piece)
+        return _Memory(memoryview(piece), len(piece))
+
+    def _range(self, extent: Extent, before: _Memory | _Range | None) -> _Range | None:
+        """With its file open; None if too many are. `before` goes out right before it."""
+        if isinstance(before, _Range) and before.extent.vfs is extent.vfs and before.extent.path == extent.path:
+            before.opened.users += 1
+            return _Range(extent, before.opened, extent.position, extent.length)
+        if not self._files.take(1):
+            return None
+        try:
+            file = extent.vfs.open(extent.path, read_only=True)
+        except BaseException:
+            self._files.give(1)
+            raise
+        return _Range(extent, _Opened(file), extent.position, extent.length)
+
+    def _enqueue(self, part: _Memory | _Range) -> None:
         if not self._queue:
             self._begin_window()
         self._queue.append(part)
-        self.waiting_bytes += size
+        self.waiting_bytes += part.size_bytes if isinstance(part, _Memory) else part.length
+
+    def use(self, buffers: SharedBudget) -> None:
+        """From now on what is held in memory comes out of these; they have room for what is held now."""
+        buffers.take_anyway(self._held_bytes)
+        self._buffers.give(self._held_bytes)
+        self._buffers = buffers
 
     # Writing
 
@@ -176,20 +210,22 @@ class Output:
     def _send_range(self, part: _Range) -> int | None:
         """How much was sent; None if it must be read ahead first."""
         size = min(part.length, _SLICE_BYTES)
-        fileno = part.file.fileno()
+        file = part.opened.file
+        fileno = file.fileno()
         if fileno is None:
-            data = part.file.read_at(part.position, size)
+            data = file.read_at(part.position, size)
             sent = self._socket.send(data, _MSG_MORE if len(self._queue) > 1 else 0) if data else 0
         elif part.position + size > part.warm_end and not _is_cached(fileno, part.position, size):
-            self.cold = Cold(part.file, part.position, size)
+            part.opened.users += 1
+            self.cold = Cold(part.opened, part.position, size)
             return None
         else:
             sent = self._send_file(part, fileno, size)
         if sent == 0 and part.length:
             # Damage, and here to stay: the next fetch is told so instead of cut off. (A read error may pass.)
             reason = "the file is shorter than its index says"
-            part.extent.damage_found(part.file.path, part.position, reason)
-            raise RangeError(errno.EIO, f"cannot read {part.file.path} at byte {part.position}: {reason}")
+            part.extent.damage_found(file.path, part.position, reason)
+            raise RangeError(errno.EIO, f"cannot read {file.path} at byte {part.position}: {reason}")
         part.position += sent
         part.length -= sent
         if not part.length:
@@ -203,7 +239,7 @@ class Output:
             return os.sendfile(self._socket.fileno(), fileno, part.position, size)
         except OSError as error:
             if error.errno == errno.EIO:  # no socket says that
-                raise RangeError(error.errno, f"cannot read {part.file.path}: {error.strerror}") from error
+                raise RangeError(error.errno, f"cannot read {part.opened.file.path}: {error.strerror}") from error
             raise
 
     def _took(self, sent: int) -> None:
@@ -217,14 +253,13 @@ class Output:
         cold, self.cold = self.cold, None
         assert cold is not None
         part = self._queue[0] if self._queue else None
-        if not isinstance(part, _Range) or part.file is not cold.file:
-            _close(cold.file)  # dropped meanwhile
-            self._files.give(1)
-        elif error is not None:
-            raise RangeError(errno.EIO, f"cannot read {cold.file.path}: {error}")
-        else:
-            part.warm_end = cold.position + cold.size
-            self._begin_window()  # the disk was slow, not the client
+        self._leave(cold.opened)
+        if not isinstance(part, _Range) or part.opened is not cold.opened:
+            return  # dropped meanwhile
+        if error is not None:
+            raise RangeError(errno.EIO, f"cannot read {cold.opened.file.path}: {error}")
+        part.warm_end = cold.position + cold.size
+        self._begin_window()  # the disk was slow, not the client
 
     # Progress and the end
 
@@ -254,14 +289,15 @@ class Output:
         if isinstance(part, _Memory):
             self._held_bytes -= part.size_bytes
             self._buffers.give(part.size_bytes)
-        elif part.is_last_user and (self.cold is None or self.cold.file is not part.file):
-            _close(part.file)
+        else:
+            self._leave(part.opened)
+
+    def _leave(self, opened: _Opened) -> None:
+        opened.users -= 1
+        if not opened.users:
+            with contextlib.suppress(OSError):  # it was only read
+                opened.file.close()
             self._files.give(1)
-
-
-def _close(file: File) -> None:
-    with contextlib.suppress(OSError):  # it was only read
-        file.close()
 
 
 def _is_cached(fileno: int, position: int, size: int) -> bool:

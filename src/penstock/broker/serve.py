@@ -31,10 +31,12 @@ from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
+from penstock.broker.peers import Peers
 from penstock.broker.server import Server, bind
 from penstock.broker.settings import Address
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
+from penstock.messages import PeerHelloRequest
 from penstock.node.node import Node
 from penstock.node.report import Settings
 from penstock.vfs.real import RealVfs
@@ -190,6 +192,15 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         tls=config.nats_tls,
         version=__version__,
     )
+    hello = PeerHelloRequest(
+        cluster_id=settings.cluster_id,
+        broker_id=settings.broker_id,
+        data_dir_id=settings.data_dir_id,
+        broker_version=settings.broker_version,
+    )
+    driver.peers = Peers(
+        driver, hello, driver.elapsed_us, random.random, failed=lambda error: _part_failed(error, running)
+    )
     driver.do(node.start(driver.now()))
     running.driver = driver
     driver.carry_out()
@@ -210,6 +221,7 @@ def _settings(
     return Settings(
         broker_version=__version__,
         cluster_id=running.data_dir.id,
+        data_dir_id=running.data_dir.id,
         address=str(address),
         data_dir=str(config.data_dir.resolve()),
         nats_urls=tuple(str(server) for server in servers),
@@ -221,8 +233,12 @@ def _settings(
 
 def _link_ended(task: asyncio.Task[None], running: _Running) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.critical("a mistake in the program: the broker stops so that nothing worse follows", exc_info=error)
-        running.failed.set()
+        _part_failed(error, running)
+
+
+def _part_failed(error: BaseException, running: _Running) -> None:
+    _log.critical("a mistake in the program: the broker stops so that nothing worse follows", exc_info=error)
+    running.failed.set()
 
 
 async def _stop(running: _Running) -> bool:

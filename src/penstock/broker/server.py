@@ -18,6 +18,7 @@ from typing import Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.settings import Address
 from penstock.broker.shared_budget import SharedBudget
@@ -88,6 +89,8 @@ class Server:
         self.connections: set[Connection] = set()
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
+        self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
+        self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self._owner = owner
         self._loop = loop
@@ -174,9 +177,19 @@ class Server:
         """Pass it on."""
         self._owner.request_received(caller, request, raw)
 
+    def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
+        """Close the one that it had before: nothing that is still on the way there must come between."""
+        before = self.peers.get(broker_id)
+        self.peers[broker_id] = connection
+        if before is not None and before is not connection:
+            _log.info("closing %s: broker %d has connected anew, from %s", before.peer, broker_id, connection.peer)
+            before.close()
+
     def connection_closed(self, connection: Connection) -> None:
         """Forget it, and what it asked for."""
         self.connections.discard(connection)
+        if connection.broker_id is not None and self.peers.get(connection.broker_id) is connection:
+            del self.peers[connection.broker_id]
         if connection.open_requests:
             self._owner.callers_gone(list(connection.open_requests.values()))
             connection.open_requests.clear()

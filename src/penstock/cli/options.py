@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONNECTION_PANEL = "Connection"
 _COMPLETION_TIMEOUT_S = 1.0
-_SERVER_HELP = "The broker.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
+_SERVER_HELP = "A broker, or several of a cluster.  Default: $PENSTOCK_SERVER, else 127.0.0.1:7422."
 
 
 class Globals(NamedTuple):
@@ -45,7 +45,7 @@ def _seconds(text: str) -> float:
 
 Server = Annotated[
     str | None,
-    typer.Option("--server", metavar="HOST:PORT", help=_SERVER_HELP, rich_help_panel=CONNECTION_PANEL),
+    typer.Option("--server", metavar="HOST:PORT[,…]", help=_SERVER_HELP, rich_help_panel=CONNECTION_PANEL),
 ]
 Timeout = Annotated[
     str,

@@ -38,6 +38,7 @@ Sizes are written `512`, `64KiB`, `10GiB` (powers of 1024) or `10GB` (of 1000).
 Durations are written `500ms`, `30s`, `15m`, `12h`, `7d` or `1h30m`.
 Times that are shown are in UTC; a time without a zone is taken as UTC.
 Clients find the broker by `--server HOST:PORT`, else by the variable `PENSTOCK_SERVER`, else at 127.0.0.1:7422.
+One broker of a cluster leads to the others; with several (`HOST:PORT,HOST:PORT`) one of them may be down.
 `PENSTOCK_DEBUG=1` is the same as `--debug`.
 """
 

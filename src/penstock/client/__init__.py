@@ -1,10 +1,13 @@
-"""The client library: one sans-IO session under two faces, `penstock.aio` and the blocking `penstock`.
+"""The client library: sans-IO cores under two faces, `penstock.aio` and the blocking `penstock`.
 
 | module       | what it holds                                                            |
 |--------------|--------------------------------------------------------------------------|
-| `session`    | the protocol's state: hello, requests in flight, deadlines; no IO         |
 | `connection` | one TCP connection that drives a session                                 |
-| `link`       | connects again when a connection breaks; repeats what may be repeated     |
+| `connections` | one connection to each broker that is needed                             |
+| `addresses`  | where brokers listen, as people write it                                  |
+| `cluster`    | which brokers there are, and who leads what; no IO                        |
+| `attempts`   | whom to ask next, and what a failure means; no IO                         |
+| `link`       | sends each request to the broker that can answer it                       |
 | `batches`    | raw responses → verified Arrow batches → messages                        |
 | `reading`    | places in the log, fetching ahead                                        |
 | `columns`    | the caller's tables → batch messages                                     |

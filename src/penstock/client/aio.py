@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.base import limits
 from penstock.base.config import Acks
-from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import StreamId
 from penstock.base.subjects import subject_mistake
 from penstock.client import batches, reading
 from penstock.client import columns as column_data
-from penstock.client.checks import milliseconds, name_and_id, require, stream_config, wanted_columns
+from penstock.client.checks import check_asked_for, milliseconds, name_and_id, require, stream_config, wanted_columns
 from penstock.client.errors import OutcomeUnknown, StreamChanged, StreamNotFound
 from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link import Link
@@ -72,13 +72,13 @@ class Client:
 
     @property
     def server(self) -> str:
-        """HOST:PORT of the broker."""
+        """HOST:PORT of the broker that is asked now; another one, once that does not answer."""
         return self._link.server
 
     @property
     def nats_urls(self) -> tuple[str, ...]:
         """Where messages are published."""
-        return tuple(self._nats_urls) if self._nats_urls is not None else self._link.hello.nats_urls
+        return tuple(self._nats_urls) if self._nats_urls is not None else self._link.nats_urls
 
     async def __aenter__(self) -> Client:
         return self
@@ -462,6 +462,7 @@ class Client:
         wanted = wanted_columns(columns)
         info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
         link = self._link
+        link.learn(info)
         what = await reading.plan(link, info.stream_id, info.name, start, end, follow=follow, timeout_s=timeout)
         return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout)
 
@@ -470,8 +471,9 @@ class Client:
             request = GetRequest(stream_id=stream_id, **which)
             answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
             batches.check_format(answer.format_version)
-            found = batches.one_message(raw, answer.offset, source=f"the answer of {self.server}")
-            _check_asked_for(request, found, source=f"the answer of {self.server}")
+            source = f"the answer of {self._link.server_of(stream_id, request.partition)}"
+            found = batches.one_message(raw, answer.offset, source=source)
+            check_asked_for(request, found, source=source)
             return found
 
         return await self._with_id(stream, timeout, get)
@@ -488,13 +490,6 @@ class Client:
 
     async def _info(self, stream: StreamName, timeout: float) -> StreamInfo:
         if isinstance(stream, StreamInfo):
+            self._link.learn(stream)
             return stream
         return self._streams.get(stream) or await self.stream(stream, timeout=timeout)
-
-
-def _check_asked_for(request: GetRequest, found: Message, *, source: str) -> None:
-    """CorruptionError if the message is not the one that was asked for."""
-    for name in ("offset", "key", "subject"):
-        wanted, got = getattr(request, name), getattr(found, name)
-        if wanted is not None and wanted != got:
-            raise CorruptionError(source, 0, f"the message with {name} {wanted!r}", f"one with {got!r}")

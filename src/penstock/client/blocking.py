@@ -40,15 +40,17 @@ T = TypeVar("T")
 
 
 def connect(
-    server: str | None = None,
+    server: str | Sequence[str] | None = None,
     *,
     nats: str | Sequence[str] | None = None,
     nats_options: Mapping[str, Any] | None = None,
     name: str = "penstock-python",
     timeout: float = 10.0,
 ) -> Client:
-    """A client connected to the broker at `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
+    """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
 
+    One broker is enough, and leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order,
+    so that the client comes up while one of them is down.
     `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
     Unavailable: no broker answers there. TimedOut: it does not answer in time.
     """
@@ -85,7 +87,7 @@ class Client:
 
     @property
     def server(self) -> str:
-        """HOST:PORT of the broker."""
+        """HOST:PORT of the broker that is asked now; another one, once that does not answer."""
         return self._client.server
 
     @property

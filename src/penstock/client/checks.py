@@ -1,4 +1,4 @@
-"""What callers pass, checked before anything is sent; and said again in the types of the protocol."""
+"""What callers pass, checked before anything is sent; and said again in the types of the protocol. And what came."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, get_type_hints
 import msgspec
 
 from penstock.base.config import StreamConfig, stream_config_mistakes
-from penstock.base.errors import ErrorCode
+from penstock.base.errors import CorruptionError, ErrorCode
 from penstock.base.ids import StreamId
 from penstock.client.errors import InvalidConfig
-from penstock.client.values import StreamName
-from penstock.messages import StreamInfo
+from penstock.client.values import Message, StreamName
+from penstock.messages import GetRequest, StreamInfo
 
 COLUMNS = ("offset", "timestamp", "subject", "key", "value", "headers")
 """The columns of the log, in order."""
@@ -76,3 +76,11 @@ def require(package: str) -> None:
             f"{package} is not installed; the extra {package!r} brings it: "
             f"in the folder that Penstock was installed from, pip install '.[{package}]'"
         )
+
+
+def check_asked_for(request: GetRequest, found: Message, *, source: str) -> None:
+    """CorruptionError if the message is not the one that was asked for."""
+    for name in ("offset", "key", "subject"):
+        wanted, got = getattr(request, name), getattr(found, name)
+        if wanted is not None and wanted != got:
+            raise CorruptionError(source, 0, f"the message with {name} {wanted!r}", f"one with {got!r}")

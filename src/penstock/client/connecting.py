@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from penstock import __version__
+from penstock.client.addresses import DEFAULT_PORT, parse_servers
 from penstock.client.aio import Client
-from penstock.client.connection import DEFAULT_PORT
 from penstock.client.link import Link
 from penstock.client.publish_format import a_kind
 
@@ -18,23 +18,27 @@ DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
 
 
 def connect(
-    server: str | None = None,
+    server: str | Sequence[str] | None = None,
     *,
     nats: str | Sequence[str] | None = None,
     nats_options: Mapping[str, Any] | None = None,
     name: str = "penstock-python",
     timeout: float = 10.0,
 ) -> Connecting:
-    """A client connected to the broker at `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
+    """A client connected to the cluster of `server` ("HOST:PORT"; else $PENSTOCK_SERVER; else 127.0.0.1:7422).
 
+    One broker is enough, and leads to the others; several ("HOST:PORT,HOST:PORT", or a list) are tried in random order,
+    so that the client comes up while one of them is down.
     `nats` is where to publish, if not where the broker says; `nats_options` go to `nats.connect` (credentials, TLS).
     Unavailable: no broker answers there. TimedOut: it does not answer in time.
     """
-    if server is not None and not isinstance(server, str):
+    listed: Any = [server] if isinstance(server, str) else server
+    if listed is not None and not (isinstance(listed, Sequence) and all(isinstance(one, str) for one in listed)):
         raise TypeError(f"the server is {a_kind(server)}; give 'HOST:PORT', such as {DEFAULT_SERVER!r}")
     if timeout <= 0:
         raise ValueError(f"the time-out is {timeout:g} s; give it some time")
-    link = Link(server or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER, name, __version__)
+    servers = parse_servers(listed or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER)
+    link = Link(servers, name, __version__)
     urls = [nats] if isinstance(nats, str) else list(nats) if nats is not None else None
     return Connecting(link, Client(link, name, urls, dict(nats_options or {})), timeout)
 

@@ -1,138 +1,277 @@
-"""A lasting link to one broker: connects, and connects again, for as long as its callers have time.
+"""A lasting link to a cluster: sends each request to the broker that can answer it, for as long as its caller has time.
 
-Rules: a request that does nothing twice is repeated when its connection breaks, until its time-out; any other fails
-with `OutcomeUnknown` once the broker may have seen it. A broker that answers `stopping` has done nothing, so that any
-request is repeated. Waiting times between attempts grow up to a limit and are spread at random, so that many clients do
-not return at the same moment.
+Rules: what to do next is `attempts`' to say, what is known is the `ClusterView`'s; here it is done. Requests about a
+partition go to its leader, any other to the broker at `server`, which is another one once that does not answer. Who
+leads is asked for again, beside the work, when it was learnt long ago. Of those who need the same answer one asks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import TypeVar, cast
 
-from penstock.base.errors import ErrorCode, RemoteError
-from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, parse_server
-from penstock.client.errors import OutcomeUnknown, TimedOut, Unavailable
-from penstock.client.session import Session
-from penstock.messages import API_OF_REQUEST, HelloResponse, Request, Response
+from penstock.base import limits
+from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
+from penstock.client.attempts import Ask, Attempts, GiveUp, Pause, Refresh
+from penstock.client.cluster import ClusterView
+from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, uninitialised
+from penstock.client.connections import Connections
+from penstock.client.errors import Unavailable
+from penstock.messages import (
+    API_OF_REQUEST,
+    AlterStreamResponse,
+    AppendRequest,
+    AppendResponse,
+    CreateStreamResponse,
+    FetchRequest,
+    FetchResponse,
+    FindStreamsResponse,
+    GetRequest,
+    GetResponse,
+    HelloResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+    StreamInfo,
+)
+from penstock.wire.session import Session
 
-_BACKOFF_S_MIN = 0.05
-_BACKOFF_S_MAX = 2.0
 _ATTEMPT_S_MAX = 10.0  # for one connection and its hello; a caller with more time tries again
+_CLUSTER_ATTEMPT_S_MAX = 3.0  # the same, where there are others to try
+_REFRESH_S_MAX = 3.0
+_REFRESH_AGAIN_S = 1.0  # beside the work, at most so often
 
 R = TypeVar("R", bound=Response)
+Answer = tuple[Response, bytes | memoryview]
+_Failure = tuple[str, Exception]  # of the broker at that address
 
 
 class Link:
     """See the module. `await link.connect(…)` first."""
 
-    def __init__(self, server: str, name: str, version: str, *, rng: random.Random | None = None) -> None:
-        parse_server(server)
-        self.server = server
+    def __init__(self, servers: Sequence[str], name: str, version: str, *, rng: random.Random | None = None) -> None:
+        self._rng = rng or random.Random()  # noqa: S311 (spreads load and waiting times, keeps no secret)
+        self.view = ClusterView(servers, self._rng.random)
         self._name = name
         self._version = version
-        self._rng = rng or random.Random()  # noqa: S311 (spreads waiting times, keeps no secret)
-        self._connection: Connection | None = None
+        self._connections = Connections(self._open, lambda: self.view.is_cluster)
+        self._home = servers[0]
+        self._hellos: dict[BrokerId, HelloResponse] = {}  # the latest last
         self._hello: HelloResponse | None = None
-        self._connecting = asyncio.Lock()
+        self._refreshing: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[_Failure | None]] = {}
+        self._refresh_due_s = float("-inf")
         self._closed = False
 
     @property
+    def server(self) -> str:
+        """HOST:PORT of the broker that is asked what any could answer."""
+        return self._home
+
+    @property
     def hello(self) -> HelloResponse:
-        """What the broker said last about itself."""
+        """What that broker said last about itself."""
         assert self._hello is not None, "connect first"
         return self._hello
 
+    @property
+    def nats_urls(self) -> tuple[str, ...]:
+        """Where messages are published, as all brokers that were met say; those of the present one first."""
+        found = [self.hello, *reversed(self._hellos.values())]
+        return tuple(dict.fromkeys(url for hello in found for url in hello.nats_urls))
+
+    def server_of(self, stream_id: StreamId, partition: PartitionId) -> str:
+        """HOST:PORT of the broker that leads a partition, as far as is known."""
+        return self.view.leader_address(PartitionKey(stream_id, partition)) or self._home
+
     async def connect(self, timeout_s: float) -> None:
-        """The first connection: one attempt, so that a wrong address is reported at once."""
-        async with self._connecting:
-            await self._open(asyncio.get_running_loop().time() + timeout_s)
+        """The first connection: one attempt at each server, so that wrong addresses are reported at once."""
+        clock = asyncio.get_running_loop()
+        deadline_s = clock.time() + timeout_s
+        failures: dict[str, Exception] = {}
+        servers = self._rng.sample(self.view.servers, len(self.view.servers))
+        for tried, address in enumerate(servers):
+            share_s = (deadline_s - clock.time()) / (len(servers) - tried)
+            try:
+                await self._connections.at(address, clock.time() + share_s)
+            except (RemoteError, Unavailable) as error:
+                failures[address] = error
+                self.view.failed(address, clock.time())
+            else:
+                return
+        if len(failures) == 1:
+            raise next(iter(failures.values()))
+        said = "; ".join(f"{address}: {str(error).partition(';')[0]}" for address, error in failures.items())
+        raise Unavailable(f"no broker of the cluster can be reached ({said})")
 
     async def refresh(self, timeout_s: float) -> None:
         """Have a connection, so that `hello` is what the broker says now. Unavailable, TimedOut."""
-        await self._connected(asyncio.get_running_loop().time() + timeout_s)
+        if not self._connections.is_open(self._home):
+            await self.call(MetadataRequest(names=()), MetadataResponse, timeout_s=timeout_s)
+
+    def learn(self, stream: StreamInfo) -> None:
+        """What the caller knows of a stream, perhaps for long."""
+        self.view.learn_stream(stream, None, asyncio.get_running_loop().time())
 
     async def call(
         self, request: Request, response_type: type[R], *, timeout_s: float, raw: Raw = b""
     ) -> tuple[R, bytes | memoryview]:
         """The answer and its raw part.
 
-        RemoteError: refused, or TimedOut. Unavailable: no broker to be reached in time. OutcomeUnknown: see the module.
+        RemoteError: refused, or TimedOut. Unavailable: no broker to be reached in time. OutcomeUnknown: the connection
+        broke when an append had been sent.
         """
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        clock = asyncio.get_running_loop()
+        deadline_s = clock.time() + timeout_s
         spec = API_OF_REQUEST[type(request)]
         assert spec.response is response_type, (spec.response, response_type)
-        attempt = 0
+        key = _partition_of(request)
+        what, chance = spec.api.name.lower(), self._rng.random
+        attempts = Attempts(self.view, key, what=what, repeatable=spec.repeatable, deadline_s=deadline_s, chance=chance)
+        if not isinstance(request, MetadataRequest):
+            self._refresh_if_old(key, clock.time())
         while True:
-            connection = await self._connected(deadline_s)
-            try:
-                return cast("tuple[R, bytes | memoryview]", await connection.call(request, raw, deadline_s))
-            except ConnectionLost as error:
-                self._check_open()
-                if error.sent and not spec.repeatable:
-                    name = spec.api.name.lower()
-                    raise OutcomeUnknown(f"the outcome of the {name} is unknown: {error}") from None
-            except RemoteError as error:
-                if error.code != ErrorCode.STOPPING:
-                    raise
-            if attempt:  # the first repetition goes out at once: most connections break for a reason that has passed
-                await self._back_off(attempt, deadline_s)
-            attempt += 1
+            self._check_open()
+            match attempts.next(clock.time(), self._home):
+                case Ask(address):
+                    answer = await self._ask(address, request, raw, deadline_s, attempts)
+                    if answer is not None:
+                        return cast("tuple[R, bytes | memoryview]", answer)
+                case Refresh(avoid):
+                    await self._refresh(key, avoid, deadline_s, attempts)
+                case Pause(seconds):
+                    await asyncio.sleep(seconds)
+                case GiveUp(error):
+                    raise error
 
     async def close(self) -> None:
-        """End the connection; calls in flight fail."""
+        """End the connections; calls in flight fail."""
         self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-            await connection.wait_closed()
+        tasks = list(self._refreshing.values())
+        for task in tasks:
+            task.cancel()
+        await self._connections.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _connected(self, deadline_s: float) -> Connection:
-        if self._connection is not None and self._connection.is_open:
-            return self._connection
+    async def _ask(
+        self, address: str, request: Request, raw: Raw, deadline_s: float, attempts: Attempts
+    ) -> Answer | None:
+        clock = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout_at(deadline_s):
-                await self._connecting.acquire()
-        except TimeoutError:
-            raise TimedOut(f"no connection to the broker at {self.server} within the time-out") from None
+            connection = await self._connections.at(address, deadline_s)
+        except (RemoteError, Unavailable) as error:
+            self._check_open()
+            attempts.unreachable(address, error, clock.time())
+            return None
         try:
-            attempt = 0
-            while self._connection is None or not self._connection.is_open:
-                try:
-                    await self._open(min(deadline_s, asyncio.get_running_loop().time() + _ATTEMPT_S_MAX))
-                except (Unavailable, TimedOut):
-                    self._check_open()
-                    attempt += 1
-                    if not await self._back_off_unless_late(attempt, deadline_s):
-                        raise
-            return self._connection
-        finally:
-            self._connecting.release()
+            answer = await connection.call(request, raw, deadline_s)
+        except ConnectionLost as error:
+            self._check_open()
+            attempts.lost(address, error, clock.time(), sent=error.sent)
+        except RemoteError as error:
+            attempts.refused(address, error, clock.time())
+        else:
+            self.view.works(address)
+            self._learn(request, answer[0], address)
+            return answer
+        return None
 
-    async def _open(self, deadline_s: float) -> None:
+    async def _open(self, address: str, deadline_s: float) -> Connection:
         self._check_open()
-        session = Session(self._name, self._version)
-        connection, hello = await open_connection(self.server, session, deadline_s)
+        attempt_s = _CLUSTER_ATTEMPT_S_MAX if self.view.is_cluster else _ATTEMPT_S_MAX
+        attempt_end_s = min(deadline_s, asyncio.get_running_loop().time() + attempt_s)
+        session = Session(self._name, self._version, allocate=uninitialised)
+        connection, hello = await open_connection(address, session, attempt_end_s)
         try:
             self._check_open()
-        except Unavailable:
+            self.view.greeted(address, hello)
+        except BaseException:
             connection.close()
             raise
-        self._connection, self._hello = connection, hello
+        self._hellos.pop(hello.broker_id, None)
+        self._hellos[hello.broker_id] = hello
+        if len(self._hellos) > limits.CLIENT_BROKERS_MAX:
+            del self._hellos[next(iter(self._hellos))]
+        if address == self._home or not self._connections.is_open(self._home):
+            self._home, self._hello = address, hello
+        return connection
 
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("the client is closed")
 
-    async def _back_off(self, attempt: int, deadline_s: float) -> None:
-        if not await self._back_off_unless_late(attempt, deadline_s):
-            raise TimedOut(f"the broker at {self.server} did not answer within the time-out")
+    # Who leads
 
-    async def _back_off_unless_late(self, attempt: int, deadline_s: float) -> bool:
-        pause_s = min(_BACKOFF_S_MAX, _BACKOFF_S_MIN * 2 ** min(attempt - 1, 10)) * self._rng.uniform(0.5, 1.0)
-        if asyncio.get_running_loop().time() + pause_s >= deadline_s:
-            return False
-        await asyncio.sleep(pause_s)
-        return True
+    def _refresh_if_old(self, key: PartitionKey | None, now_s: float) -> None:
+        if now_s >= self._refresh_due_s and self.view.is_old(key, now_s):
+            self._refresh_due_s = now_s + _REFRESH_AGAIN_S
+            self._refresh_soon(key)
+
+    async def _refresh(
+        self, key: PartitionKey | None, avoid: frozenset[str], deadline_s: float, attempts: Attempts
+    ) -> None:
+        task = self._refresh_soon(key, avoid)
+        await asyncio.wait({task}, timeout=deadline_s - asyncio.get_running_loop().time())
+        if task.done() and not task.cancelled() and (failure := task.result()) is not None:
+            attempts.not_told(*failure)
+
+    def _refresh_soon(
+        self, key: PartitionKey | None, avoid: frozenset[str] = frozenset()
+    ) -> asyncio.Task[_Failure | None]:
+        name = None if key is None else self.view.name_of(key.stream_id)
+        names = () if name is None else (name,)
+        task = self._refreshing.get((names, avoid))
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._ask_who_leads(names, avoid))
+            self._refreshing[names, avoid] = task
+            task.add_done_callback(lambda _: self._refreshing.pop((names, avoid), None))
+        return task
+
+    async def _ask_who_leads(self, names: tuple[str, ...], avoid: frozenset[str]) -> _Failure | None:
+        clock = asyncio.get_running_loop()
+        address = self.view.any_broker(clock.time(), avoid=avoid)
+        deadline_s = clock.time() + _REFRESH_S_MAX
+        request = MetadataRequest(names=names)
+        try:
+            connection = await self._connections.at(address, deadline_s)
+            answer, _ = await connection.call(request, b"", deadline_s)
+        except RemoteError as error:
+            self.view.avoid(address, clock.time())
+            return address, error
+        except OperationalError as error:
+            self.view.failed(address, clock.time())
+            return address, error
+        self.view.works(address)
+        self._learn(request, answer, address)
+        return None
+
+    def _learn(self, request: Request, response: Response, address: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        match response:
+            case FetchResponse() | GetResponse() | ListOffsetsResponse() | AppendResponse():
+                key = _partition_of(request)
+                assert key is not None
+                self.view.learn_answer(key, address, response.leader_epoch, now_s)
+            case MetadataResponse(streams=streams, brokers=brokers):
+                self.view.learn_brokers(brokers, now_s)
+                for stream in streams if isinstance(request, MetadataRequest) and request.names is not None else ():
+                    self.view.learn_stream(stream, address, now_s)
+            case CreateStreamResponse(stream=stream) | AlterStreamResponse(stream=stream):
+                self.view.learn_stream(stream, address, now_s)
+            case FindStreamsResponse(streams=streams):
+                for stream in streams:
+                    self.view.learn_stream(stream, address, now_s)
+
+
+def _partition_of(request: Request) -> PartitionKey | None:
+    """The partition whose leader answers; None: any broker does."""
+    match request:
+        case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest():
+            return PartitionKey(request.stream_id, request.partition)
+        case _:
+            return None

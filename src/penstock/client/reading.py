@@ -246,4 +246,4 @@ async def _fetch(
 
 
 def _source(link: Link, what: Plan) -> str:
-    return f"the answer of {link.server} for stream {what.name}"
+    return f"the answer of {link.server_of(what.stream_id, _PARTITION)} for stream {what.name}"

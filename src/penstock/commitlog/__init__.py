@@ -21,12 +21,14 @@
 | `remains`    | what of the bytes that recovery cuts may go               |
 | `retention`  | from which offset on messages are kept                    |
 | `keeper`     | when that is looked up, and what then waits to be removed |
+| `truncation` | how a log is cut, or begins anew                          |
 | `tasks`      | what runs in a disk thread                                |
 | `files`      | names of files                                            |
 | `dump`       | all of it as rows, for people                             |
 """
 
 from penstock.commitlog.errors import (
+    LogCutError,
     LogMissingError,
     NotWritableError,
     RangeRefusedError,
@@ -43,6 +45,7 @@ from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import Damage
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, Removal
+from penstock.commitlog.truncation import Truncation
 from penstock.commitlog.view import LogView, Slice
 
 __all__ = [
@@ -53,6 +56,7 @@ __all__ = [
     "LineageEntry",
     "Log",
     "LogConfig",
+    "LogCutError",
     "LogMissingError",
     "LogState",
     "LogView",
@@ -65,4 +69,5 @@ __all__ = [
     "Slice",
     "StorageFailedError",
     "StorageFullError",
+    "Truncation",
 ]

@@ -5,8 +5,9 @@
 | `StorageFullError`   | no room; the log is as it was before                 | refuse, try later        |
 | `ShortageError`      | no descriptor or memory; as it was before            | refuse, try later        |
 | `StorageFailedError` | another error; as it was before, unless it is fenced | refuse, tell an operator |
-| `NotWritableError`   | read-only or fenced, and stays so until a restart    | refuse everything        |
+| `NotWritableError`   | read-only or fenced until a restart, or truncating   | refuse everything        |
 | `RangeRefusedError`  | what a leader sent is broken, or does not go on here | ask again, or truncate   |
+| `LogCutError`        | the log was cut while somebody read it               | look again               |
 | `LogMissingError`    | a log that was made has no files; nothing is written | tell an operator         |
 """
 
@@ -48,6 +49,10 @@ class RangeRefusedError(OperationalError):
         self.position = position
         self.reason = reason
         self.truncate_to = truncate_to
+
+
+class LogCutError(OperationalError):
+    """The log was cut, or began anew, while it was read: what a view shows of it is not all there any more."""
 
 
 class LogMissingError(OperationalError):

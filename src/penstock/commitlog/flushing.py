@@ -31,6 +31,18 @@ class Flushing:
         """Whether something beside the active segment's bytes is to be synced."""
         return bool(self._sealed) or self._names is not None
 
+    @property
+    def unsynced(self) -> tuple[File, ...]:
+        """The files of the sealed ones."""
+        return tuple(one.file for one, _ in self._sealed if one.file is not None)
+
+    def restart(self, active: ActiveSegment) -> None:
+        """All that there is up to the end of `active` is on the disk, and nothing else is to be synced."""
+        self.close()
+        self._sealed = []
+        self._names = self._lineage_file = None
+        self.end_place = (active.base_offset, active.size_bytes)
+
     def open_names(self) -> None:
         """A file is about to be made or renamed: the next flush syncs the folder. OSError."""
         if self._names is None:

@@ -66,6 +66,14 @@ class Keeper:
         """The log is closed: what comes back changes nothing."""
         self._under_way = None
 
+    def restart(self, *, is_empty: bool, forgets: bool) -> None:
+        """The log was cut: a look that is under way knows nothing of that. `forgets`: no old segment is left at all."""
+        self._under_way = None
+        if is_empty:
+            self.oldest_us = None
+        if forgets:
+            self._removable, self._has_moved = (), False
+
     def moved(self, removable: tuple[str, ...]) -> None:
         """log_start has moved, past these segments."""
         self._has_moved = True

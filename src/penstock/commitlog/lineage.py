@@ -90,14 +90,24 @@ def read(vfs: Vfs, directory: str) -> Read:
 
 def rewrite(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
     """Put a new file in the place of the old one, at once and durably."""
-    path = f"{directory}/{files.LINEAGE}"
-    file = vfs.open(f"{path}.new", create=True, make_folders=False)
+    write_new(vfs, directory, entries)
+    put_in_place(vfs, directory)
+
+
+def write_new(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
+    """The first half: the new file beside the old one."""
+    file = vfs.open(f"{directory}/{files.LINEAGE}.new", create=True, make_folders=False)
     try:
         file.truncate(0)
         file.write_at(0, b"".join(map(pack_entry, entries)))
         file.sync()
     finally:
         file.close()
+
+
+def put_in_place(vfs: Vfs, directory: str) -> None:
+    """The second half."""
+    path = f"{directory}/{files.LINEAGE}"
     vfs.rename(f"{path}.new", path)
     vfs.sync_dir(directory)
 

@@ -22,12 +22,15 @@ from penstock.commitlog.errors import NotWritableError, StorageFailedError, stor
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import Lineage, LineageEntry, Told
 from penstock.commitlog.open_files import OpenFiles
+from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
 from penstock.commitlog.retention import LogConfig, Retention
 from penstock.commitlog.segment import ActiveSegment
 from penstock.commitlog.segments import NEVER_US
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Removal
+from penstock.commitlog.truncation import Truncation
+from penstock.commitlog.view import Validity
 from penstock.commitlog.writer import LogWriter
 from penstock.vfs import Buffer, Vfs
 
@@ -37,7 +40,7 @@ _REST_US = limits.LOG_REST_MS * 1000
 class Log(LogWriter):
     """One partition's log. Make it with `Log.open`."""
 
-    __slots__ = ("_committed_end", "_config", "_lineage", "cuts")
+    __slots__ = ("_committed_end", "_config", "_lineage", "_removal", "cuts")
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Log(LogWriter):
         self._config = config
         self._lineage = Lineage(vfs, directory, ())
         self._committed_end = min(found.checkpoint.committed_end, found.log_end) if found.checkpoint else 0
+        self._removal: Removal | None = None  # the last one
         self.cuts: tuple[Cut, ...] = tuple(found.cuts)
 
     @classmethod
@@ -170,6 +174,84 @@ class Log(LogWriter):
                 raise
         return Appended(self.log_end, size_bytes, batches)
 
+    def truncate(self, end: int) -> Truncation | None:
+        """A task that cuts off all from `end` on, or from where its batch begins; None: nothing is there to be cut.
+
+        Nothing below log_start goes, but for the batch that holds it. No flush may be under way, and until `truncated`
+        the log takes nothing. NotWritableError.
+        """
+        self._check_writable()
+        end = max(end, self.log_start)
+        return None if end >= self.log_end else self._begin_cut(end, None)
+
+    def reset(self, start: int) -> Truncation:
+        """A task that gives up all that the log holds and begins it anew at `start`, wherever it ended; see `truncate`.
+
+        The leader's log begins behind the end of this one, or shares nothing with it.
+        """
+        self._check_writable()
+        assert start >= 0, start
+        return self._begin_cut(0, start)
+
+    def _begin_cut(self, end: int, start: int | None) -> Truncation:
+        assert self._flushing.under_way is None, "a flush is under way"
+        active = self._segments.active
+        assert active is not None
+        cut = Truncation(
+            self._vfs,
+            self._directory,
+            self.view(),
+            end,
+            start=start,
+            checkpoint=self._checkpoint,
+            values=self._checkpoint_values(),
+            lineage=self._lineage.entries,
+            unsynced=self._flushing.unsynced + (() if active.file is None else (active.file,)),
+            note=self._damage.note,
+        )
+        self._state = LogState.TRUNCATING
+        self._validity.end_offset = end  # from here on; views may be at it in other threads
+        if start is not None and self._removal is not None:
+            self._removal.is_void = True
+        return cut
+
+    def truncated(self, truncation: Truncation) -> None:
+        """`truncation.run()` returned: the log goes on from there, and all that is left of it is on the disk."""
+        left = truncation.left
+        assert left is not None
+        self._end_cut()
+        if self._segments.active is not None:
+            self._segments.active.close()
+        values = left.checkpoint
+        self._segments.replace(left.sealed, left.active)
+        self._flushing.restart(left.active)
+        self._lineage = Lineage(self._vfs, self._directory, left.lineage)
+        self._rebuilt_indexes = RebuiltIndexes()
+        self._open_files.give_back(self)
+        self._checkpoint.is_dirty = self._checkpoint.is_behind = self._checkpoint.is_due = False
+        self.log_start, self.log_end, self.flushed_end = values.log_start, values.flushed_end, values.flushed_end
+        self._committed_end = values.committed_end
+        self.last_timestamp_us = values.last_timestamp_us
+        self.leader_epoch = values.leader_epoch
+        self._keeper.restart(is_empty=self.log_start == self.log_end, forgets=truncation.start is not None)
+        left.active.rest(self.log_end, self.last_timestamp_us)
+
+    def truncate_failed(self, truncation: Truncation, error: Exception) -> None:
+        """`truncation.run()` raised. If it had begun to cut, the log is fenced; else it is as it was."""
+        self._end_cut()
+        self._checkpoint.is_dirty = self._checkpoint.is_behind = True
+        if truncation.has_changed:
+            self._fence(str(error))
+            self.notices = (*self.notices, f"{self._directory} is fenced: it could not be truncated: {error}")
+        elif self._removal is not None and self._removal.is_void:
+            self._keeper.failed(self._removal.paths)
+            self._removal = None
+
+    def _end_cut(self) -> None:
+        assert self._state is LogState.TRUNCATING
+        self._validity = Validity()  # for the views of what is left
+        self._state = LogState.READ_ONLY if self._damage.known else LogState.WRITABLE
+
     def follow_start(self, log_start: int) -> None:
         """The leader's log begins there: so does this one, as far as it is on the disk. Call it with every answer.
 
@@ -195,7 +277,7 @@ class Log(LogWriter):
 
         If it fails, it lags behind, and a later one names it.
         """
-        if self._checkpoint.is_behind:
+        if self._checkpoint.is_behind and self._state is not LogState.TRUNCATING:
             with contextlib.suppress(OSError):
                 self._checkpoint.write(self._checkpoint_values(), keeps_file=self.is_awake)
 
@@ -268,11 +350,15 @@ class Log(LogWriter):
             if retention.oldest_us is not None:
                 self._keeper.oldest_us = retention.oldest_us
         paths = self._keeper.take_removable()
-        return None if paths is None else Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
+        if paths is None:
+            return None
+        self._removal = Removal(self._vfs, self._directory, paths, self._checkpoint.sync)
+        return self._removal
 
     def removal_failed(self, removal: Removal) -> None:
         """`removal.run()` raised OSError: a later tick tries again."""
-        self._keeper.failed(removal.paths)
+        if not removal.is_void:
+            self._keeper.failed(removal.paths)
 
     def _try_roll(self, active: ActiveSegment) -> None:
         try:
@@ -311,6 +397,7 @@ class Log(LogWriter):
         StorageFailedError if a sync failed; the log is closed nevertheless.
         """
         assert self._flushing.under_way is None, "a flush is under way"
+        assert self._state is not LogState.TRUNCATING, "a truncation is under way"
         self._keeper.give_up()
         try:
             if (flush := self.flush(with_index=True)) is not None:

@@ -157,23 +157,25 @@ def _hints(vfs: Vfs, path: str, position: int) -> Iterator[int]:
         file.close()
 
 
-def rebuild_index(vfs: Vfs, file: File, segment: Segment) -> tuple[PackedEntries, tuple[Damage, ...]]:
-    """The entries of a sealed segment, from the segment itself; also written to its index file if all is sound."""
+def rebuild_index(
+    vfs: Vfs, file: File, segment: Segment, *, may_write: bool
+) -> tuple[PackedEntries, tuple[Damage, ...]]:
+    """The entries of a sealed segment, from the segment itself; if all is sound, its index file gets them, too."""
     entries, damage = rebuild_entries(
         vfs, file, base_offset=segment.base_offset, end_position=segment.size_bytes, end_offset=segment.end_offset
     )
-    if not damage:
+    if may_write and not damage:
         with contextlib.suppress(OSError):
             write_index(vfs, file.path, entries.data)
     return entries, damage
 
 
-def rebuild_head(vfs: Vfs, file: File, base_offset: int, head: Head) -> tuple[Damage, ...]:
-    """Give a head the entries that the segment itself says; also write them to the index file if all is sound."""
+def rebuild_head(vfs: Vfs, file: File, base_offset: int, head: Head, *, may_write: bool) -> tuple[Damage, ...]:
+    """Give a head the entries that the segment itself says; if all is sound, the index file gets them, too."""
     entries, damage = rebuild_entries(
         vfs, file, base_offset=base_offset, end_position=head.end_position, end_offset=head.end_offset
     )
-    if not damage:
+    if may_write and not damage:
         with contextlib.suppress(OSError):
             # A flush may write those behind them meanwhile.
             write_index(vfs, file.path, entries.data, are_last=False)

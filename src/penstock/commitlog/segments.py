@@ -46,9 +46,9 @@ class Segments:
         self._vfs = vfs
         self._directory = directory
         self._ids = ids
+        self.active: ActiveSegment | None = active
         self.sealed = tuple(sealed)
         self._sealed_bytes = sum(one.size_bytes for one in self.sealed)
-        self.active = active
         self.configure(config)
 
     @property
@@ -115,6 +115,19 @@ class Segments:
         if self.active is None:
             return self.sealed
         return (*self.sealed, self.active.seen(log_end, last_timestamp_us, damage))
+
+    def replace(self, sealed: Iterable[Segment], active: ActiveSegment) -> None:
+        """The log was cut: this is what is left."""
+        self.sealed = tuple(sealed)
+        self._sealed_bytes = sum(one.size_bytes for one in self.sealed)
+        self.active = active
+        self.set_roll_time()
+
+    def has_byte(self, path: str, position: int) -> bool:
+        """Whether the file at `path` is a segment, and large enough to have a byte there."""
+        if (active := self.active) is not None and active.path == path:
+            return position < active.size_bytes
+        return any(one.path == path and position < one.size_bytes for one in self.sealed)
 
     def give_up_below(self, log_start: int) -> tuple[str, ...]:
         """Forget what ends at or below `log_start`; the paths of what is to be removed."""

@@ -124,13 +124,14 @@ class Removal:
     Run it in a disk thread. If it raises OSError, hand it to `Log.removal_failed`: the files are tried again later.
     """
 
-    __slots__ = ("_directory", "_sync_first", "_vfs", "paths")
+    __slots__ = ("_directory", "_sync_first", "_vfs", "is_void", "paths")
 
     def __init__(self, vfs: Vfs, directory: str, paths: tuple[str, ...], sync_first: Callable[[], None]) -> None:
         self._vfs = vfs
         self._directory = directory
         self._sync_first = sync_first
         self.paths = paths  # of segments, oldest first
+        self.is_void = False  # the log began anew meanwhile: it has removed them, and one of the names may be in use
 
     def run(self) -> None:
         """Sync the checkpoint, and the name of the segment that goes on; remove; sync the names."""
@@ -138,6 +139,8 @@ class Removal:
         if self.paths:
             self._vfs.sync_dir(self._directory)
         for path in self.paths:
+            if self.is_void:
+                return
             self._vfs.remove(path)
             self._vfs.remove(files.index_path(path))
         if self.paths:

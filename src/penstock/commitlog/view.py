@@ -20,7 +20,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import files, index
-from penstock.commitlog.errors import IndexDamagedError
+from penstock.commitlog.errors import IndexDamagedError, LogCutError
 from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
 from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_head, rebuild_index
 from penstock.commitlog.resumed import Head, ResumedEntries
@@ -30,6 +30,7 @@ from penstock.vfs import File, Vfs
 _T = TypeVar("_T")
 _EXTENTS_AT_ONCE = 256  # at most: whoever wants one message asks for one, whoever reads on for ever more
 _EXTENTS_GROWTH = 16
+_ALL = 2**63
 _base_offset = attrgetter("base_offset")
 _last_timestamp_us = attrgetter("last_timestamp_us")
 
@@ -44,13 +45,30 @@ class Slice(NamedTuple):
     end_offset: int
 
 
+class Validity:
+    """Up to which offset what views show is still there. They share it with the log, which lowers it before it is cut:
+    whoever then finds a file changed knows that it is no damage.
+    """
+
+    __slots__ = ("end_offset",)
+
+    def __init__(self) -> None:
+        self.end_offset = _ALL
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log was not cut: the files are what the views take them for."""
+        return self.end_offset == _ALL
+
+
 class LogView:
     """An immutable snapshot of one log. `on_damage` is told of damage that reading finds; it must be thread-safe.
 
-    Every method may also raise OSError, where the disk does not let it read.
+    Every method may also raise OSError, where the disk does not let it read, and LogCutError, where what it would read
+    was cut off meanwhile. A slice may be cut while it is sent: whoever gets it checks each batch.
     """
 
-    __slots__ = ("_on_damage", "_rebuilt_indexes", "_segments", "_vfs", "log_end", "log_start")
+    __slots__ = ("_on_damage", "_rebuilt_indexes", "_validity", "_vfs", "log_end", "log_start", "segments")
 
     def __init__(
         self,
@@ -60,10 +78,12 @@ class LogView:
         log_end: int,
         on_damage: Callable[[Damage], None],
         rebuilt_indexes: RebuiltIndexes,
+        validity: Validity,
     ) -> None:
         self._vfs = vfs
         self._rebuilt_indexes = rebuilt_indexes
-        self._segments = segments
+        self._validity = validity
+        self.segments = segments
         self._on_damage = on_damage
         self.log_start = log_start
         self.log_end = log_end
@@ -79,8 +99,21 @@ class LogView:
             raise self._out_of_range(offset)
         if offset >= min(end, self.log_end):
             return None
+        self._check_not_cut(offset + 1)
+        end = min(end, self._validity.end_offset)
         segment = self._segment_of(offset)
         return self._with_entries(segment, lambda entries: self._cut(segment, entries, offset, end, bytes_max))
+
+    def batch_at(self, offset: int) -> tuple[int, Extent]:
+        """The number of the segment that holds `offset`, and the place of its batch. RemoteError as of `slice`."""
+        if not self.log_start <= offset < self.log_end:
+            raise self._out_of_range(offset)
+        number = self._number_of(offset)
+        segment = self.segments[number]
+        extent = self._with_entries(segment, lambda entries: _extent_of(entries, offset))
+        if extent is None or extent.end_offset <= offset:
+            raise self._corrupt(segment, offset)
+        return number, extent
 
     def in_memory(self, offset: int) -> bool:
         """Whether `slice` from `offset` on asks no file; else it belongs into a disk thread.
@@ -98,10 +131,10 @@ class LogView:
 
     def first_at(self, timestamp_us: int, *, end: int) -> tuple[int, int | None]:
         """The same, and its timestamp if its batch had to be read to find it."""
-        number = bisect_left(self._segments, timestamp_us, key=_last_timestamp_us)
-        if number == len(self._segments):
+        number = bisect_left(self.segments, timestamp_us, key=_last_timestamp_us)
+        if number == len(self.segments):
             return end, None
-        segment = self._segments[number]
+        segment = self.segments[number]
         offset, found_us = self._with_entries(segment, lambda entries: self._first_in(segment, entries, timestamp_us))
         clamped = min(max(offset, self.log_start), end)
         return clamped, found_us if clamped == offset != end else None
@@ -112,7 +145,7 @@ class LogView:
         The newest batch is kept, whatever its size.
         """
         kept = 0
-        for segment in reversed(self._segments):
+        for segment in reversed(self.segments):
             if kept + segment.size_bytes > bytes_max and segment.base_offset < segment.end_offset:
                 room = bytes_max - kept
                 found = self._with_entries(segment, lambda entries: _start_keeping(segment, entries, room))  # noqa: B023
@@ -142,7 +175,7 @@ class LogView:
         last = self._number_of(end - 1)
         numbers = range(last, first - 1, -1) if reverse else range(first, last + 1)
         for number in numbers:
-            segment = self._segments[number]
+            segment = self.segments[number]
             begin, stop = max(start, segment.base_offset), min(end, segment.end_offset)
             if begin < stop:
                 yield from self._segment_batches(segment, begin, stop, reverse=reverse)
@@ -182,7 +215,9 @@ class LogView:
                 raise CorruptionError(
                     segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
                 )
+            self._check_not_cut(extent.end_offset)  # others may lie there by now
         except CorruptionError as error:
+            self._check_not_cut(extent.end_offset)
             damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
             self._on_damage(damage)
             # An index would vouch for it at the next start.
@@ -230,18 +265,18 @@ class LogView:
         return codec.offsets(data)[row], timestamps[row]
 
     def _number_of(self, offset: int) -> int:
-        return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
+        return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def _segment_of(self, offset: int) -> Segment:
-        last = self._segments[-1]
-        return last if offset >= last.base_offset else self._segments[self._number_of(offset)]
+        last = self.segments[-1]
+        return last if offset >= last.base_offset else self.segments[self._number_of(offset)]
 
     def damage_from(self, path: str, position: int, reason: str) -> Damage | None:
         """What is lost if the file at `path` cannot be read from byte `position` on, if the log has it.
 
         The segment remembers. Of a segment without a sound index all is taken for lost.
         """
-        segment = next((one for one in self._segments if one.path == path), None)
+        segment = next((one for one in self.segments if one.path == path), None)
         if segment is None:
             return None
         lost = Damage(path, position, segment.base_offset, segment.end_offset, reason)
@@ -257,6 +292,7 @@ class LogView:
         try:
             return self._with_sound_entries(segment, use)
         except (FileNotFoundError, IndexDamagedError):
+            self._check_not_cut(segment.end_offset)
             if not isinstance(resumed := segment.entries, ResumedEntries):
                 return use(self._rebuilt(segment))
             self._rebuild_head(segment, resumed.head)
@@ -282,10 +318,11 @@ class LogView:
     def _rebuild(self, segment: Segment) -> PackedEntries:
         file = self._open(segment)
         try:
-            entries, damage = rebuild_index(self._vfs, file, segment)
+            entries, damage = rebuild_index(self._vfs, file, segment, may_write=self._validity.is_whole)
         finally:
             file.close()
         if damage:
+            self._check_not_cut(segment.end_offset)
             # The index would hide the damage from the next start, so it is not written; the segment remembers.
             segment.damage = (*segment.damage, *damage)
             segment.entries = entries
@@ -296,17 +333,25 @@ class LogView:
     def _rebuild_head(self, segment: Segment, head: Head) -> None:
         file = self._open(segment)
         try:
-            damage = rebuild_head(self._vfs, file, segment.base_offset, head)
+            damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=self._validity.is_whole)
         finally:
             file.close()
+        if damage:
+            self._check_not_cut(segment.end_offset)
         segment.damage = (*segment.damage, *damage)
         for one in damage:
             self._on_damage(one)
+
+    def _check_not_cut(self, end_offset: int) -> None:
+        """LogCutError if the log was cut before this offset: what is read there now says nothing about this view."""
+        if end_offset > self._validity.end_offset:
+            raise LogCutError("the log was cut, or began anew, while it was read: look again")
 
     def _open(self, segment: Segment) -> File:
         try:
             return self._vfs.open(segment.path, read_only=True)
         except FileNotFoundError:
+            self._check_not_cut(segment.end_offset)
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"the offsets {segment.base_offset} to {segment.end_offset} were removed by retention meanwhile",

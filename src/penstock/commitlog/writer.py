@@ -25,7 +25,7 @@ from penstock.commitlog.segment import ActiveSegment, Damage
 from penstock.commitlog.segments import Segments
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, write_entries
-from penstock.commitlog.view import LogView
+from penstock.commitlog.view import LogView, Validity
 from penstock.vfs import Buffer, File, Vfs
 
 _WRITABLE = LogState.WRITABLE  # a member of an enum is slow to look up
@@ -36,8 +36,8 @@ class LogWriter:
 
     __slots__ = (
         "_checkpoint", "_damage", "_directory", "_flushing", "_ids", "_keeper", "_open_files", "_rebuilt_indexes",
-        "_segments", "_state", "_vfs", "fence_reason", "flushed_end", "last_timestamp_us", "leader_epoch", "log_end",
-        "log_start", "notices",
+        "_segments", "_state", "_validity", "_vfs", "fence_reason", "flushed_end", "last_timestamp_us", "leader_epoch",
+        "log_end", "log_start", "notices",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,7 @@ class LogWriter:
         self._checkpoint = CheckpointFile(vfs, directory, found.checkpoint.sequence if found.checkpoint else 0)
         self._checkpoint.begin(now_us)
         self._rebuilt_indexes = RebuiltIndexes()
+        self._validity = Validity()
         self._damage = KnownDamage(found.damage, None if noticed is None else partial(noticed, ids[0]))
         self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
         self.fence_reason = ""  # why the log takes no more messages
@@ -212,7 +213,8 @@ class LogWriter:
         `with_index`: the index gets what it lacks. Without, one flush in many brings it.
         """
         active = self._segments.active
-        if self._flushing.under_way is not None or self._state is LogState.FENCED or active is None:
+        may_flush = self._state is not LogState.FENCED and self._state is not LogState.TRUNCATING
+        if self._flushing.under_way is not None or not may_flush or active is None:
             return None
         return self._flushing.begin(
             active,
@@ -248,7 +250,8 @@ class LogWriter:
             return True
         waits = self.log_end != self.flushed_end or self._flushing.waits
         is_fenced = self._state is LogState.FENCED  # nothing will be synced any more
-        if (waits and not is_fenced) or self._flushing.under_way is not None:
+        is_busy = self._flushing.under_way is not None or self._state is LogState.TRUNCATING
+        if (waits and not is_fenced) or is_busy:
             return False
         if self._state is LogState.WRITABLE:
             with contextlib.suppress(OSError):  # then they stay in memory
@@ -282,14 +285,24 @@ class LogWriter:
         active = self._segments.active
         damage = self._damage.of(active.path) if active is not None and self._damage.known else ()
         segments = self._segments.seen(self.log_end, self.last_timestamp_us, damage)
-        return LogView(self._vfs, segments, self.log_start, self.log_end, self._damage.note, self._rebuilt_indexes)
+        return LogView(
+            self._vfs,
+            segments,
+            self.log_start,
+            self.log_end,
+            self._damage.note,
+            self._rebuilt_indexes,
+            self._validity,
+        )
 
     def damage_found(self, path: str, position: int, reason: str) -> None:
         """The file of a segment cannot be read from byte `position` on, although its index says so. Any thread.
 
         The log is read-only from then on, and the next slice that needs these bytes is refused.
         """
-        self._damage.report(path, position, reason)
+        # The end of a range that was cut off is no damage.
+        if self._state is not LogState.TRUNCATING and self._segments.has_byte(path, position):
+            self._damage.report(path, position, reason)
 
     def _take_damage(self) -> None:
         if self._damage.has_news:

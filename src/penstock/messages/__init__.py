@@ -24,6 +24,8 @@ from __future__ import annotations
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, api_versions
 from penstock.messages.fields import Request, Response
 from penstock.messages.peers import (
+    AwaitStreamRequest,
+    AwaitStreamResponse,
     ChangeIsrRequest,
     ChangeIsrResponse,
     ClusterMember,
@@ -107,6 +109,8 @@ __all__ = [
     "ApiVersions",
     "AppendRequest",
     "AppendResponse",
+    "AwaitStreamRequest",
+    "AwaitStreamResponse",
     "BrokerInfo",
     "BrokerLimits",
     "ChangeIsrRequest",

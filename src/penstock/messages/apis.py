@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from penstock.messages.fields import Request, Response
 from penstock.messages.peers import (
+    AwaitStreamRequest,
+    AwaitStreamResponse,
     ChangeIsrRequest,
     ChangeIsrResponse,
     ForwardRequest,
@@ -84,6 +86,7 @@ class Api(IntEnum):
     STOP_BROKER = 71
     FORWARD = 72
     JOIN = 73
+    AWAIT_STREAM = 74
 
 
 class ApiSpec(NamedTuple):
@@ -119,6 +122,7 @@ _TABLE = (
     ApiSpec(Api.STOP_BROKER, StopBrokerRequest, StopBrokerResponse, 1, 1, True),
     ApiSpec(Api.FORWARD, ForwardRequest, ForwardResponse, 1, 1, False),
     ApiSpec(Api.JOIN, JoinRequest, JoinResponse, 1, 1, True),
+    ApiSpec(Api.AWAIT_STREAM, AwaitStreamRequest, AwaitStreamResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

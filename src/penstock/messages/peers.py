@@ -13,6 +13,7 @@ compares before it changes anything.
 | stop broker     | a broker that is to stop → metadata leader |                                             |
 | forward         | any broker → metadata leader               | a client's request; the answer to it, as bodies |
 | join            | a broker that is new → any                 |                                             |
+| await stream    | metadata leader → every live broker        |                                             |
 """
 
 from __future__ import annotations
@@ -174,3 +175,14 @@ class JoinResponse(Response, frozen=True, kw_only=True):
 
     cluster_id: NameField
     members: tuple[ClusterMember, ...]
+
+
+class AwaitStreamRequest(Request, frozen=True, kw_only=True):
+    """Answer once you know this stream, and NATS has confirmed your subscriptions to what you lead of it."""
+
+    stream_id: StreamIdField
+    timeout_ms: Int64Field
+
+
+class AwaitStreamResponse(Response, frozen=True, kw_only=True):
+    """What is published from now on reaches the partitions that the sender leads."""

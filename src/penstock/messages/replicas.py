@@ -40,11 +40,14 @@ from penstock.messages.fields import (
     StreamIdField,
 )
 
+ClusterIdField = Annotated[str, msgspec.Meta(max_length=128)]
+DataDirIdField = Annotated[str, msgspec.Meta(max_length=128)]
+
 
 class PeerHelloRequest(Request, frozen=True, kw_only=True):
-    """I am a broker of this cluster, on this disk."""
+    """I am a broker of this cluster, on this disk. Before it has a name, or I know it, `cluster_id` is empty."""
 
-    cluster_id: NameField
+    cluster_id: ClusterIdField
     broker_id: PeerIdField
     data_dir_id: NameField
     broker_version: NameField
@@ -53,14 +56,21 @@ class PeerHelloRequest(Request, frozen=True, kw_only=True):
 class PeerHelloResponse(Response, frozen=True, kw_only=True):
     """So am I."""
 
-    cluster_id: NameField
+    cluster_id: ClusterIdField
     broker_id: PeerIdField
     data_dir_id: NameField
     broker_version: NameField
 
 
 class RaftRequest(Request, frozen=True, kw_only=True):
-    """Take this Raft message, which is the raw part."""
+    """Take this Raft message, which is the raw part.
+
+    It is dropped if the sender is registered with another data directory, or means another one of the receiver: who
+    returns with an empty disk could else vote a second time.
+    """
+
+    data_dir_id: NameField
+    to_data_dir_id: DataDirIdField = ""  # empty: the sender does not know it
 
 
 class RaftResponse(Response, frozen=True, kw_only=True):

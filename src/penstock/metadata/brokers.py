@@ -88,7 +88,7 @@ def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tu
             if elected is None:
                 made = change(before, rules)
                 elected = done[before, rules] = Elected(elections.after(before, made.partition), made.is_unclean)
-            if elected.partition is not before:
+            if elected.partition.version != before.version:
                 is_changed = True
                 partitions[number] = elected.partition
                 key = PartitionKey(stream_id, PartitionId(number))

@@ -97,21 +97,18 @@ def altered(partition: PartitionState, live: Set[BrokerId], rules: Rules) -> Ele
 def moved(partition: PartitionState, live: Set[BrokerId], rules: Rules, *, resigned: bool) -> PartitionState | None:
     """Another leader than the present one, which is live but cannot serve; None if nobody else may lead.
 
-    It stays in the ISR only where nothing could be acked without it. One that has resigned leaves in any case, and is
-    not eligible: its log has failed.
+    It leaves the ISR in any case: brokers that do not reach each other would else take the lead from each other for
+    ever. One that has resigned is not eligible either: its log has failed.
     """
     leader = partition.leader
     assert leader is not None
     others = _without(partition.isr, leader)
+    eligible = partition.eligible if resigned else (*partition.eligible, leader)
     chosen = _first(others, live)
-    if chosen is not None:
-        if not resigned and len(others) < rules.min_isr:
-            return _led_by(partition, chosen, partition.isr, partition.eligible)
-        eligible = partition.eligible if resigned else (*partition.eligible, leader)
-        return _led_by(partition, chosen, others, eligible_beside(others, eligible, rules))
-    if not resigned or (chosen := _first(_in_order(partition, partition.eligible), live)) is None:
-        return None
-    return _led_by(partition, chosen, (chosen,), _without(partition.eligible, chosen))
+    if chosen is None and resigned:
+        chosen = _first(_in_order(partition, eligible), live)
+        others = () if chosen is None else (chosen,)
+    return None if chosen is None else _led_by(partition, chosen, others, eligible_beside(others, eligible, rules))
 
 
 def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState | None:

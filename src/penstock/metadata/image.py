@@ -59,7 +59,7 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """The stream's name, unique in the cluster."""
         return self.config.name
 
-    def keys(self) -> tuple[PartitionKey, ...]:
+    def partition_keys(self) -> tuple[PartitionKey, ...]:
         """What its partitions are kept under."""
         return tuple(PartitionKey(self.stream_id, PartitionId(number)) for number in range(len(self.partitions)))
 

@@ -138,7 +138,7 @@ def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tup
     if existing is not None:
         return image, Outcome(stream=existing)
     made = _made(image, StreamId(index), command)
-    return image.with_stream(made), Outcome(stream=made, changed=True, partitions=made.keys())
+    return image.with_stream(made), Outcome(stream=made, changed=True, partitions=made.partition_keys())
 
 
 def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> StreamState:
@@ -178,7 +178,7 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
     partitions = tuple(
         elections.after(before, one.partition) for before, one in zip(state.partitions, elected, strict=True)
     )
-    unclean = tuple(key for key, one in zip(state.keys(), elected, strict=True) if one.is_unclean)
+    unclean = tuple(key for key, one in zip(state.partition_keys(), elected, strict=True) if one.is_unclean)
     changed = StreamState(state.stream_id, changed.config, state.created_us, partitions)
     return _with_altered(image, state, changed, unclean)
 
@@ -187,7 +187,7 @@ def _with_altered(
     image: ClusterImage, state: StreamState, changed: StreamState, unclean: tuple[PartitionKey, ...]
 ) -> tuple[ClusterImage, Outcome]:
     streams = image.streams.with_item(state.stream_id, changed)
-    pairs = zip(state.keys(), state.partitions, changed.partitions, strict=True)
+    pairs = zip(state.partition_keys(), state.partitions, changed.partitions, strict=True)
     keys = tuple(key for key, before, now in pairs if now != before)
     outcome = Outcome(stream=changed, changed=changed != state, partitions=keys, unclean=unclean)
     return replace(image, streams=streams), outcome
@@ -196,7 +196,7 @@ def _with_altered(
 def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, Outcome]:
     """Delete a stream. RemoteError: stream_not_found, stream_changed."""
     state = image.by_id(command.stream_id)
-    outcome = Outcome(stream=state, changed=True, deleted=True, partitions=state.keys())
+    outcome = Outcome(stream=state, changed=True, deleted=True, partitions=state.partition_keys())
     return image.without_stream(state), outcome
 
 

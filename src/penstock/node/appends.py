@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.commitlog import LogCutError
 from penstock.node.partition import Partition
 from penstock.node.queries import CheckAppend
 from penstock.node.step import Lane, Outbox
@@ -87,6 +88,8 @@ def as_remote(error: Exception) -> RemoteError:
     if isinstance(error, CorruptionError):
         text = f"what is stored there is damaged: {error}"
         return RemoteError(ErrorCode.CORRUPT_RANGE, text, file=error.file, position=error.position)
+    if isinstance(error, LogCutError):
+        return RemoteError(ErrorCode.OVERLOADED, str(error))
     if isinstance(error, (OSError, OperationalError)):
         return RemoteError(ErrorCode.STORAGE_FAILED, f"the broker's disk failed: {error}")
     return RemoteError(ErrorCode.INTERNAL, f"the broker could not do it: {type(error).__name__}: {error}")

@@ -12,6 +12,9 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 | the connection to NATS was lost | `nats_lost`              |
 | a request from a client         | `request`                |
 | a client has gone               | `gone`                   |
+| a peer can be asked             | `peer_up`                |
+| a peer cannot be asked any more | `peer_lost`              |
+| a peer has answered             | `answered`               |
 | disk work is done               | `complete`               |
 | time has passed                 | `tick`                   |
 """
@@ -24,6 +27,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import OpenFiles
 from penstock.hot.group import Group
@@ -42,7 +46,10 @@ from penstock.messages import (
     ListOffsetsRequest,
     MetadataRequest,
     MetadataResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
     Request,
+    Response,
     StatusRequest,
     api_versions,
 )
@@ -55,6 +62,7 @@ from penstock.node.directory import Directory
 from penstock.node.fetches import Fetches
 from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition
+from penstock.node.peers import Peers, introduced
 from penstock.node.questions import Questions
 from penstock.node.report import Report, Settings
 from penstock.node.step import DiskWork, Outbox, Step
@@ -81,6 +89,7 @@ class Node:
             confirmed=lambda stream_id: self._streams.confirmed(stream_id),
             refused=lambda stream_id, reason: self._streams.refused(stream_id, reason),
         )
+        self._peers = Peers(self._outbox)
         self._directory = Directory()
         self._appends = Appends(self._outbox, settings.partition_in_flight_bytes_max, store=self._store)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
@@ -108,6 +117,7 @@ class Node:
             ListOffsetsRequest: self._list_offsets,
             AppendRequest: self._append,
             StatusRequest: self._status,
+            PeerHelloRequest: self._peer_hello,
         }
 
     # Life
@@ -236,6 +246,28 @@ class Node:
             self._streams.lost()
             self._listening.lost(now, reason)
 
+    # Peers
+
+    def peer_up(self, broker_id: BrokerId, now: Now) -> None:
+        """A connection to that broker of the cluster is there, and it is who it should be."""
+        if not self._is_stopped:
+            self._now = now
+            self._peers.up(broker_id)
+
+    def peer_lost(self, broker_id: BrokerId, now: Now) -> None:
+        """That connection is gone, and with it all that was asked and not answered."""
+        if not self._is_stopped:
+            self._now = now
+            self._peers.lost(broker_id)
+
+    def answered(
+        self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """What a peer has said to the request of a step with that token."""
+        if not self._is_stopped:
+            self._now = now
+            self._peers.answered(broker_id, token, response, raw)
+
     # Disk
 
     def complete(self, work: DiskWork, error: Exception | None, now: Now) -> None:
@@ -316,6 +348,15 @@ class Node:
             api_versions=api_versions(),
         )
         self._outbox.reply(caller, response)
+
+    def _peer_hello(self, caller: Hashable, request: PeerHelloRequest, raw: bytes | memoryview, now: Now) -> None:
+        ours = PeerHelloResponse(
+            cluster_id=self._settings.cluster_id,
+            broker_id=self._settings.broker_id,
+            data_dir_id=self._settings.data_dir_id,
+            broker_version=self._settings.broker_version,
+        )
+        self._outbox.reply(caller, introduced(request, ours))
 
     def _metadata(self, caller: Hashable, request: MetadataRequest, raw: bytes | memoryview, now: Now) -> None:
         image = self._catalog.image

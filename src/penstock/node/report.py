@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from penstock.base import limits
 from penstock.base.ids import BrokerId, Offset, PartitionId, TimestampUs
@@ -26,10 +27,12 @@ from penstock.node.partition import Partition
 from penstock.node.streams import Streams
 
 _STATES = {
+    LogState.TRUNCATING: PartitionHealth.STARTING,
     LogState.READ_ONLY: PartitionHealth.READ_ONLY,
     LogState.FENCED: PartitionHealth.FENCED,
 }
 _STATE_REASONS = {
+    LogState.TRUNCATING: "what its leader does not have is being cut off",
     LogState.READ_ONLY: "stored bytes are damaged; what is sound can be read",
     LogState.FENCED: "a sync of the log failed; restart the broker once the disk is sound",
 }
@@ -44,8 +47,12 @@ class Settings:
 
     broker_id: BrokerId = _FIRST_BROKER
     broker_version: str = ""
-    cluster_id: str = ""
-    address: str = ""  # HOST:PORT told to clients
+    cluster_id: str = ""  # empty: not known yet
+    data_dir_id: str = ""  # made with the data directory, at random
+    voters: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))  # the first ones: HOST:PORT
+    join: tuple[str, ...] = ()  # HOST:PORT of brokers whose cluster this one is to join
+    rack: str | None = None
+    address: str = ""  # HOST:PORT told to clients and to other brokers
     data_dir: str = ""  # for people only
     nats_urls: tuple[str, ...] = ()  # for publishers, without credentials
     format_version: int = FORMAT_VERSION

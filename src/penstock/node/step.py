@@ -14,7 +14,8 @@ from enum import Enum
 import msgspec
 
 from penstock.base.errors import RemoteError
-from penstock.messages import Response
+from penstock.base.ids import BrokerId
+from penstock.messages import Request, Response
 from penstock.vfs import Vfs
 
 
@@ -75,27 +76,51 @@ class Extent:
     damage_found: Callable[[str, int, str], None]  # (path, position, reason): the file does not hold what it should
 
 
+Payload = bytes | bytearray | Extent | tuple[Extent | bytes, ...] | None
+"""The raw part of an answer; the pieces of a tuple go out one after the other, as one raw part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to one request. `caller` is what the driver gave with it."""
 
     caller: Hashable
     response: Response | RemoteError
-    payload: bytes | bytearray | Extent | None = None
+    payload: Payload = None
+
+
+class PeerRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request to another broker; what comes of it goes to `Node.answered`, with `token`."""
+
+    to: BrokerId
+    token: int
+    request: Request
+    payload: bytes
 
 
 class Step(msgspec.Struct):
     """What the driver must do, top to bottom."""
 
     publish: list[Answers] = []  # 1. to publishers; msgspec makes a list for each step
-    replies: list[Reply] = []  # 2. to clients
-    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 3. to NATS, in this order
-    notes: list[Callable[[], None]] = []  # 4. what nobody waits for: checkpoints
-    disk: list[DiskWork] = []  # 5. to the disk threads
-    notices: list[str] = []  # 6. what an operator should read in the log
+    replies: list[Reply] = []  # 2. to clients, and to peers that asked
+    peers: list[PeerRequest] = []  # 3. to other brokers, in this order; to one that is not up any more: dropped
+    peer_addresses: list[tuple[BrokerId, str]] = []  # 4. where a peer is from now on (HOST:PORT); "": it is one no more
+    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 5. to NATS, in this order
+    notes: list[Callable[[], None]] = []  # 6. what nobody waits for: checkpoints
+    disk: list[DiskWork] = []  # 7. to the disk threads
+    notices: list[str] = []  # 8. what an operator should read in the log
 
     def __bool__(self) -> bool:
-        return bool(self.publish or self.replies or self.nats or self.notes or self.disk or self.notices)
+        return bool(
+            self.publish
+            or self.replies
+            or self.peers
+            or self.peer_addresses
+            or self.nats
+            or self.notes
+            or self.disk
+            or self.notices
+        )
 
 
 class Outbox:
@@ -109,9 +134,7 @@ class Outbox:
         step, self.step = self.step, Step()
         return step
 
-    def reply(
-        self, caller: Hashable, response: Response | RemoteError, payload: bytes | bytearray | Extent | None = None
-    ) -> None:
+    def reply(self, caller: Hashable, response: Response | RemoteError, payload: Payload = None) -> None:
         """Answer one request."""
         self.step.replies.append(Reply(caller, response, payload))
 

@@ -4,10 +4,11 @@ Rules: nothing here reads a clock or a socket. What comes in is hostile until it
 before memory is given for it, and every refusal is a `RemoteError` that says which part was wrong. After a bad frame
 nothing that follows on the connection can be trusted: answer (under correlation id 0), then close.
 
-| module   | what it does                                                    |
-|----------|-----------------------------------------------------------------|
-| `frames` | bytes ⇄ `Frame`: head, MessagePack body, raw part                |
-| `bodies` | `Frame` ⇄ the types of `penstock.messages`, versions and errors   |
+| module    | what it does                                                     |
+|-----------|------------------------------------------------------------------|
+| `frames`  | bytes ⇄ `Frame`: head, MessagePack body, raw part                 |
+| `bodies`  | `Frame` ⇄ the types of `penstock.messages`, versions and errors    |
+| `session` | one connection, as the asking side sees it: requests and answers   |
 """
 
 from __future__ import annotations

@@ -496,8 +496,8 @@ async def test_large_appends_at_once_wait_for_the_socket_one_by_one(broker: Fake
     broker.create("a")
     rows = [{"value": bytes(1_000_000)}]
     calls = [asyncio.create_task(client.append("a", rows)) for _ in range(40)]
-    connection = client._link._connection
-    assert connection is not None
+    await client.status()
+    connection = await client._link._connections.at(broker.address, 0.0)
     assert connection._transport is not None
     most = 0
     while not all(call.done() for call in calls):

@@ -49,6 +49,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "STOP_BROKER": 71,
         "FORWARD": 72,
         "JOIN": 73,
+        "AWAIT_STREAM": 74,
     }
 
 

@@ -42,7 +42,7 @@ def test_id_is_the_index_of_the_command() -> None:
     state = image.by_name("orders")
     assert (state.stream_id, state.created_us) == (2, 7)
     assert state.partitions == (PartitionState((BrokerId(1),), (BrokerId(1),), (), BrokerId(1), LeaderEpoch(1), 1),)
-    assert outcomes[1] == Outcome(stream=state, changed=True, partitions=state.keys())
+    assert outcomes[1] == Outcome(stream=state, changed=True, partitions=state.partition_keys())
 
 
 def test_the_same_again_is_the_same_stream() -> None:

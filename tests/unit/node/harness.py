@@ -266,13 +266,10 @@ class Broker:
         self.open_requests.discard(reply.caller)
         self.replies[reply.caller] = reply
         payload = reply.payload
-        if isinstance(payload, Extent):
-            file = payload.vfs.open(payload.path, read_only=True)
-            self.payloads[reply.caller] = file.read_at(payload.position, payload.length)
-            file.close()
-            assert len(self.payloads[reply.caller]) == payload.length
+        if isinstance(payload, tuple):
+            self.payloads[reply.caller] = b"".join(map(_read, payload))
         elif payload is not None:
-            self.payloads[reply.caller] = bytes(payload)
+            self.payloads[reply.caller] = _read(payload)
 
     def execute(self, number: int = 0) -> Executed:
         """Run one piece of disk work; the node is not told yet."""
@@ -467,6 +464,16 @@ def nats_matches(pattern: str, subject: str) -> bool:
         if number >= len(tokens) or token not in ("*", tokens[number]):
             return False
     return len(tokens) == len(wanted)
+
+
+def _read(payload: bytes | bytearray | Extent) -> bytes:
+    if not isinstance(payload, Extent):
+        return bytes(payload)
+    file = payload.vfs.open(payload.path, read_only=True)
+    data = file.read_at(payload.position, payload.length)
+    file.close()
+    assert len(data) == payload.length
+    return data
 
 
 def rows_of(payload: bytes, stream_id: int) -> list[Row]:

@@ -2,7 +2,8 @@
 
 Rules: bytes and `now` (seconds, any steady clock) come in, bytes and events go out; no socket, no clock. A request is
 in flight until its answer has come, also when its caller has given up: the broker still works on it. What the broker
-sends is not trusted: an answer to nothing, or one that cannot be read, closes the session.
+sends is not trusted: an answer to nothing, or one that cannot be read, closes the session. Who asks may be a client or
+another broker.
 
 | state        | hello()      | request()    | receive()               | closed()  |
 |--------------|--------------|--------------|-------------------------|-----------|
@@ -14,12 +15,12 @@ sends is not trusted: an answer to nothing, or one that cannot be read, closes t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.client.errors import TimedOut, specific
 from penstock.messages import (
     API_OF_REQUEST,
     Api,
@@ -29,7 +30,8 @@ from penstock.messages import (
     Response,
     api_versions,
 )
-from penstock.wire import Frame, FrameDecoder, decode_response, encode_request, request_versions
+from penstock.wire.bodies import decode_response, encode_request, request_versions
+from penstock.wire.frames import Frame, FrameDecoder
 
 _FRAME_OVERHEAD_BYTES = 1 * limits.MIB  # head and body around the largest raw part
 
@@ -82,9 +84,15 @@ class _InFlight(NamedTuple):
 
 
 class Session:
-    """See the module."""
+    """See the module. `allocate` gives the memory of a large raw part; what it holds at first does not matter."""
 
-    def __init__(self, client_name: str, client_version: str) -> None:
+    def __init__(
+        self,
+        client_name: str,
+        client_version: str,
+        *,
+        allocate: Callable[[int], bytearray | memoryview] = bytearray,
+    ) -> None:
         self.state = SessionState.NEW
         self.hello_response: HelloResponse | None = None
         self.in_flight_max = 1
@@ -93,7 +101,7 @@ class Session:
         self._versions: dict[int, int] = {}
         self._in_flight: dict[int, _InFlight] = {}
         self._next_correlation_id = 1
-        self._decoder = FrameDecoder(limits.REQUEST_BODY_BYTES_MAX, allocate=_uninitialised)
+        self._decoder = FrameDecoder(limits.REQUEST_BODY_BYTES_MAX, allocate=allocate)
         self._received_s = float("-inf")
 
     @property
@@ -170,6 +178,13 @@ class Session:
         """Bytes have come that nobody has read yet: the broker lives."""
         self._received_s = now_s
 
+    def silent_s(self, now_s: float) -> float:
+        """How long the broker has said nothing, while there was something to answer."""
+        if not self._in_flight:
+            return 0.0
+        first_sent_s = next(iter(self._in_flight.values())).sent_s
+        return now_s - max(self._received_s, first_sent_s)
+
     def give_up(self, correlation_id: int) -> None:
         """Its caller no longer waits: an answer will be ignored."""
         entry = self._in_flight.get(correlation_id)
@@ -182,14 +197,15 @@ class Session:
         deadline = min((entry.deadline_s for entry in self._in_flight.values()), default=float("inf"))
         return None if deadline == float("inf") else deadline
 
-    def expire(self, now_s: float) -> list[Event]:
+    def expire(self, now_s: float) -> list[Refused | Broken]:
         """Tell the callers whose time is up; a broker that said nothing in all that time is taken for dead."""
-        events: list[Event] = []
+        events: list[Refused | Broken] = []
         for correlation_id, entry in list(self._in_flight.items()):
             if entry.deadline_s > now_s:
                 continue
             name = API_OF_REQUEST[entry.request_type].api.name.lower()
-            error = TimedOut(f"the broker did not answer {name} within {entry.deadline_s - entry.sent_s:g} s")
+            text = f"the broker did not answer {name} within {entry.deadline_s - entry.sent_s:g} s"
+            error = RemoteError(ErrorCode.TIMED_OUT, text)
             if entry.waited_for:
                 events.append(Refused(correlation_id, error))
             self._in_flight[correlation_id] = entry._replace(waited_for=False, deadline_s=float("inf"))
@@ -224,8 +240,8 @@ class Session:
             response = decode_response(frame, entry.request_type)
         except RemoteError as error:
             if error.code == ErrorCode.BAD_FRAME or self.state is SessionState.HELLO_SENT:
-                return self._broken_with(frame.correlation_id, entry, specific(error))
-            return Refused(frame.correlation_id, specific(error)) if entry.waited_for else None
+                return self._broken_with(frame.correlation_id, entry, error)
+            return Refused(frame.correlation_id, error) if entry.waited_for else None
         if isinstance(response, HelloResponse):
             return self._ready(response)
         return Answered(frame.correlation_id, response, frame.raw) if entry.waited_for else None
@@ -238,7 +254,7 @@ class Session:
             try:
                 decode_response(frame._replace(api=api), first.request_type)
             except RemoteError as error:
-                return specific(error)
+                return error
         text = f"an answer came to request {frame.correlation_id}, which is not in flight"
         return RemoteError(ErrorCode.BAD_FRAME, text)
 
@@ -255,11 +271,3 @@ class Session:
         self._decoder.frame_bytes_max = limits.RESPONSE_BYTES_MAX + _FRAME_OVERHEAD_BYTES
         self._decoder.body_bytes_max = limits.RESPONSE_BYTES_MAX
         return Ready(hello)
-
-
-def _uninitialised(size: int) -> memoryview:
-    # Arrow's allocator keeps the pages of large buffers for the next ones (measured: no page faults where malloc had
-    # some 5 a buffer), and does not fill them with zeros first.
-    import pyarrow as pa
-
-    return memoryview(pa.allocate_buffer(size))

@@ -1,0 +1,255 @@
+"""One connection to another broker: who it is, what is asked of it, and whether it still lives.
+
+Rules: nothing that comes is trusted, and no error leaves: it ends this one connection, with a reason. Requests are
+pipelined; whoever does not take or answer them costs no more than PEER_WRITE_QUEUE_BYTES_MAX and PEER_REQUESTS_MAX. A
+peer that has said nothing for a while is asked again who it is: so one that has vanished is noticed though nobody wants
+anything of it, and a long answer needs no haste. Time passes only in `sweep`, which the owner calls once a second.
+
+| state       | on                                  | becomes                                                    |
+|-------------|-------------------------------------|------------------------------------------------------------|
+| CONNECTING  | the socket is connected             | GREETING: hello is sent                                    |
+| GREETING    | the answer to hello                 | INTRODUCING: peer hello is sent                            |
+| INTRODUCING | the right broker of our cluster     | UP                                                         |
+| UP          | an answer                           | UP: the answer to a token, or to the question who it is    |
+| any         | time-out, silence, garbage, refusal | ENDED                                                      |
+| any         | another broker, another cluster     | ENDED                                                      |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import socket
+import sys
+import termios
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import PeerHelloRequest, PeerHelloResponse, Request, Response
+from penstock.node.step import PeerRequest
+from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Session
+
+_TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
+
+
+class PeerState(Enum):
+    """Where a connection stands; see the module's table."""
+
+    CONNECTING = auto()
+    GREETING = auto()
+    INTRODUCING = auto()
+    UP = auto()
+    ENDED = auto()
+
+
+class PeerCalls(Protocol):
+    """Who has the connection."""
+
+    def up(self) -> None:
+        """It is who it should be. `send` works once this has returned."""
+
+    def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
+        """The answer to what was sent with that token."""
+
+    def ended(self) -> None:
+        """Nothing more comes; `end_reason` says why."""
+
+
+def watch_peer(sock: socket.socket) -> None:
+    """Have the kernel give a connection to a broker up when that one has vanished. OSError if it has gone already."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if _TCP_USER_TIMEOUT is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, limits.PEER_SILENCE_MS_MAX)
+
+
+class PeerConnection(asyncio.BufferedProtocol):
+    """See the module. `hello` is what this broker says of itself; the answer must be of `peer_id`."""
+
+    def __init__(
+        self, peer_id: BrokerId, hello: PeerHelloRequest, calls: PeerCalls, elapsed_us: Callable[[], int]
+    ) -> None:
+        self.state = PeerState.CONNECTING
+        self.end_reason = ""
+        self._peer_id = peer_id
+        self._hello = hello
+        self._calls = calls
+        self._elapsed_us = elapsed_us
+        self._session = Session(f"penstock broker {hello.broker_id}", hello.broker_version)
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        self._tokens: dict[int, int] = {}  # by correlation id
+        self._asked_who: int | None = None  # the correlation id of the peer hello that is not answered
+        self._heard_us = elapsed_us()
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait_gone(self) -> None:
+        """Return once the socket is given back; only where it was connected."""
+        await asyncio.shield(self._gone)
+
+    def send(self, request: PeerRequest) -> None:
+        """Ask it; dropped unless it is up."""
+        if self.state is not PeerState.UP:
+            return
+        if self._session.is_full:
+            text = f"broker {self._peer_id} has too many requests to answer"
+            self._calls.answered(request.token, RemoteError(ErrorCode.OVERLOADED, text), b"")
+            return
+        try:
+            correlation_id = self._write(request.request, request.payload)
+        except RemoteError as error:  # an older broker does not know it
+            self._calls.answered(request.token, error, b"")
+            return
+        if correlation_id is not None:
+            self._tokens[correlation_id] = request.token
+
+    def sweep(self) -> None:
+        """Time has passed."""
+        if self.state in (PeerState.CONNECTING, PeerState.ENDED):
+            return
+        now_us = self._elapsed_us()
+        silent_ms = (now_us - self._heard_us) // 1_000
+        if silent_ms > limits.PEER_PING_MS and self._has_unread():
+            # We were the ones who stood still.
+            self._heard_us = now_us
+            self._session.heard(now_us / 1e6)
+        elif silent_ms > limits.PEER_SILENCE_MS_MAX:
+            self.end(f"it said nothing for {silent_ms} ms")
+        elif silent_ms > limits.PEER_PING_MS and self.state is PeerState.UP and self._asked_who is None:
+            self._ask_who()
+        for expired in self._session.expire(now_us / 1e6):
+            self.end(expired.error.message)
+
+    def end(self, reason: str) -> None:
+        """End it now. Twice is fine; the first reason counts."""
+        if self.state is PeerState.ENDED:
+            return
+        self.state = PeerState.ENDED
+        self.end_reason = reason
+        self._tokens.clear()
+        if self._transport is not None:
+            self._transport.abort()
+        self._calls.ended()
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the connection is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._socket = transport.get_extra_info("socket")
+        if self.state is PeerState.ENDED:  # given up in the same moment
+            transport.abort()
+            return
+        assert self._socket is not None
+        with contextlib.suppress(OSError):  # its end comes as well
+            watch_peer(self._socket)
+        self.state = PeerState.GREETING
+        now_us = self._heard_us = self._elapsed_us()
+        transport.write(self._session.hello(now_us / 1e6, now_us / 1e6 + limits.PEER_ANSWER_MS_MAX / 1e3))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: where to put bytes."""
+        return self._session.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: bytes have come."""
+        self._heard_us = self._elapsed_us()
+        self._handle(self._session.received(nbytes, self._heard_us / 1e6))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection is gone."""
+        self.end(f"the connection broke: {exc}" if exc is not None else "it closed the connection")
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    # Inside
+
+    def _handle(self, events: list[Event]) -> None:
+        for event in events:
+            if self.state is PeerState.ENDED:
+                return
+            match event:
+                case Ready():
+                    if self.state is PeerState.GREETING:
+                        self._introduce()
+                case Answered(correlation_id, response, raw):
+                    self._answered(correlation_id, response, raw)
+                case Refused(correlation_id, error):
+                    self._refused(correlation_id, error)
+                case Broken(error, _):
+                    self.end(error.message)
+
+    def _introduce(self) -> None:
+        self.state = PeerState.INTRODUCING
+        self._session.in_flight_max = limits.PEER_REQUESTS_MAX + 1  # one to ask who it is
+        self._ask_who()
+
+    def _ask_who(self) -> None:
+        try:
+            self._asked_who = self._write(self._hello, b"")
+        except RemoteError as error:
+            self.end(error.message)
+
+    def _answered(self, correlation_id: int, response: Response, raw: bytes | memoryview) -> None:
+        if correlation_id == self._asked_who:
+            assert isinstance(response, PeerHelloResponse)
+            self._asked_who = None
+            self._take_introduction(response)
+        elif (token := self._tokens.pop(correlation_id, None)) is not None:
+            self._calls.answered(token, response, raw)
+
+    def _refused(self, correlation_id: int, error: RemoteError) -> None:
+        if correlation_id == self._asked_who:
+            self.end(f"it refuses us: {error}")
+        elif (token := self._tokens.pop(correlation_id, None)) is not None:
+            self._calls.answered(token, error, b"")
+
+    def _take_introduction(self, who: PeerHelloResponse) -> None:
+        mistake = introduction_mistake(self._peer_id, self._hello, who)
+        if mistake is not None:
+            self.end(mistake)
+        elif self.state is PeerState.INTRODUCING:
+            self._calls.up()
+            if self.state is PeerState.INTRODUCING:  # else it was ended meanwhile
+                self.state = PeerState.UP
+
+    def _write(self, request: Request, payload: bytes) -> int | None:
+        """The correlation id, or None if that ended the connection. RemoteError if the peer does not speak it."""
+        assert self._transport is not None
+        assert len(payload) <= limits.APPEND_BYTES_MAX, len(payload)
+        now_s = self._elapsed_us() / 1e6
+        deadline_s = now_s + limits.PEER_ANSWER_MS_MAX / 1e3
+        correlation_id, head = self._session.request(request, now_s, deadline_s, len(payload))
+        self._transport.writelines((head, payload) if payload else (head,))
+        waiting_bytes = self._transport.get_write_buffer_size()
+        if waiting_bytes > limits.PEER_WRITE_QUEUE_BYTES_MAX:
+            self.end(f"it has not taken {waiting_bytes} bytes of requests")
+            return None
+        return correlation_id
+
+    def _has_unread(self) -> bool:
+        """Whether bytes have come that nobody has read yet."""
+        if self._socket is None:
+            return False
+        try:
+            found = fcntl.ioctl(self._socket.fileno(), termios.FIONREAD, bytes(4))
+        except (OSError, ValueError):
+            return False
+        return int.from_bytes(found, sys.byteorder) > 0
+
+
+def introduction_mistake(peer_id: BrokerId, hello: PeerHelloRequest, who: PeerHelloResponse) -> str | None:
+    """Why the side that said `who` is not the peer that was to be reached, or None."""
+    if hello.cluster_id and who.cluster_id and who.cluster_id != hello.cluster_id:
+        return f"it belongs to cluster {who.cluster_id}, this broker to {hello.cluster_id}: the address is wrong"
+    if who.data_dir_id == hello.data_dir_id:
+        return f"that is this broker's own data directory: is {peer_id} at this broker's address, or a copy of it?"
+    if who.broker_id != peer_id:
+        return f"broker {who.broker_id} answers there, not {peer_id}: the address or an id is wrong"
+    return None

@@ -1,0 +1,242 @@
+"""The connections to the other brokers of the cluster: one to each, made again for as long as it is a peer.
+
+Rules: the node says who is a peer and where (`set_address`), and hears who can be asked (`peer_up`) and who cannot any
+more (`peer_lost`), in turns. What is to go to one that cannot be asked is dropped. A connection that has lived for a
+while is replaced at once when it is lost; after a failure comes a pause, which grows and is spread at random, so that
+the brokers of a cluster do not all return at the same moment. What is wrong with a peer is logged once a minute.
+
+Connections that other brokers make to this one are ordinary ones of the server; answers go back on those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.base import limits
+from penstock.base.errors import RemoteError
+from penstock.base.ids import BrokerId
+from penstock.broker.complaints import Complaints
+from penstock.broker.peer_connection import PeerConnection, PeerState
+from penstock.broker.settings import Address, parse_address
+from penstock.messages import PeerHelloRequest, Response
+from penstock.node.step import PeerRequest
+
+_log = logging.getLogger("penstock.peers")
+
+
+class PeerOwner(Protocol):
+    """Who has the connections."""
+
+    def peer_up(self, broker_id: BrokerId) -> None:
+        """It can be asked as soon as this has returned; what is asked until then is dropped."""
+
+    def peer_lost(self, broker_id: BrokerId) -> None:
+        """It cannot be asked any more; what is not answered will not be."""
+
+    def peer_answered(
+        self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview
+    ) -> None:
+        """What came of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How patient the making of connections is."""
+
+    connect_timeout_ms: int = limits.PEER_CONNECT_TIMEOUT_MS
+    reconnect_ms_min: int = limits.PEER_RECONNECT_MS_MIN
+    reconnect_ms_max: int = limits.PEER_RECONNECT_MS_MAX
+
+
+class Peers:
+    """All of them. `hello` is what this broker says of itself to each, and may change. Use on one event loop."""
+
+    def __init__(
+        self,
+        owner: PeerOwner,
+        hello: PeerHelloRequest,
+        elapsed_us: Callable[[], int],
+        random: Callable[[], float],
+        *,
+        failed: Callable[[BaseException], None],
+        timing: Timing | None = None,
+    ) -> None:
+        """`failed` hears of a mistake in the program that has ended the care for a peer."""
+        self.hello = hello
+        self._owner = owner
+        self._elapsed_us = elapsed_us
+        self._random = random
+        self._failed = failed
+        self._timing = timing or Timing()
+        self._links: dict[BrokerId, _Link] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
+
+    def set_address(self, broker_id: BrokerId, address: str) -> None:
+        """Keep a connection to that broker, at HOST:PORT; empty: no more."""
+        assert broker_id != self.hello.broker_id
+        link = self._links.get(broker_id)
+        if link is not None and link.address_text == address:
+            return
+        if link is not None:
+            del self._links[broker_id]
+            link.drop()
+        if not address:
+            return
+        try:
+            where = parse_address(address)
+        except ValueError as error:
+            self.complain(broker_id, str(error))
+            return
+        link = self._links[broker_id] = _Link(self, broker_id, address, where)
+        task = link.task = asyncio.create_task(link.run(), name=f"link to broker {broker_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def send(self, request: PeerRequest) -> None:
+        """Ask a peer; dropped unless it is up."""
+        if (link := self._links.get(request.to)) is not None and link.connection is not None:
+            link.connection.send(request)
+
+    def sweep(self) -> None:
+        """About once a second: find who is silent."""
+        for link in list(self._links.values()):
+            if link.connection is not None:
+                link.connection.sweep()
+
+    def cut(self, broker_id: BrokerId, reason: str) -> None:
+        """End the connection to that peer; it is made again."""
+        if (link := self._links.get(broker_id)) is not None and link.connection is not None:
+            link.connection.end(reason)
+
+    async def stop(self) -> None:
+        """Close all; each peer that was up is lost."""
+        for broker_id in list(self._links):
+            self.set_address(broker_id, "")
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def complain(self, broker_id: BrokerId, text: str) -> None:
+        """Log what is wrong with a peer."""
+        self._tell(broker_id, "trouble", logging.WARNING, f"broker {broker_id}: {text}")
+
+    def _tell(self, broker_id: BrokerId, kind: str, level: int, text: str) -> None:
+        line = self._complaints.line(f"{kind} {broker_id}", text, self._elapsed_us())
+        if line is not None:
+            _log.log(level, "%s", line)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    # What links call
+
+    def up(self, link: _Link) -> None:
+        """It is who it should be."""
+        self._tell(link.broker_id, "up", logging.INFO, f"connected to broker {link.broker_id} at {link.address}")
+        self._owner.peer_up(link.broker_id)
+
+    def ended(self, link: _Link, reason: str, *, was_up: bool) -> None:
+        """Its connection is gone, or could not be made."""
+        self.complain(link.broker_id, f"{link.address}: {reason}")
+        if was_up:
+            self._owner.peer_lost(link.broker_id)
+
+    def answered(self, link: _Link, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
+        """Pass it on."""
+        self._owner.peer_answered(link.broker_id, token, response, raw)
+
+    def new_connection(self, link: _Link) -> PeerConnection:
+        """One whose socket is still to be made."""
+        return PeerConnection(link.broker_id, self.hello, link, self._elapsed_us)
+
+    def elapsed_us(self) -> int:
+        """The time."""
+        return self._elapsed_us()
+
+    def pause_s(self, failures: int) -> float:
+        """How long to wait after so many failures in a row."""
+        if not failures:
+            return 0.0
+        longest_ms = min(self._timing.reconnect_ms_min * (1 << min(failures - 1, 16)), self._timing.reconnect_ms_max)
+        return longest_ms * (0.5 + 0.5 * self._random()) / 1_000
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """How long the making of a socket may take."""
+        return self._timing.connect_timeout_ms / 1_000
+
+
+class _Link:
+    """One peer at one address, from `set_address` to the next one for it."""
+
+    def __init__(self, owner: Peers, broker_id: BrokerId, address_text: str, address: Address) -> None:
+        self.broker_id = broker_id
+        self.address_text = address_text
+        self.address = address
+        self.connection: PeerConnection | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._owner = owner
+        self._up_us: int | None = None  # since when it is up
+        self._was_steady = False
+        self._is_dropped = False
+
+    async def run(self) -> None:
+        """Have a connection until dropped."""
+        failures = 0
+        while not self._is_dropped:
+            self._was_steady = False
+            await self._connect_and_serve()
+            failures = 0 if self._was_steady else failures + 1
+            if not self._is_dropped:
+                await asyncio.sleep(self._owner.pause_s(failures))
+
+    async def _connect_and_serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        connection = self.connection = self._owner.new_connection(self)
+        timeout_s = self._owner.connect_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(lambda: connection, self.address.host, self.address.port)
+            await connection.wait_gone()
+        except TimeoutError:
+            connection.end(f"no connection within {timeout_s:g} s")
+        except OSError as error:
+            connection.end(f"no connection: {error.strerror or error}")
+        finally:
+            connection.end("given up")
+            self.connection = None
+
+    def drop(self) -> None:
+        """It is a peer no more, or is elsewhere."""
+        self._is_dropped = True
+        assert self.task is not None
+        is_waiting = self.connection is None or self.connection.state is PeerState.CONNECTING
+        if self.connection is not None:
+            self.connection.end("it is no peer any more, or is elsewhere")
+        if is_waiting:
+            self.task.cancel()
+
+    # PeerCalls
+
+    def up(self) -> None:
+        """It is who it should be."""
+        self._up_us = self._owner.elapsed_us()
+        self._owner.up(self)
+
+    def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
+        """Pass it on."""
+        self._owner.answered(self, token, response, raw)
+
+    def ended(self) -> None:
+        """The connection is gone."""
+        assert self.connection is not None
+        up_us, self._up_us = self._up_us, None
+        if up_us is not None:
+            self._was_steady = self._owner.elapsed_us() - up_us >= limits.PEER_STEADY_MS * 1_000
+        self._owner.ended(self, self.connection.end_reason, was_up=up_us is not None)

@@ -1,0 +1,54 @@
+"""Where brokers listen, as people write it: `HOST:PORT`, or several of them with commas between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.base import limits
+
+DEFAULT_PORT = 7422
+
+
+def parse_server(server: str) -> tuple[str, int]:
+    """(host, port) of "HOST:PORT", "HOST" or "[IPv6]:PORT"; ValueError says what is wrong."""
+    text = server.strip()
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"the server {server!r} is not [ADDRESS]:PORT")
+        port_text = rest[1:]
+    elif text.count(":") > 1:
+        host, port_text = text, ""
+    else:
+        host, _, port_text = text.partition(":")
+    if not host or any(char in host for char in "/@ "):
+        raise ValueError(f"the server {server!r} is not HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
+    if not port_text:
+        return host, DEFAULT_PORT
+    if not (port_text.isascii() and port_text.isdigit() and 0 < int(port_text) < 65_536):
+        raise ValueError(f"the port of the server {server!r} is not a number from 1 to 65535")
+    return host, int(port_text)
+
+
+def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
+    """Each of "HOST:PORT,HOST:PORT", or of a list, once and in order; ValueError says what is wrong."""
+    listed = [servers] if isinstance(servers, str) else list(servers)
+    found = tuple(dict.fromkeys(one.strip() for text in listed for one in text.split(",") if one.strip()))
+    for one in found:
+        parse_server(one)
+    if not found:
+        raise ValueError("no server is given; give HOST:PORT, or several with commas between")
+    if len(found) > limits.CLIENT_BROKERS_MAX:
+        raise ValueError(f"{len(found)} servers are given; {limits.CLIENT_BROKERS_MAX} are the most")
+    return found
+
+
+def is_address(text: object) -> bool:
+    """Whether a broker that says so can be reached there."""
+    if not isinstance(text, str):
+        return False
+    try:
+        parse_server(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,224 @@
+"""What a client knows of its cluster: its brokers, where they are reached, who leads which partition. No IO.
+
+Rules: what brokers say is not trusted further than it goes: a leader epoch never goes back, so that an older answer
+of a slow broker changes nothing; a broker of another cluster is refused, because its stream ids mean other streams;
+an address that cannot be one is left out; everything kept is bounded.
+
+Theory: a broker is known by its id, and reached at up to two addresses: the one that it tells its cluster, and one that
+worked (which differ behind a tunnel or a port that is forwarded). What worked goes first. The servers that the caller
+named stay candidates for ever: all else that is known may be out of date.
+
+| what is learnt                      | from                            | what it changes                             |
+|-------------------------------------|---------------------------------|---------------------------------------------|
+| cluster id, broker id of an address | hello                           | where that broker is reached                |
+| brokers, and whether they live      | metadata                        | the candidates                              |
+| leader, leader epoch                | a stream's info in any answer   | who leads, unless its epoch is older        |
+| leader, its address, leader epoch   | the details of `not_leader`     | the same                                    |
+| leader epoch                        | what a leader answers           | who answered leads, if its epoch is newer   |
+| a connection that fails             | the driver                      | that address is the last choice for a while |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
+from penstock.client.addresses import is_address
+from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
+
+AVOID_S = 2.0  # a broker that failed is not asked before others for so long
+LEADER_AGE_S = 60.0  # who led so long ago is asked for again, beside the work: a leader that is cut off may not know
+
+
+class Leader(NamedTuple):
+    """Who leads a partition: a broker by its id, or None while nobody does."""
+
+    broker_id: BrokerId | None
+    leader_epoch: LeaderEpoch
+    learned_s: float
+
+
+class ClusterView:
+    """See the module. `chance` gives numbers in [0, 1): in which order brokers are tried is random."""
+
+    def __init__(self, servers: Sequence[str], chance: Callable[[], float]) -> None:
+        assert servers
+        self.servers = tuple(servers)
+        self.cluster_id: str | None = None
+        self.brokers_learned_s: float | None = None
+        self._chance = chance
+        self._advertised: dict[BrokerId, str] = {}
+        self._is_live: dict[BrokerId, bool] = {}
+        self._id_at: dict[str, BrokerId] = {}  # by hello
+        self._reached: dict[BrokerId, str] = {}
+        self._failed_s: dict[str, float] = {}
+        self._leaders: dict[PartitionKey, Leader] = {}
+        self._names: dict[StreamId, str] = {}
+
+    # What there is
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether there is more than one broker to ask."""
+        return len(self.candidates()) > 1
+
+    def candidates(self) -> list[str]:
+        """An address of every broker known, and the servers of which it is not known whose they are."""
+        found = [address for broker_id in self._known_ids() if (address := self.address_of(broker_id)) is not None]
+        reached_at = set(self._advertised.values()) | set(self._id_at)
+        found += [server for server in self.servers if server not in reached_at]
+        return list(dict.fromkeys(found)) or list(self.servers)
+
+    def any_broker(self, now_s: float, *, home: str | None = None, avoid: Collection[str] = ()) -> str:
+        """Whom to ask what any broker can answer: `home` if nothing speaks against it, else one at random."""
+
+        def rank(address: str) -> tuple[bool, bool, bool, bool, float]:
+            broker_id = self._id_at.get(address)
+            is_dead = broker_id is not None and not self._is_live.get(broker_id, True)
+            return address in avoid, self.is_avoided(address, now_s), is_dead, address != home, self._chance()
+
+        return min(self.candidates(), key=rank)
+
+    def is_avoided(self, address: str, now_s: float) -> bool:
+        """Whether it failed a moment ago, and has not answered since."""
+        failed_s = self._failed_s.get(address)
+        return failed_s is not None and now_s - failed_s < AVOID_S
+
+    def address_of(self, broker_id: BrokerId) -> str | None:
+        """Where to reach that broker; None: not known, or another one listens there."""
+        reached = self._reached.get(broker_id)
+        if reached is not None:
+            return reached
+        advertised = self._advertised.get(broker_id)
+        if advertised is None or self._id_at.get(advertised, broker_id) != broker_id:
+            return None
+        return advertised
+
+    def leader(self, key: PartitionKey) -> Leader | None:
+        """Who leads, as far as is known; None: nothing is known of that partition."""
+        return self._leaders.get(key)
+
+    def leader_address(self, key: PartitionKey) -> str | None:
+        """Where the leader is reached; None: not known, or nobody leads now."""
+        leader = self._leaders.get(key)
+        return None if leader is None or leader.broker_id is None else self.address_of(leader.broker_id)
+
+    def is_old(self, key: PartitionKey | None, now_s: float) -> bool:
+        """Whether it is time to ask again which brokers there are, and who leads that partition."""
+        if self.brokers_learned_s is None or now_s - self.brokers_learned_s >= LEADER_AGE_S:
+            return True
+        leader = None if key is None else self._leaders.get(key)
+        return leader is not None and now_s - leader.learned_s >= LEADER_AGE_S
+
+    def name_of(self, stream_id: StreamId) -> str | None:
+        """What metadata knows that stream by."""
+        return self._names.get(stream_id)
+
+    # What is learnt
+
+    def greeted(self, address: str, hello: HelloResponse) -> None:
+        """A broker has said hello at that address. RemoteError cluster_mismatch: it is none of this cluster."""
+        if self.cluster_id is not None and hello.cluster_id != self.cluster_id:
+            text = f"the broker at {address} belongs to another cluster, {hello.cluster_id}, not to {self.cluster_id}"
+            raise RemoteError(ErrorCode.CLUSTER_MISMATCH, f"{text}: connect anew to read from it", address=address)
+        self.cluster_id = hello.cluster_id
+        before = self._id_at.get(address)
+        if before is not None and before != hello.broker_id and self._reached.get(before) == address:
+            del self._reached[before]
+        self._id_at[address] = hello.broker_id
+        self._reached[hello.broker_id] = address
+        _bound(self._id_at, 2 * limits.CLIENT_BROKERS_MAX)
+        _bound(self._reached, limits.CLIENT_BROKERS_MAX)
+
+    def works(self, address: str) -> None:
+        """A broker has answered a request there."""
+        self._failed_s.pop(address, None)
+
+    def avoid(self, address: str, now_s: float) -> None:
+        """It does not answer now: others go first for a while."""
+        self._failed_s.pop(address, None)
+        self._failed_s[address] = now_s
+        _bound(self._failed_s, 2 * limits.CLIENT_BROKERS_MAX)
+
+    def failed(self, address: str, now_s: float) -> None:
+        """No broker can be reached there, or its connection broke: it may have moved."""
+        self.avoid(address, now_s)
+        broker_id = self._id_at.get(address)
+        if broker_id is not None and self._reached.get(broker_id) == address:
+            if self._advertised.get(broker_id, address) != address:
+                del self._reached[broker_id]  # the other address has its turn
+            self._id_at.pop(address)
+
+    def learn_brokers(self, brokers: Iterable[BrokerInfo], now_s: float) -> None:
+        """The brokers of the cluster, as metadata lists them; none: a broker that stands alone does not say."""
+        self.brokers_learned_s = now_s
+        found = [one for one in brokers if is_address(one.address)][: limits.CLIENT_BROKERS_MAX]
+        if found:
+            self._advertised = {one.broker_id: one.address for one in found}
+            self._is_live = {one.broker_id: one.is_live for one in found}
+
+    def learn_stream(self, stream: StreamInfo, answered_by: str | None, now_s: float) -> None:
+        """A stream and who leads its partitions; `answered_by` is a broker's address (None: heard of it long ago)."""
+        self._names.pop(stream.stream_id, None)
+        self._names[stream.stream_id] = stream.name
+        _bound(self._names, limits.CLIENT_PARTITIONS_MAX)
+        for partition in stream.partitions:
+            key = PartitionKey(stream.stream_id, partition.partition)
+            leader = self._leader_of(partition, answered_by)
+            if answered_by is not None:
+                self._learn(key, leader, partition.leader_epoch, now_s)
+            elif leader is not None and key not in self._leaders:
+                self._learn(key, leader, partition.leader_epoch, now_s - LEADER_AGE_S)
+
+    def learn_answer(self, key: PartitionKey, answered_by: str, leader_epoch: LeaderEpoch, now_s: float) -> None:
+        """A broker has answered as the leader of that epoch."""
+        known, broker_id = self._leaders.get(key), self._id_at.get(answered_by)
+        if broker_id is not None and (known is None or leader_epoch > known.leader_epoch):
+            self._learn(key, broker_id, leader_epoch, now_s)
+
+    def learn_hint(self, key: PartitionKey, answered_by: str, details: dict[str, Any], now_s: float) -> bool:
+        """What the details of `not_leader` say; whether another broker is known to lead by now."""
+        broker_id, address, leader_epoch = (details.get(name) for name in ("leader", "address", "leader_epoch"))
+        known = self._leaders.get(key)
+        if known is not None and known.broker_id == self._id_at.get(answered_by):
+            self._leaders[key] = known._replace(broker_id=None)  # who says that it does not lead does not
+        if type(broker_id) is not int or type(leader_epoch) is not int or broker_id < 1 or leader_epoch < 1:
+            return False
+        if broker_id == self._id_at.get(answered_by):
+            return False
+        if isinstance(address, str) and is_address(address):
+            self._advertise(BrokerId(broker_id), address)
+        self._learn(key, BrokerId(broker_id), LeaderEpoch(leader_epoch), now_s)
+        leader = self._leaders[key]
+        return leader.broker_id == broker_id and self.address_of(BrokerId(broker_id)) is not None
+
+    def _leader_of(self, partition: PartitionInfo, answered_by: str | None) -> BrokerId | None:
+        if partition.leader_id is None:
+            stands_alone = not partition.replicas and answered_by is not None
+            return self._id_at.get(answered_by) if stands_alone and answered_by is not None else None
+        if is_address(partition.leader):
+            self._advertise(partition.leader_id, partition.leader)
+        return partition.leader_id
+
+    def _advertise(self, broker_id: BrokerId, address: str) -> None:
+        if broker_id in self._advertised or len(self._advertised) < limits.CLIENT_BROKERS_MAX:
+            self._advertised[broker_id] = address
+
+    def _learn(self, key: PartitionKey, broker_id: BrokerId | None, leader_epoch: LeaderEpoch, now_s: float) -> None:
+        known = self._leaders.get(key)
+        if known is not None and leader_epoch < known.leader_epoch:
+            return
+        self._leaders.pop(key, None)
+        self._leaders[key] = Leader(broker_id, leader_epoch, now_s)
+        _bound(self._leaders, limits.CLIENT_PARTITIONS_MAX)
+
+    def _known_ids(self) -> list[BrokerId]:
+        return list(dict.fromkeys((*self._advertised, *self._reached)))
+
+
+def _bound(kept: dict[Any, Any], count_max: int) -> None:
+    while len(kept) > count_max:
+        del kept[next(iter(kept))]  # what was learnt first

@@ -1,0 +1,147 @@
+"""The connections of one client: one to each broker that it needs.
+
+Rules: a connection is opened when it is first needed, by one caller, while others who need it wait for that. At most
+`CLIENT_CONNECTIONS_MAX` are open; one that is not used for `CLIENT_CONNECTION_IDLE_S` is given back, but never the
+last. A broker of a cluster that owes an answer and says nothing for `CLIENT_SILENCE_S` is asked something that it can
+answer at once; if nothing comes as long again, its connection ends, and what it owed is asked of others. (Nothing tells
+that a host has vanished, and a slow answer must not be taken for that.) A broker that stands alone is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from penstock.base import limits
+from penstock.base.errors import PenstockError
+from penstock.client.connection import Connection
+from penstock.client.errors import TimedOut, Unavailable
+from penstock.messages import MetadataRequest
+
+_LOOK_S = 1.0  # between two looks at silent and idle connections
+
+Open = Callable[[str, float], Awaitable[Connection]]
+
+
+class _Entry:
+    """The place of one broker's connection."""
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.opening = asyncio.Lock()
+        self.wanted = 0  # callers who wait for it
+        self.used_s = 0.0
+        self.probe: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection is not None and self.connection.is_open
+
+    @property
+    def is_needed(self) -> bool:
+        return self.wanted > 0 or (self.is_open and self.connection is not None and not self.connection.is_idle)
+
+
+class Connections:
+    """See the module. `open_one(address, deadline_s)` connects; `is_cluster` says whether others could answer."""
+
+    def __init__(self, open_one: Open, is_cluster: Callable[[], bool]) -> None:
+        self._open_one = open_one
+        self._is_cluster = is_cluster
+        self._entries: dict[str, _Entry] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def is_open(self, address: str) -> bool:
+        """Whether there is a connection to that broker now."""
+        entry = self._entries.get(address)
+        return entry is not None and entry.is_open
+
+    async def at(self, address: str, deadline_s: float) -> Connection:
+        """The connection to that broker, opened if need be. Unavailable, TimedOut, or what the broker refused."""
+        clock = asyncio.get_running_loop()
+        entry = self._entries.get(address)
+        if entry is None or entry.connection is None or not entry.connection.is_open:
+            entry = await self._opened(address, deadline_s)
+        assert entry.connection is not None
+        entry.used_s = clock.time()
+        if self._timer is None and not self._is_closed:
+            self._timer = clock.call_later(_LOOK_S, self._look)
+        return entry.connection
+
+    async def close(self) -> None:
+        """End all of them; calls in flight fail."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        entries, self._entries = list(self._entries.values()), {}
+        for entry in entries:
+            if entry.probe is not None:
+                entry.probe.cancel()
+            if entry.connection is not None:
+                entry.connection.close()
+        for entry in entries:
+            if entry.connection is not None:
+                await entry.connection.wait_closed()
+
+    async def _opened(self, address: str, deadline_s: float) -> _Entry:
+        if address not in self._entries:
+            self._make_room()
+            self._entries[address] = _Entry()
+        entry = self._entries[address]
+        entry.wanted += 1
+        try:
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await entry.opening.acquire()
+            except TimeoutError:
+                raise TimedOut(f"no connection to the broker at {address} within the time-out") from None
+            try:
+                if not entry.is_open:
+                    entry.connection = await self._open_one(address, deadline_s)
+            finally:
+                entry.opening.release()
+            return entry
+        finally:
+            entry.wanted -= 1
+            if not entry.is_open and not entry.wanted and self._entries.get(address) is entry:
+                del self._entries[address]
+
+    def _make_room(self) -> None:
+        if len(self._entries) < limits.CLIENT_CONNECTIONS_MAX:
+            return
+        free = [address for address, entry in self._entries.items() if not entry.is_needed]
+        if not free:
+            raise Unavailable(f"all {limits.CLIENT_CONNECTIONS_MAX} connections of this client are in use")
+        self._give_back(min(free, key=lambda address: self._entries[address].used_s))
+
+    def _give_back(self, address: str) -> None:
+        entry = self._entries.pop(address)
+        if entry.connection is not None:
+            entry.connection.close()
+
+    def _look(self) -> None:
+        clock = asyncio.get_running_loop()
+        self._timer = None
+        for address, entry in list(self._entries.items()):
+            is_old = clock.time() - entry.used_s >= limits.CLIENT_CONNECTION_IDLE_S
+            if not entry.is_needed and (not entry.is_open or (is_old and len(self._entries) > 1)):
+                self._give_back(address)
+            elif entry.is_open and self._is_cluster():
+                self._look_for_silence(entry)
+        if len(self._entries) > 1 or any(entry.is_needed for entry in self._entries.values()):
+            self._timer = clock.call_later(_LOOK_S, self._look)
+
+    def _look_for_silence(self, entry: _Entry) -> None:
+        assert entry.connection is not None
+        is_probed = entry.probe is not None and not entry.probe.done()
+        if not is_probed and entry.connection.silent_s() >= limits.CLIENT_SILENCE_S:
+            entry.probe = asyncio.get_running_loop().create_task(_probe(entry.connection))
+
+
+async def _probe(connection: Connection) -> None:
+    # The session ends by itself if nothing has come when the time of a request is up.
+    deadline_s = asyncio.get_running_loop().time() + limits.CLIENT_SILENCE_S
+    with contextlib.suppress(PenstockError):
+        await connection.call(MetadataRequest(names=()), b"", deadline_s)

@@ -1,0 +1,248 @@
+"""Truncation: everything from an offset on is cut off a log, or a log begins anew at another offset. In a disk thread.
+
+Rules: a log without what was cut must be what the disk says before any byte goes, or the next start would take what is
+missing for damage. So the steps below are synced one after the other, and a crash after any of them leaves a log: all
+of the old one, or less of it down to the cut, without a gap. While it runs the log takes nothing and flushes nothing.
+What cannot be looked up, or is damaged, changes nothing; once something has changed, a failure fences the log.
+
+| step                                                            | a crash behind it leaves                      |
+|-----------------------------------------------------------------|-----------------------------------------------|
+| 1. the checkpoint's flushed_end, committed_end at the cut at most| all batches: none beyond the cut is promised  |
+| 2. the lineage, without leaderships that begin behind the cut   | the same; the batches tell their epochs       |
+| 3. segments behind the cut, the last one first                  | fewer batches                                 |
+| 4. the segment that holds the cut, and its index                | the log as it will be                         |
+| 5. the checkpoint once more: its other slot tells the same      |                                               |
+| to begin anew (the cut is where the first segment begins):      |                                               |
+| 6. an empty segment of the new name                             | the empty log of before: it has no batches    |
+| 7. the checkpoint: the log begins, and ends, there              | the new log: all else is not its own          |
+| 8. all other segments                                           | the new log                                   |
+
+A cut inside of a batch is where that batch begins, also where that is below log_start: then the log is empty, and
+begins there. A segment of which nothing is left goes, but for the first one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.base.errors import CorruptionError
+from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog import files, rebuild, segment
+from penstock.commitlog import lineage as lineages
+from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.index import PackedEntries
+from penstock.commitlog.lineage import LineageEntry
+from penstock.commitlog.rebuild import Scan
+from penstock.commitlog.segment import ActiveSegment, Damage, Segment
+from penstock.commitlog.view import LogView
+from penstock.vfs import File, Vfs
+
+
+class _Cut(NamedTuple):
+    """Where the log is cut: in the last one of the `kept` segments, at a byte and an offset."""
+
+    kept: tuple[Segment, ...]
+    position: int
+    offset: int
+
+
+class Left(NamedTuple):
+    """What is left of the log. All of it is on the disk, and `checkpoint` says so."""
+
+    sealed: tuple[Segment, ...]
+    active: ActiveSegment
+    lineage: tuple[LineageEntry, ...]
+    checkpoint: Checkpoint
+
+
+class Truncation:
+    """Cuts a log at the offset `end`, or, with `start`, cuts all of it and begins it anew there.
+
+    Run it in a disk thread, once; then hand it to `Log.truncated` or, with the error, to `Log.truncate_failed`.
+    """
+
+    __slots__ = ("_checkpoint", "_directory", "_end", "_files", "_lineage", "_note", "_values", "_vfs", "_view",
+                 "has_changed", "left", "start")  # fmt: skip
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        directory: str,
+        view: LogView,
+        end: int,
+        *,
+        start: int | None,
+        checkpoint: CheckpointFile,
+        values: Checkpoint,
+        lineage: tuple[LineageEntry, ...],
+        unsynced: tuple[File, ...],
+        note: Callable[[Damage], None],
+    ) -> None:
+        """`values`: what the checkpoint would say now. `unsynced`: files of segments, open, that may need a sync."""
+        self._vfs = vfs
+        self._directory = directory
+        self._view = view
+        self._end = end
+        self.start = start
+        self._checkpoint = checkpoint
+        self._values = values
+        self._lineage = lineage
+        self._files = {file.path: file for file in unsynced}
+        self._note = note
+        self.has_changed = False  # beyond what the log can go on with
+        self.left: Left | None = None  # once it is done
+
+    def run(self) -> None:
+        """Look where the cut is, then cut. OSError; RemoteError or CorruptionError where that cannot be read."""
+        cut = self._look()
+        scan = self._scan(cut)
+        left = self._cut(cut, scan)
+        self.left = left if self.start is None else self._begin_anew(self.start, left)
+
+    # Looking.
+
+    def _look(self) -> _Cut:
+        segments = self._view.segments
+        if self.start is not None:
+            return _Cut(segments[:1], SCHEMA_BYTES, segments[0].base_offset)
+        number, extent = self._view.batch_at(self._end)
+        if extent.position == SCHEMA_BYTES and number > 0:
+            last = segments[number - 1]
+            return _Cut(segments[:number], last.size_bytes, last.end_offset)
+        return _Cut(segments[: number + 1], extent.position, extent.base_offset)
+
+    def _scan(self, cut: _Cut) -> Scan:
+        """The batches of the segment that goes on, as recovery would see them; CorruptionError if they are damaged."""
+        last = cut.kept[-1]
+        file = self._vfs.open(last.path, read_only=True)
+        try:
+            scan = rebuild.scan_segment(
+                self._vfs,
+                file,
+                base_offset=last.base_offset,
+                size_bytes=cut.position,
+                flushed_position=cut.position,
+                end_offset=cut.offset,
+                vouched=rebuild.vouched_head(
+                    self._vfs, file, base_offset=last.base_offset, flushed_position=cut.position
+                ),
+            )
+        finally:
+            file.close()
+        rebuild.complete_damage(scan, last.path, cut.offset)
+        if scan.damage:
+            damage = scan.damage[0]
+            self._note(damage)
+            raise CorruptionError(last.path, damage.position, "sound batches up to the cut", damage.reason)
+        return scan
+
+    # Cutting.
+
+    def _cut(self, cut: _Cut, scan: Scan) -> Left:
+        *sealed, last = cut.kept
+        kept_epochs = self._lineage if self.start is None else ()  # a new log is told by its leader what came before
+        lineage = tuple(entry for entry in kept_epochs if entry.start_offset < cut.offset)
+        end_values = self._values._replace(
+            leader_epoch=lineage[-1].leader_epoch if lineage else 0,
+            flushed_end=cut.offset,
+            segment_base=last.base_offset,
+            segment_position=cut.position,
+            log_start=min(self._values.log_start, cut.offset),
+            last_timestamp_us=scan.last_timestamp_us or (sealed[-1].last_timestamp_us if sealed else 0),
+            committed_end=min(self._values.committed_end, cut.offset),
+        )
+        values = end_values
+        if self._values.flushed_end < cut.offset:
+            values = end_values._replace(
+                flushed_end=self._values.flushed_end,
+                segment_base=self._values.segment_base,
+                segment_position=self._values.segment_position,
+            )
+        self._write_checkpoint(values)
+        lineages.write_new(self._vfs, self._directory, lineage)
+        self.has_changed = True
+        lineages.put_in_place(self._vfs, self._directory)
+        self._sync_kept(sealed)
+        for one in reversed(self._view.segments[len(cut.kept) :]):
+            self._remove(one.path)
+        is_indexed = self._cut_segment(last.path, cut.position, scan)
+        self._write_checkpoint(end_values)
+        active = ActiveSegment(last.path, last.base_offset, cut.position)
+        active.resume(scan.head, PackedEntries(bytes(scan.entries)), is_indexed=is_indexed)
+        return Left(tuple(sealed), active, lineage, end_values)
+
+    def _write_checkpoint(self, values: Checkpoint) -> None:
+        self._checkpoint.write(values)
+        self._checkpoint.sync()
+
+    def _sync_kept(self, sealed: list[Segment]) -> None:
+        for one in sealed:
+            if (file := self._files.get(one.path)) is not None:
+                _sync(file)
+
+    def _remove(self, path: str) -> None:
+        self._vfs.remove(path)
+        self._vfs.remove(files.index_path(path))
+        self._vfs.sync_dir(self._directory)
+
+    def _cut_segment(self, path: str, position: int, scan: Scan) -> bool:
+        """Whether the index has all entries. One that named more than the segment has must not stay."""
+        opened = None if path in self._files else self._vfs.open(path)
+        file = self._files[path] if opened is None else opened
+        try:
+            file.truncate(position)
+            _sync(file)
+        finally:
+            if opened is not None:
+                opened.close()
+        is_indexed = False
+        if position > SCHEMA_BYTES:
+            with contextlib.suppress(OSError):  # it is rebuilt when somebody asks
+                rebuild.write_index(self._vfs, path, scan.entries, 0 if scan.head is None else scan.head.count)
+                index_file = self._vfs.open(files.index_path(path))
+                try:
+                    index_file.sync()
+                finally:
+                    index_file.close()
+                is_indexed = True
+        if not is_indexed:
+            self._vfs.remove(files.index_path(path))
+        self._vfs.sync_dir(self._directory)
+        return is_indexed or position == SCHEMA_BYTES
+
+    # Beginning anew.
+
+    def _begin_anew(self, start: int, left: Left) -> Left:
+        old, active = left.active, left.active
+        ids = self._values.stream_id, self._values.partition
+        self._remove_all_but(old.base_offset)  # what retention left: no part of the log before, nor of the new one
+        if start != old.base_offset:
+            segment.clear_the_way(self._vfs, self._directory, start, *ids)
+            active = segment.create(self._vfs, self._directory, start, *ids)
+            try:
+                active.opened(self._vfs).sync()
+            finally:
+                active.close()
+            self._vfs.sync_dir(self._directory)
+        values = left.checkpoint._replace(
+            flushed_end=start, segment_base=start, segment_position=SCHEMA_BYTES, log_start=start, committed_end=start
+        )
+        self._write_checkpoint(values)
+        self._remove_all_but(start)
+        return Left((), active, (), values)
+
+    def _remove_all_but(self, base_offset: int) -> None:
+        for name in self._vfs.list(self._directory):
+            owner = files.owner_of(name)
+            if owner is not None and owner != base_offset:
+                self._vfs.remove(f"{self._directory}/{name}")
+        self._vfs.sync_dir(self._directory)
+
+
+def _sync(file: File) -> None:
+    file.sync()
+    if not file.has_its_name():
+        raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", file.path)

@@ -1,0 +1,342 @@
+"""The controller: what the metadata leader does beyond leading the Raft group. Events and the time in, a step out.
+
+Rules:
+- It runs on every broker and decides only where the node has said `lead`, which it does once all of earlier terms is
+  applied. Elsewhere it answers `not_metadata_leader`.
+- It decides by what is applied, and changes nothing itself: every change is a command. Of one kind about one broker
+  there is one command under way at a time; whoever asks for another meanwhile waits, or is told to ask again.
+- Sessions, reports and waiting requests are in memory: a new metadata leader begins them anew, with full time for all.
+- A request that changes something is answered once its command is applied, and then only if it is the entry that was
+  proposed. Whoever is told to ask again may: what was done already is found done.
+
+| under way    | proposed when                                                                                |
+|--------------|----------------------------------------------------------------------------------------------|
+| register, id | a broker asks                                                                                |
+| fence, id    | its session is over (`sessions`)                                                             |
+| stop, id     | it asks                                                                                      |
+| isr, id      | it asks for partitions that it leads; what waits meanwhile becomes the next command          |
+| elect        | leaders are unreachable (`reports`), have resigned, or preferred ones are back (`preferred`) |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import (
+    ChangeIsrRequest,
+    ChangeIsrResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    IsrResult,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    ResignedLeadership,
+    Response,
+    StopBrokerRequest,
+    StopBrokerResponse,
+)
+from penstock.metadata import elections
+from penstock.metadata.commands import (
+    ChangeIsr,
+    Election,
+    ElectionReason,
+    ElectLeaders,
+    FenceBroker,
+    RegisterBroker,
+    StopBroker,
+)
+from penstock.metadata.elections import Rules
+from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.preferred import PreferredLeaders
+from penstock.metadata.proposals import Proposal, Proposals
+from penstock.metadata.reports import Reports
+from penstock.metadata.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """How patient the controller is."""
+
+    session_ms: int = limits.SESSION_MS
+    leader_report_window_ms: int = limits.LEADER_REPORT_WINDOW_MS
+    preferred_leader_steady_ms: int = limits.PREFERRED_LEADER_STEADY_MS
+
+
+class Answer(NamedTuple):
+    """What a caller is told."""
+
+    caller: Hashable
+    response: Response | RemoteError
+
+
+@dataclass(slots=True)
+class ControllerStep:
+    """What the node must do, top to bottom."""
+
+    propose: list[Proposal] = field(default_factory=list)  # 1. each is answered by `proposed` or `not_proposed`
+    answers: list[Answer] = field(default_factory=list)  # 2.
+
+
+class Controller:
+    """One on each broker."""
+
+    def __init__(self, broker_id: BrokerId, config: ControllerConfig) -> None:
+        self._broker_id = broker_id
+        self._sessions = Sessions(config.session_ms * 1_000)
+        self._reports = Reports(config.leader_report_window_ms * 1_000)
+        self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)
+        self._proposals = Proposals()
+        self._isr_waiting: dict[BrokerId, deque[tuple[Hashable, ChangeIsrRequest]]] = {}
+        self._answers: list[Answer] = []
+        self._image = ClusterImage()
+        self._raft_term = 0
+        self._leader: BrokerId | None = None
+        self.leads = False  # the metadata, as far as this broker knows
+
+    # Leading
+
+    def lead(self, image: ClusterImage, raft_term: int, now: Now) -> None:
+        """This broker leads in that term, and `image` has all of the terms before."""
+        self.follow(self._broker_id)
+        self.leads, self._image, self._raft_term = True, image, raft_term
+        self._sessions.restart(image, now.elapsed_us)
+        self._reports.clear()
+        self._preferred.clear()
+
+    def follow(self, leader: BrokerId | None) -> None:
+        """Another broker leads, or nobody knows who; all who wait are told so."""
+        self.leads, self._leader = False, leader
+        waiting, self._isr_waiting = self._isr_waiting, {}
+        self._proposals.abandon(self._not_leader())
+        for requests in waiting.values():
+            for caller, _ in requests:
+                self._answer(caller, self._not_leader())
+
+    def _not_leader(self) -> RemoteError:
+        known = "nobody known" if self._leader is None else f"broker {self._leader}"
+        text = f"broker {self._broker_id} is not the metadata leader, but {known}; ask again"
+        return RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=self._leader)
+
+    def take(self) -> ControllerStep:
+        """What has been decided since the last time."""
+        step = ControllerStep(self._proposals.new, self._answers)
+        self._proposals.new, self._answers = [], []
+        return step
+
+    def proposed(self, number: int, index: int, raft_term: int) -> None:
+        """A proposal is in the log, there."""
+        self._proposals.proposed(number, index, raft_term)
+
+    def not_proposed(self, number: int, error: RemoteError) -> None:
+        """The Raft group did not take a proposal."""
+        self._proposals.not_proposed(number, error)
+
+    def applied(
+        self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError, now: Now
+    ) -> None:
+        """A command was applied, whoever proposed it."""
+        if not self.leads:
+            return
+        before, self._image = self._image, image
+        if image.brokers is not before.brokers:
+            self._sessions.follow(image, now.elapsed_us)
+        self._proposals.applied(index, raft_term, outcome)
+
+    def behind(self, index: int) -> tuple[BrokerId, ...]:
+        """Which live brokers have not said yet that they applied the command at `index`."""
+        return self._sessions.behind(index)
+
+    def tick(self, now: Now) -> None:
+        """Some time has passed; several times in a session, at least."""
+        if not self.leads:
+            return
+        for broker_id, incarnation in self._sessions.silent(now.elapsed_us):
+            if ("fence", broker_id) not in self._proposals:
+                command = FenceBroker(broker_id=broker_id, incarnation=incarnation)
+                self._proposals.begin(("fence", broker_id), command, _ignore)
+        self._elect(self._reports.elections(self._image, now.elapsed_us))
+        if ("elect",) not in self._proposals:
+            self._elect(self._preferred.elections(self._image, now.elapsed_us))
+
+    def _elect(self, wanted: list[Election]) -> None:
+        """Propose these elections, unless some are under way: whatever called for them does so again."""
+        if wanted and ("elect",) not in self._proposals:
+            command = ElectLeaders(elections=tuple(wanted[: limits.ELECTIONS_PER_COMMAND_MAX]))
+            self._proposals.begin(("elect",), command, _ignore)
+
+    # Requests of brokers
+
+    def heartbeat(self, caller: Hashable, request: HeartbeatRequest, committed_index: int, now: Now) -> None:
+        """Answered at once. RemoteError stale_incarnation: the broker is not live in that run; it registers again."""
+        if not self._may_answer(caller):
+            return
+        broker_id = request.broker_id
+        try:
+            self._image.live_run(broker_id, request.incarnation)
+        except RemoteError as error:
+            self._answer(caller, error)
+            return
+        self._sessions.heard(broker_id, request.applied_index, now.elapsed_us)
+        wanted = self._resignations(broker_id, request.resigned)
+        if self._reports.heard(self._image, broker_id, request.unreachable, now.elapsed_us):
+            wanted += self._reports.elections(self._image, now.elapsed_us)
+        self._elect(wanted)
+        response = HeartbeatResponse(
+            metadata_leader=self._broker_id, raft_term=self._raft_term, committed_index=committed_index
+        )
+        self._answer(caller, response)
+
+    def _resignations(self, broker_id: BrokerId, resigned: Iterable[ResignedLeadership]) -> list[Election]:
+        live = self._image.live_brokers() if resigned else frozenset()
+        wanted = []
+        for one in resigned:
+            state = self._image.streams.get(one.stream_id)
+            if state is None or one.partition >= len(state.partitions):
+                continue
+            partition = state.partitions[one.partition]
+            if (partition.leader, partition.leader_epoch) != (broker_id, one.leader_epoch):
+                continue
+            if elections.moved(partition, live, Rules.of(state), resigned=True) is not None:
+                wanted.append(Election(one.stream_id, one.partition, one.leader_epoch, ElectionReason.RESIGNED))
+        return wanted
+
+    def register(self, caller: Hashable, request: RegisterBrokerRequest, now: Now) -> None:
+        """Answered with the incarnation. RemoteError: cluster_mismatch, broker_unavailable, overloaded."""
+        if not self._may_answer(caller):
+            return
+        if (refusal := self._registration_refused(request)) is not None:
+            self._answer(caller, refusal)
+            return
+        if self._is_under_way(caller, ("register", request.broker_id)):
+            return
+        command = RegisterBroker(
+            broker_id=request.broker_id,
+            data_dir_id=request.data_dir_id,
+            address=request.address,
+            rack=request.rack,
+            broker_version=request.broker_version,
+            clean_stop=request.clean_stop,
+            registered_us=now.wall_us,
+        )
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                self._answer(caller, outcome)
+            else:
+                incarnation = self._image.brokers[request.broker_id].incarnation
+                self._answer(caller, RegisterBrokerResponse(incarnation=incarnation))
+
+        self._proposals.begin(("register", request.broker_id), command, done)
+
+    def _registration_refused(self, request: RegisterBrokerRequest) -> RemoteError | None:
+        for broker_id, broker in self._image.brokers.items():
+            if broker.data_dir_id == request.data_dir_id and broker_id != request.broker_id:
+                text = f"the data directory is that of broker {broker_id}; a new broker begins with an empty one"
+                return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(broker_id))
+        known = self._image.brokers.get(request.broker_id)
+        if known is not None and known.is_live and known.data_dir_id != request.data_dir_id:
+            text = (
+                f"broker {request.broker_id} is there, at {known.address} with another data directory; if it is gone "
+                "for good, ask again when its session is over"
+            )
+            return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id))
+        return None
+
+    def stop_broker(self, caller: Hashable, request: StopBrokerRequest) -> None:
+        """Answered once its leaderships have moved. RemoteError stale_incarnation."""
+        if not self._may_answer(caller):
+            return
+        known = self._image.brokers.get(request.broker_id)
+        if known is not None and known.incarnation == request.incarnation and not known.is_live and known.clean_stop:
+            self._answer(caller, StopBrokerResponse())  # the answer was lost
+            return
+        if self._is_under_way(caller, ("stop", request.broker_id)):
+            return
+        command = StopBroker(broker_id=request.broker_id, incarnation=request.incarnation)
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            self._answer(caller, outcome if isinstance(outcome, RemoteError) else StopBrokerResponse())
+
+        self._proposals.begin(("stop", request.broker_id), command, done)
+
+    # Changes of ISRs
+
+    def change_isr(self, caller: Hashable, request: ChangeIsrRequest) -> None:
+        """Answered with what each change came to. RemoteError: stale_incarnation, overloaded."""
+        if not self._may_answer(caller):
+            return
+        waiting = self._isr_waiting.setdefault(request.broker_id, deque())
+        if len(waiting) >= limits.ISR_REQUESTS_WAITING_MAX:
+            text = f"broker {request.broker_id} has {len(waiting)} changes of ISRs waiting; ask again"
+            self._answer(caller, RemoteError(ErrorCode.OVERLOADED, text))
+            return
+        waiting.append((caller, request))
+        self._propose_isr_changes(request.broker_id)
+
+    def _propose_isr_changes(self, broker_id: BrokerId) -> None:
+        """All that waits of that broker in one command, as far as it has room for it."""
+        key = ("isr", broker_id)
+        waiting = self._isr_waiting.get(broker_id)
+        if key in self._proposals or waiting is None:
+            return
+        if not waiting:
+            del self._isr_waiting[broker_id]
+            return
+        incarnation = waiting[0][1].incarnation
+        asked: list[tuple[Hashable, ChangeIsrRequest]] = []
+        count = 0
+        while waiting and waiting[0][1].incarnation == incarnation:
+            count += len(waiting[0][1].changes)
+            if asked and count > limits.ISR_CHANGES_PER_COMMAND_MAX:
+                break
+            asked.append(waiting.popleft())
+        changes = tuple(change for _, request in asked for change in request.changes)
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            self._answer_isr_changes(asked, outcome)
+            self._propose_isr_changes(broker_id)
+
+        self._proposals.begin(key, ChangeIsr(broker_id=broker_id, incarnation=incarnation, changes=changes), done)
+
+    def _answer_isr_changes(
+        self, asked: list[tuple[Hashable, ChangeIsrRequest]], outcome: Outcome | RemoteError
+    ) -> None:
+        position = 0
+        for caller, request in asked:
+            if isinstance(outcome, RemoteError):
+                self._answer(caller, outcome)
+                continue
+            results = outcome.results[position : position + len(request.changes)]
+            position += len(request.changes)
+            self._answer(caller, ChangeIsrResponse(results=tuple(map(_isr_result, results))))
+
+    def _is_under_way(self, caller: Hashable, key: tuple[str, BrokerId]) -> bool:
+        if key in self._proposals:
+            text = f"to {key[0]} broker {key[1]} is under way already; ask again"
+            self._answer(caller, RemoteError(ErrorCode.OVERLOADED, text))
+        return key in self._proposals
+
+    def _may_answer(self, caller: Hashable) -> bool:
+        if not self.leads:
+            self._answer(caller, self._not_leader())
+        return self.leads
+
+    def _answer(self, caller: Hashable, response: Response | RemoteError) -> None:
+        self._answers.append(Answer(caller, response))
+
+
+def _isr_result(result: int | RemoteError) -> IsrResult:
+    if isinstance(result, RemoteError):
+        return IsrResult(error=result.code, message=result.message)
+    return IsrResult(version=result)
+
+
+def _ignore(outcome: Outcome | RemoteError) -> None:
+    """Nobody waits: what is still so is found again."""

@@ -1,0 +1,68 @@
+"""On which brokers the partitions of a new stream are placed, and who of them leads.
+
+Rules: each replica of a partition is on a broker of its own, on as many racks as there are, and where there is a choice
+on those that have least to do. The first is the preferred leader: it is the one who leads fewest partitions when all is
+well, whoever leads now. Who has equally little is chosen by chance.
+
+Theory: a broker without a rack is a rack of its own. Streams that are made at the same moment do not see each other: a
+broker that joins empty may get a few more than its share of them, and fewer afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.metadata.image import BrokerLoad, BrokerState, ClusterImage
+
+
+class Chance(Protocol):
+    """A seeded generator."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+
+
+def place(image: ClusterImage, partitions: int, replicas: int, chance: Chance) -> tuple[tuple[BrokerId, ...], ...]:
+    """The replicas of each partition, the preferred leader first. RemoteError not_enough_replicas."""
+    live = [broker for _, broker in sorted(image.brokers.items()) if broker.is_live]
+    if replicas > len(live):
+        text = f"{replicas} brokers are to hold each partition, but only {len(live)} of {len(image.brokers)} are there"
+        raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, live_brokers=len(live))
+    preferred = Counter({one.broker_id: image.loads.get(one.broker_id, BrokerLoad()).preferred for one in live})
+    held = Counter({one.broker_id: image.loads.get(one.broker_id, BrokerLoad()).replicas for one in live})
+    placed = []
+    for _ in range(partitions):
+        first = _least(live, lambda one: (preferred[one.broker_id], held[one.broker_id]), chance)
+        chosen = _with_followers(first, live, replicas, held, chance)
+        preferred[first.broker_id] += 1
+        held.update(chosen)
+        placed.append(chosen)
+    return tuple(placed)
+
+
+def _with_followers(
+    first: BrokerState, live: list[BrokerState], replicas: int, held: Counter[BrokerId], chance: Chance
+) -> tuple[BrokerId, ...]:
+    chosen = [first.broker_id]
+    on_rack = Counter([_rack(first)])
+    left = [one for one in live if one is not first]
+    while len(chosen) < replicas:
+        best = _least(left, lambda one: (on_rack[_rack(one)], held[one.broker_id]), chance)
+        chosen.append(best.broker_id)
+        on_rack[_rack(best)] += 1
+        left.remove(best)
+    return tuple(chosen)
+
+
+def _least(
+    brokers: Iterable[BrokerState], load: Callable[[BrokerState], tuple[int, int]], chance: Chance
+) -> BrokerState:
+    return min(brokers, key=lambda one: (*load(one), chance.random()))
+
+
+def _rack(broker: BrokerState) -> str | BrokerId:
+    return broker.broker_id if broker.rack is None else broker.rack

@@ -1,0 +1,53 @@
+"""When preferred leaders lead again: some time after they are back in sync, and not all at once.
+
+Theory: after a failover all that a broker led is led by others, and stays so when it is back. Placement has spread the
+preferred leaders evenly, so that to give them their partitions back is to spread the work evenly.
+"""
+
+from __future__ import annotations
+
+from penstock.base import limits
+from penstock.base.ids import PartitionKey
+from penstock.metadata import elections
+from penstock.metadata.commands import Election, ElectionReason
+from penstock.metadata.image import ClusterImage
+
+
+class PreferredLeaders:
+    """Which partitions could be led by the first of their replicas, and since when."""
+
+    def __init__(self, steady_us: int) -> None:
+        self._steady_us = steady_us
+        self._since_us: dict[PartitionKey, int] = {}
+        self._seen: ClusterImage | None = None
+        self._next_look_us = 0
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._since_us, self._seen, self._next_look_us = {}, None, 0
+
+    def elections(self, image: ClusterImage, now_us: int) -> list[Election]:
+        """Those that are due; one pass over all partitions, now and then, if anything has changed."""
+        if now_us < self._next_look_us:
+            return []
+        self._next_look_us = now_us + limits.PREFERRED_LEADER_INTERVAL_MS * 1_000
+        self._look(image, now_us)
+        due = [key for key, since_us in self._since_us.items() if now_us - since_us >= self._steady_us]
+        return [
+            Election(*key, image.partition(*key).leader_epoch, ElectionReason.PREFERRED)
+            for key in due[: limits.PREFERRED_ELECTIONS_MAX]
+        ]
+
+    def _look(self, image: ClusterImage, now_us: int) -> None:
+        seen, self._seen = self._seen, image
+        if seen is not None and seen.streams is image.streams and seen.brokers is image.brokers:
+            return
+        live = image.live_brokers()
+        since_us = {}
+        for state in image.streams.values():
+            if all(partition.leader == partition.replicas[0] for partition in state.partitions):
+                continue
+            for key, partition in zip(state.partition_keys(), state.partitions, strict=True):
+                if elections.preferred(partition, live) is not None:
+                    since_us[key] = self._since_us.get(key, now_us)
+        self._since_us = since_us

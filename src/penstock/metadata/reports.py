@@ -1,0 +1,86 @@
+"""Who cannot reach whom: what turns the reports of followers into elections.
+
+Rules: a report is about one run of a broker; it counts for a while, and no longer than its reporter repeats it. A
+partition gets another leader when most of the other members of its ISR cannot fetch from the present one, and one of
+them may lead. What one broker says alone elects nobody, unless it is the only other member: then nothing can be acked
+without it either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.base.ids import BrokerId, Incarnation
+from penstock.messages.peers import UnreachableLeader
+from penstock.metadata import elections
+from penstock.metadata.commands import Election, ElectionReason
+from penstock.metadata.elections import Rules
+from penstock.metadata.image import ClusterImage, PartitionState
+
+
+class Reports:
+    """The reports that count now."""
+
+    def __init__(self, window_us: int) -> None:
+        self._window_us = window_us
+        self._reported_us: dict[tuple[BrokerId, Incarnation], dict[BrokerId, int]] = {}
+
+    def clear(self) -> None:
+        """Forget all: another metadata leader has heard the later ones."""
+        self._reported_us = {}
+
+    def heard(
+        self, image: ClusterImage, reporter: BrokerId, unreachable: Iterable[UnreachableLeader], now_us: int
+    ) -> bool:
+        """All that `reporter` cannot reach now. Whether that includes a broker that it did not report before."""
+        accused = {
+            (one.broker_id, one.incarnation)
+            for one in unreachable
+            if one.broker_id != reporter and _is_live(image, one.broker_id, one.incarnation)
+        }
+        has_news = False
+        for run, reporters in self._reported_us.items():
+            if run not in accused:
+                reporters.pop(reporter, None)
+        for run in sorted(accused):
+            reporters = self._reported_us.setdefault(run, {})
+            has_news = has_news or reporter not in reporters
+            reporters[reporter] = now_us
+        self._reported_us = {run: reporters for run, reporters in self._reported_us.items() if reporters}
+        return has_news
+
+    def elections(self, image: ClusterImage, now_us: int) -> list[Election]:
+        """The elections that the reports call for; one pass over all partitions, if there are any reports."""
+        by_leader = self._fresh(image, now_us)
+        if not by_leader:
+            return []
+        live = image.live_brokers()
+        wanted = []
+        for state in image.streams.values():
+            for key, partition in zip(state.partition_keys(), state.partitions, strict=True):
+                if partition.leader not in by_leader or not _is_accused(partition, by_leader[partition.leader]):
+                    continue
+                if elections.moved(partition, live, Rules.of(state), resigned=False) is not None:
+                    wanted.append(Election(*key, partition.leader_epoch, ElectionReason.UNREACHABLE))
+        return wanted
+
+    def _fresh(self, image: ClusterImage, now_us: int) -> dict[BrokerId | None, set[BrokerId]]:
+        since_us = now_us - self._window_us
+        fresh: dict[BrokerId | None, set[BrokerId]] = {}
+        for (broker_id, incarnation), reporters in list(self._reported_us.items()):
+            counting = {one for one, reported_us in reporters.items() if reported_us > since_us}
+            if counting and _is_live(image, broker_id, incarnation):
+                fresh[broker_id] = counting
+            else:
+                del self._reported_us[broker_id, incarnation]
+        return fresh
+
+
+def _is_live(image: ClusterImage, broker_id: BrokerId, incarnation: Incarnation) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.is_live and broker.incarnation == incarnation
+
+
+def _is_accused(partition: PartitionState, reporters: set[BrokerId]) -> bool:
+    others = [broker_id for broker_id in partition.isr if broker_id != partition.leader]
+    return 2 * sum(broker_id in reporters for broker_id in others) > len(others)

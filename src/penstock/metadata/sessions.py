@@ -1,0 +1,65 @@
+"""Which live brokers were heard of lately: kept by the metadata leader alone, in memory.
+
+Rules: only a run that the image takes for live has a session. One that has just begun, and every one when a metadata
+leader begins, has its full time. Nobody's silence is counted while this broker itself did not run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.base.ids import BrokerId, Incarnation
+from penstock.metadata.image import ClusterImage
+
+
+@dataclass(slots=True)
+class _Session:
+    incarnation: Incarnation
+    deadline_us: int
+    applied_index: int = 0  # of the metadata log, as the broker said last
+
+
+class Sessions:
+    """One session for each live broker."""
+
+    def __init__(self, session_us: int) -> None:
+        self._session_us = session_us
+        self._sessions: dict[BrokerId, _Session] = {}
+        self._looked_us: int | None = None
+
+    def restart(self, image: ClusterImage, now_us: int) -> None:
+        """Begin to lead: all have their full time."""
+        self._sessions = {}
+        self._looked_us = now_us
+        self.follow(image, now_us)
+
+    def follow(self, image: ClusterImage, now_us: int) -> None:
+        """The brokers of the image have changed."""
+        kept = {}
+        for broker_id, broker in image.brokers.items():
+            if not broker.is_live:
+                continue
+            session = self._sessions.get(broker_id)
+            if session is None or session.incarnation != broker.incarnation:
+                session = _Session(broker.incarnation, now_us + self._session_us)
+            kept[broker_id] = session
+        self._sessions = kept
+
+    def heard(self, broker_id: BrokerId, applied_index: int, now_us: int) -> None:
+        """A heartbeat of a live run has come."""
+        session = self._sessions[broker_id]
+        session.deadline_us = now_us + self._session_us
+        session.applied_index = max(session.applied_index, applied_index)
+
+    def silent(self, now_us: int) -> list[tuple[BrokerId, Incarnation]]:
+        """Whose time is up."""
+        looked_us, self._looked_us = self._looked_us, now_us
+        if looked_us is not None and now_us - looked_us > self._session_us // 2:
+            # This process slept, and their heartbeats wait in its sockets.
+            for session in self._sessions.values():
+                session.deadline_us = now_us + self._session_us
+        return [(one, session.incarnation) for one, session in self._sessions.items() if session.deadline_us <= now_us]
+
+    def behind(self, index: int) -> tuple[BrokerId, ...]:
+        """The live brokers that have not said yet that they applied the command at `index`."""
+        return tuple(broker_id for broker_id, session in self._sessions.items() if session.applied_index < index)

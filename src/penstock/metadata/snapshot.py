@@ -1,0 +1,135 @@
+"""The bytes of an image: what a broker is sent, or keeps, instead of all the commands before it.
+
+Rules: equal images have equal bytes, whatever way led to them, so that brokers can compare a digest. What follows from
+the rest (names, loads) is not in them. Bytes may come from a network: nothing is built of them that breaks the rules of
+the image (metadata/image.py). Limits that a later version may draw tighter are not asked: what is there stays.
+
+    MessagePack, one array:   version 1 | index | cluster id | brokers by id | streams by id
+    broker                    the fields of BrokerState in their order
+    stream                    id | config, a map | created_us | partitions: the fields of PartitionState in their order
+
+A field that a later version adds stands at the end of its array; older versions refuse what they do not know only where
+its meaning changes, which a new version number says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages.fields import INT64_MAX
+from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of
+from penstock.metadata.persistent import PersistentMap
+
+SNAPSHOT_VERSION = 1
+
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+_EPOCH_END = 2**32
+_BROKER_ID_END = 2**31
+
+
+class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    index: int
+    cluster_id: str
+    brokers: tuple[BrokerState, ...]
+    streams: tuple[StreamState, ...]
+
+
+class _Version(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Snapshot)
+_version_decoder = msgspec.msgpack.Decoder(_Version)
+
+
+def encode_image(image: ClusterImage) -> bytes:
+    """All of `image`."""
+    brokers = tuple(broker for _, broker in sorted(image.brokers.items()))
+    streams = tuple(state for _, state in sorted(image.streams.items()))
+    return _encoder.encode(_Snapshot(SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams))
+
+
+def image_digest(image: ClusterImage) -> bytes:
+    """32 bytes that are the same for equal images only."""
+    return hashlib.sha256(encode_image(image)).digest()
+
+
+def decode_image(data: bytes) -> ClusterImage:
+    """The image in `data`. RemoteError: unsupported_version if a later version made it, bad_frame if none did."""
+    try:
+        version = _version_decoder.decode(data).version
+        if version > SNAPSHOT_VERSION:
+            text = f"a snapshot of version {version}; this Penstock reads up to {SNAPSHOT_VERSION}: upgrade it"
+            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text)
+        _expect(version >= 1, f"version {version}")
+        snapshot = _decoder.decode(data)
+    except _MALFORMED as error:
+        raise RemoteError(ErrorCode.BAD_FRAME, f"not a snapshot of a cluster image: {error}") from None
+    _expect(0 <= snapshot.index <= INT64_MAX, f"index {snapshot.index}")
+    _check_brokers(snapshot)
+    _check_streams(snapshot)
+    return ClusterImage(
+        snapshot.index,
+        PersistentMap({state.stream_id: state for state in snapshot.streams}),
+        PersistentMap({state.name: state.stream_id for state in snapshot.streams}),
+        PersistentMap({broker.broker_id: broker for broker in snapshot.brokers}),
+        loads_of(snapshot.streams),
+        snapshot.cluster_id,
+    )
+
+
+def _expect(is_so: bool, found: str) -> None:
+    if not is_so:
+        raise RemoteError(ErrorCode.BAD_FRAME, f"a snapshot of a cluster image holds what cannot be: {found}")
+
+
+def _check_brokers(snapshot: _Snapshot) -> None:
+    last: int = 0
+    for broker in snapshot.brokers:
+        _expect(last < broker.broker_id < _BROKER_ID_END, f"broker {broker.broker_id} behind broker {last}")
+        last = broker.broker_id
+        _expect(1 <= broker.incarnation <= snapshot.index, f"run {broker.incarnation} of broker {last}")
+
+
+def _check_streams(snapshot: _Snapshot) -> None:
+    live = {broker.broker_id for broker in snapshot.brokers if broker.is_live}
+    names = set()
+    last: int = 0
+    for state in snapshot.streams:
+        _expect(last < state.stream_id <= snapshot.index, f"stream {state.stream_id} behind stream {last}")
+        last = state.stream_id
+        _expect(state.name not in names, f"two streams {state.name!r}")
+        names.add(state.name)
+        _check_config(state)
+        for partition in state.partitions:
+            if not _is_sound(partition, live if snapshot.brokers else partition.replicas):
+                _expect(False, f"stream {last} with {partition}")
+
+
+def _check_config(state: StreamState) -> None:
+    config = state.config
+    _expect(
+        len(state.partitions) == config.partitions, f"stream {state.stream_id} with {len(state.partitions)} partitions"
+    )
+    _expect(config.replicas is not None and config.min_isr is not None, f"stream {state.stream_id} without its numbers")
+
+
+def _is_sound(partition: PartitionState, live: Iterable[BrokerId]) -> bool:
+    replicas = partition.replicas
+    return (
+        all(0 < broker_id < _BROKER_ID_END for broker_id in replicas)
+        and len(set(replicas)) == len(replicas)
+        and len(partition.isr) > 0
+        and partition.isr == tuple(broker_id for broker_id in replicas if broker_id in partition.isr)
+        and set(partition.eligible) <= set(replicas) - set(partition.isr)
+        and (partition.leader is None or (partition.leader in partition.isr and partition.leader in live))
+        and 0 < partition.leader_epoch < _EPOCH_END
+        and 0 < partition.version <= INT64_MAX
+    )

@@ -1,0 +1,240 @@
+"""The side that is asked: a connection of another broker, beside those of clients; then both sides together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.broker.connection import Caller
+from penstock.broker.peers import Peers, Timing
+from penstock.broker.server import Server, bind
+from penstock.broker.settings import Address
+from penstock.messages import (
+    HelloRequest,
+    HelloResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    RaftRequest,
+    RaftResponse,
+    Request,
+    Response,
+    api_versions,
+)
+from penstock.node.peers import introduced
+from penstock.node.step import PeerRequest
+from penstock.wire import Frame, decode_response, encode_request
+from tests.integration.raw_client import HELLO, RawClient, raw_client
+
+OURS = PeerHelloResponse(cluster_id="c", broker_id=2, data_dir_id="disk-2", broker_version="1")
+THEIRS = PeerHelloRequest(cluster_id="c", broker_id=1, data_dir_id="disk-1", broker_version="1")
+SAID_HELLO = HelloResponse(
+    broker_id=2, broker_version="1", cluster_id="c", format_version=1, api_versions=api_versions()
+)
+RAFT = RaftRequest(data_dir_id="disk-1")
+TIMEOUT_S = 10.0
+
+
+class Owner:
+    """Answers hellos at once; keeps the rest for the test."""
+
+    def __init__(self) -> None:
+        self.callers: list[Caller] = []
+        self.raws: list[bytes] = []
+        self.gone: list[Caller] = []
+        self.now_us = 0
+        self._came = asyncio.Event()
+
+    def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+        answer: Response | RemoteError
+        if isinstance(request, HelloRequest):
+            answer = SAID_HELLO
+        elif isinstance(request, PeerHelloRequest):
+            try:
+                answer = introduced(request, OURS)
+            except RemoteError as error:
+                answer = error
+        else:
+            self.callers.append(caller)
+            self.raws.append(bytes(raw))
+            self._came.set()
+            return
+        caller.connection.reply(caller, answer, None)
+
+    def callers_gone(self, callers: list[Caller]) -> None:
+        self.gone += callers
+
+    def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        raise AssertionError("there are no files")
+
+    async def until(self, count: int) -> None:
+        """Return once so many requests have come."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(self.callers) < count:
+                self._came.clear()
+                await self._came.wait()
+
+
+@asynccontextmanager
+async def _serving(owner: Owner) -> AsyncIterator[tuple[Server, str]]:
+    listeners, address = bind(Address("127.0.0.1", 0))
+    server = Server(owner, listeners, asyncio.get_running_loop(), lambda: owner.now_us, open_files_max=1_000)
+    server.start()
+    try:
+        yield server, str(address)
+    finally:
+        server.stop_listening()
+        await server.finish(0.0)
+
+
+async def _said(client: RawClient) -> Frame:
+    frame = await client.frame()
+    assert frame is not None
+    return frame
+
+
+async def _code(client: RawClient, kind: type[Request]) -> str:
+    """The code of the refusal that comes next."""
+    try:
+        decode_response(await _said(client), kind)
+    except RemoteError as error:
+        return error.code
+    raise AssertionError("it was not refused")
+
+
+async def _peer(client: RawClient, who: PeerHelloRequest = THEIRS) -> None:
+    client.send(HELLO + encode_request(who, 2))
+    await _said(client)
+    assert decode_response(await _said(client), PeerHelloRequest) == OURS
+
+
+async def test_what_brokers_ask_is_answered_to_brokers_only() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await client.hello()
+        client.ask(RAFT, 2)
+        assert await _code(client, RaftRequest) == ErrorCode.BAD_REQUEST
+        assert (owner.callers, server.peers) == ([], {})
+        client.ask(THEIRS, 3)
+        await _said(client)
+        client.ask(RAFT, 4)
+        await owner.until(1)
+        assert list(server.peers) == [1]
+    assert owner.gone == owner.callers
+
+
+async def test_a_broker_of_another_cluster_or_with_our_id_is_told_so_and_closed() -> None:
+    owner = Owner()
+    for field, value in (("cluster_id", "d"), ("data_dir_id", "disk-2"), ("broker_id", 2)):
+        who = PeerHelloRequest(
+            **{"cluster_id": "c", "broker_id": 1, "data_dir_id": "x", "broker_version": "1", field: value}
+        )
+        async with _serving(owner) as (server, address), raw_client(address) as client:
+            client.send(HELLO + encode_request(who, 2))
+            await _said(client)
+            assert await _code(client, PeerHelloRequest) == ErrorCode.CLUSTER_MISMATCH
+            assert await client.is_closed()
+            assert server.peers == {}
+
+
+async def test_a_connection_does_not_change_its_broker() -> None:
+    owner = Owner()
+    async with _serving(owner) as (_, address), raw_client(address) as client:
+        await _peer(client)
+        other = PeerHelloRequest(cluster_id="c", broker_id=3, data_dir_id="disk-3", broker_version="1")
+        client.ask(THEIRS, 3)  # the same again is how a peer asks whether we live
+        assert decode_response(await _said(client), PeerHelloRequest) == OURS
+        client.ask(other, 4)
+        assert await _code(client, PeerHelloRequest) == ErrorCode.CLUSTER_MISMATCH
+        assert await client.is_closed()
+
+
+async def test_a_broker_that_connects_anew_has_its_old_connection_closed() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), raw_client(address) as old, raw_client(address) as new:
+        await _peer(old)
+        old.ask(RAFT, 3)
+        await owner.until(1)
+        await _peer(new)
+        assert await old.is_closed()
+        assert owner.gone == owner.callers
+        assert [server.peers[BrokerId(1)]] == list(server.connections)
+
+
+async def test_a_broker_may_have_more_open_than_a_client_and_needs_none_of_their_room() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await _peer(client)
+        server.buffers.take_anyway(server.buffers.total)
+        count = limits.PEER_REQUESTS_MAX
+        assert count > limits.IN_FLIGHT_REQUESTS_MAX
+        client.send(b"".join(encode_request(RAFT, number + 10, raw_bytes=4) + b"four" for number in range(count - 1)))
+        large = bytes(limits.MIB)
+        client.send(encode_request(RAFT, 9, raw_bytes=len(large)) + large)
+        await owner.until(count)
+        assert owner.raws[-1] == large
+        for caller in reversed(owner.callers):
+            caller.connection.reply(caller, RaftResponse(), None)
+        for _ in range(count):
+            await _said(client)
+        assert server.peer_buffers.used == 0
+        assert server.buffers.used == server.buffers.total
+
+
+async def test_a_broker_that_says_nothing_is_closed_a_client_is_not() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), raw_client(address) as peer, raw_client(address) as client:
+        await _peer(peer)
+        await client.hello()
+        owner.now_us += limits.PEER_SILENCE_MS_MAX * 1_000
+        server.sweep()
+        assert len(server.connections) == 2
+        owner.now_us += 1_000
+        server.sweep()
+        assert (len(server.connections), server.peers) == (1, {})
+
+
+class Asking:
+    """The owner of the other side of both."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[str] = asyncio.Queue()
+        self.answers: dict[int, Response | RemoteError] = {}
+
+    def peer_up(self, broker_id: BrokerId) -> None:
+        self.events.put_nowait(f"up {broker_id}")
+
+    def peer_lost(self, broker_id: BrokerId) -> None:
+        self.events.put_nowait(f"lost {broker_id}")
+
+    def peer_answered(
+        self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview
+    ) -> None:
+        self.answers[token] = response
+        self.events.put_nowait(f"answered {token}")
+
+    async def next(self) -> str:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await self.events.get()
+
+
+async def test_both_sides_together() -> None:
+    owner, asking = Owner(), Asking()
+    timing = Timing(reconnect_ms_min=1, reconnect_ms_max=2)
+    async with _serving(owner) as (server, address):
+        peers = Peers(asking, THEIRS, lambda: 0, lambda: 0.5, failed=lambda error: None, timing=timing)
+        peers.set_address(BrokerId(2), address)
+        assert await asking.next() == "up 2"
+        peers.send(PeerRequest(BrokerId(2), 7, RAFT, b"message"))
+        await owner.until(1)
+        assert owner.raws == [b"message"]
+        owner.callers[0].connection.reply(owner.callers[0], RaftResponse(), None)
+        assert await asking.next() == "answered 7"
+        assert asking.answers == {7: RaftResponse()}
+        server.peers[BrokerId(1)].close()
+        assert [await asking.next(), await asking.next()] == ["lost 2", "up 2"]
+        await peers.stop()
+        assert await asking.next() == "lost 2"

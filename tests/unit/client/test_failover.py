@@ -1,0 +1,408 @@
+"""A client of a cluster of fake brokers on real sockets: brokers die, hang, lead and know better, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.client.values import StreamName
+from penstock.messages import (
+    AppendRequest,
+    CreateStreamRequest,
+    FetchRequest,
+    HelloRequest,
+    MetadataRequest,
+    Request,
+)
+from tests.fake_broker import Answer, Cut, FakeStream, columns
+from tests.fake_cluster import FakeCluster, Replica
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(3) as cluster, asyncio.timeout(60):
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: FakeCluster) -> AsyncIterator[aio.Client]:
+    async with await penstock.aio.connect(cluster.servers) as client:
+        yield client
+
+
+def fill(cluster: FakeCluster, batches: int = 10, rows: int = 10) -> FakeStream:
+    stream = cluster.create("a")
+    for number in range(batches):
+        stream.append(columns(*(b"%d" % (number * rows + row) for row in range(rows))))
+    return stream
+
+
+async def offsets_read(client: aio.Client, stream: StreamName = "a", **options: object) -> list[int]:
+    found = client.read(stream, **options)  # type: ignore[arg-type]
+    return [offset async for batch in found for offset in batch.column("offset").to_pylist()]
+
+
+def on(broker: Replica, kind: type[Request], act: Callable[[int], Awaitable[Answer | None]]) -> None:
+    """Before the broker answers its n-th request of that kind, `act(n)`, from 1 on."""
+    count = 0
+
+    async def intercept(request: Request) -> Answer | None:
+        nonlocal count
+        if not isinstance(request, kind):
+            return None
+        count += 1
+        return await act(count)
+
+    broker.intercept = intercept
+
+
+def asked(broker: Replica, kind: type[Request]) -> int:
+    return sum(isinstance(request, kind) for request in broker.requests)
+
+
+# Connecting
+
+
+async def test_one_server_of_several_is_enough_and_leads_to_the_others(cluster: FakeCluster) -> None:
+    fill(cluster)
+    await cluster.elect(2)
+    await cluster.kill(1)
+    async with penstock.aio.connect(",".join(cluster.servers)) as client:
+        assert await offsets_read(client) == list(range(100))
+    async with penstock.aio.connect(cluster[3].address) as client:
+        assert client.server == cluster[3].address
+        assert await offsets_read(client) == list(range(100))
+    assert asked(cluster[3], FetchRequest) == 0
+
+
+async def test_servers_are_tried_in_random_order(cluster: FakeCluster) -> None:
+    first = set()
+    for seed in range(12):
+        connecting = penstock.aio.connect(cluster.servers)
+        connecting._link._rng.seed(seed)
+        async with connecting as client:
+            first.add(client.server)
+    assert first == set(cluster.servers)
+
+
+async def test_none_of_the_servers_answers(cluster: FakeCluster) -> None:
+    for broker_id in (1, 2, 3):
+        await cluster.kill(broker_id)
+    with pytest.raises(penstock.Unavailable, match="no broker of the cluster can be reached") as caught:
+        await penstock.aio.connect(cluster.servers)
+    assert all(server in str(caught.value) for server in cluster.servers)
+
+
+async def test_servers_are_named_by_the_environment(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await cluster.kill(1)
+    monkeypatch.setenv("PENSTOCK_SERVER", " , ".join(cluster.servers))
+    async with penstock.aio.connect() as client:
+        assert client.server in cluster.servers[1:]
+
+
+@pytest.mark.parametrize("servers", ["a:1,b:x", ["a:1", "b@c"], ",", []])
+def test_servers_that_cannot_be_are_told_before_any_is_asked(servers: str | list[str]) -> None:
+    with pytest.raises(ValueError, match="server"):
+        penstock.aio.connect(servers or ",")
+
+
+async def test_a_broker_of_another_cluster_is_not_asked(cluster: FakeCluster) -> None:
+    """Its stream ids mean other streams."""
+    fill(cluster)
+    async with penstock.aio.connect(cluster[1].address) as client:
+        await client.stream("a")
+        cluster[2].hello["cluster_id"] = "another"
+        cluster[3].hello["cluster_id"] = "another"
+        await cluster.elect(2)
+        await cluster.kill(1)
+        with pytest.raises((penstock.Unavailable, penstock.TimedOut), match="cluster_mismatch"):
+            await client.get("a", 1, timeout=0.5)
+    assert asked(cluster[2], HelloRequest) > 0
+    assert len(cluster[2].requests) == asked(cluster[2], HelloRequest)
+
+
+# Reading
+
+
+async def test_a_reader_goes_on_at_the_new_leader_when_the_old_one_dies(
+    cluster: FakeCluster, client: aio.Client
+) -> None:
+    stream = fill(cluster, batches=30)
+    cluster[1].fetch_bytes = cluster[3].fetch_bytes = len(stream.batches[0])
+
+    async def die(count: int) -> Answer | None:
+        if count == 4:
+            await cluster.elect(3, heard_by={2, 3})
+            asyncio.get_running_loop().call_soon(dying.set)
+            raise Cut
+        return None
+
+    dying = asyncio.Event()
+    on(cluster[1], FetchRequest, die)
+    reading = asyncio.create_task(offsets_read(client))
+    await dying.wait()
+    await cluster.kill(1)
+    assert await reading == list(range(300))
+    fetches = [request for request in cluster[3].requests if isinstance(request, FetchRequest)]
+    assert fetches[0].offset == 30
+    assert fetches[0].leader_epoch == 1  # of the row before it: the new leader can tell whether it has the same
+
+
+async def test_a_reader_that_follows_hears_of_a_new_leader_by_its_old_one(
+    cluster: FakeCluster, client: aio.Client
+) -> None:
+    stream = fill(cluster, batches=1)
+    waits = asyncio.Event()
+
+    async def wait(count: int) -> Answer | None:
+        if count == 2:
+            waits.set()
+        return None
+
+    on(cluster[1], FetchRequest, wait)
+    reader = client.read("a", follow=True)
+    assert (await anext(reader)).num_rows == 10
+    waiting = asyncio.create_task(anext(reader))
+    await waits.wait()
+    await cluster.elect(2)
+    await cluster[2].append(stream, columns(b"new"))
+    assert (await waiting).column("offset").to_pylist() == [10]
+    assert asked(cluster[2], FetchRequest) >= 1
+    await reader.aclose()
+
+
+async def test_metadata_of_the_past_changes_nothing(cluster: FakeCluster) -> None:
+    """Brokers 1 and 3 have not heard of the new leader; broker 1 believes that it leads still."""
+    stream = fill(cluster)
+    await cluster.elect(2, heard_by={2})
+    async with penstock.aio.connect(cluster[2].address) as client:
+        info = await client.stream("a")
+        while asked(cluster[1], MetadataRequest) < 2:
+            await client._link._refresh_soon(PartitionKey(StreamId(stream.stream_id), PartitionId(0)))
+        assert await offsets_read(client, info) == list(range(100))
+    assert asked(cluster[1], FetchRequest) == 0
+
+
+async def test_rows_are_said_to_be_lost_only_by_who_leads(cluster: FakeCluster, client: aio.Client) -> None:
+    """A leader that was cut off from its cluster does not know what was committed since."""
+    fill(cluster)
+
+    async def truncated(count: int) -> Answer | None:
+        raise RemoteError(ErrorCode.LOG_TRUNCATED, "not here")
+
+    info = await client.stream("a")
+    on(cluster[1], FetchRequest, truncated)
+    await cluster.elect(2, heard_by={2, 3})
+    assert await offsets_read(client, info) == list(range(100))
+    assert asked(cluster[1], FetchRequest) == 1
+    on(cluster[2], FetchRequest, truncated)
+    with pytest.raises(penstock.LogTruncated):
+        await offsets_read(client, info)
+
+
+async def test_nobody_leads_for_a_while(cluster: FakeCluster, client: aio.Client) -> None:
+    fill(cluster)
+    await cluster.elect(None)
+    reading = asyncio.create_task(offsets_read(client))
+    while sum(asked(broker, MetadataRequest) for broker in cluster.brokers) < 6:
+        await asyncio.wait({reading}, timeout=0.01)
+        assert not reading.done()
+    await cluster.elect(3)
+    assert await reading == list(range(100))
+
+
+async def test_nobody_leads_until_the_time_is_up(cluster: FakeCluster, client: aio.Client) -> None:
+    fill(cluster)
+    await cluster.elect(None)
+    with pytest.raises(penstock.TimedOut, match=r"nobody led the partition|no broker answered"):
+        await client.get("a", 1, timeout=0.3)
+
+
+async def test_a_broker_that_hangs_is_left_for_the_new_leader(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host has vanished, or its process was stopped: nothing comes, and no connection breaks."""
+    monkeypatch.setattr("penstock.base.limits.CLIENT_SILENCE_S", 0.1)
+    monkeypatch.setattr("penstock.client.connections._LOOK_S", 0.02)
+    fill(cluster)
+    async with penstock.aio.connect(cluster[1].address) as client:
+        info = await client.stream("a")
+        cluster[1].hang.clear()
+        await cluster.elect(2, heard_by={2, 3})
+        assert await offsets_read(client, info, timeout=30.0) == list(range(100))
+        assert (await client.status()).broker_id in (2, 3)
+
+
+async def test_a_slow_answer_is_waited_for(
+    cluster: FakeCluster, client: aio.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker answers something else meanwhile: it lives."""
+    monkeypatch.setattr("penstock.base.limits.CLIENT_SILENCE_S", 0.05)
+    monkeypatch.setattr("penstock.client.connections._LOOK_S", 0.02)
+    fill(cluster)
+    await client.stream("a")
+    connections = cluster[1].connections
+    release = asyncio.Event()
+
+    async def slowly(count: int) -> Answer | None:
+        await release.wait()
+        return None
+
+    on(cluster[1], FetchRequest, slowly)
+    probes = asked(cluster[1], MetadataRequest)
+    reading = asyncio.create_task(offsets_read(client))
+    while asked(cluster[1], MetadataRequest) < probes + 3:
+        await asyncio.wait({reading}, timeout=0.02)
+        assert not reading.done()
+    release.set()
+    assert await reading == list(range(100))
+    assert asked(cluster[1], FetchRequest) == 1
+    assert cluster[1].connections <= connections + 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_brokers_do_each_row_is_read_once_and_in_order(
+    cluster: FakeCluster, client: aio.Client, seed: int
+) -> None:
+    stream = fill(cluster, batches=40, rows=5)
+    chance = random.Random(seed)
+    down: int | None = None
+    refusals = (
+        ErrorCode.NOT_YET,
+        ErrorCode.STOPPING,
+        ErrorCode.UNKNOWN_EPOCH,
+        ErrorCode.FENCED_EPOCH,
+        ErrorCode.BROKER_UNAVAILABLE,
+        ErrorCode.TIMED_OUT,
+    )
+
+    async def act(_: int) -> Answer | None:
+        nonlocal down
+        dice = chance.random()
+        if dice < 0.1:
+            raise Cut
+        if dice < 0.2:
+            raise RemoteError(chance.choice(refusals), "for now")
+        if dice < 0.3:
+            leader = chance.choice([1, 2, 3])
+            await cluster.elect(leader, heard_by={leader, chance.choice([1, 2, 3])})
+        elif dice < 0.35:
+            await cluster.elect(None)
+            asyncio.get_running_loop().call_later(0.02, lambda: tasks.append(asyncio.create_task(cluster.elect(1))))
+        elif dice < 0.4 and stream.end < 400:
+            await cluster[1].append(stream, columns(*[b"x"] * 5))
+        return None
+
+    tasks: list[asyncio.Task[None]] = []
+    for broker in cluster.brokers:
+        broker.fetch_bytes = 3 * len(stream.batches[0])
+        on(broker, FetchRequest, act)
+    assert await offsets_read(client, end=200, timeout=30.0) == list(range(200))
+    await asyncio.gather(*tasks)
+
+
+# Other calls
+
+
+async def test_what_any_broker_answers_is_asked_of_the_next_one(cluster: FakeCluster, client: aio.Client) -> None:
+    await client.status()
+    home = next(broker for broker in cluster.brokers if broker.address == client.server)
+    await cluster.kill(home.broker_id)
+    info = await client.create_stream("b", "b.>")
+    assert (await client.stream("b")).stream_id == info.stream_id
+    assert client.server != home.address
+    assert (await client.status()).address == client.server
+
+
+async def test_a_stream_whose_creation_was_cut_off_is_created_once(cluster: FakeCluster, client: aio.Client) -> None:
+    await client.status()
+    home = next(broker for broker in cluster.brokers if broker.address == client.server)
+
+    async def create_and_die(count: int) -> Answer | None:
+        await Replica.handle(home, home.requests[-1])
+        raise Cut
+
+    on(home, CreateStreamRequest, create_and_die)
+    assert (await client.create_stream("b", "b.>")).name == "b"
+    assert sum(asked(broker, CreateStreamRequest) for broker in cluster.brokers) == 2
+
+
+async def test_an_append_goes_to_the_leader_and_is_not_repeated_where_it_may_be_stored(
+    cluster: FakeCluster, client: aio.Client
+) -> None:
+    stream = fill(cluster, batches=0)
+    await cluster.elect(2)
+    assert (await client.append("a", [{"value": b"1"}]))[0].base_offset == 0
+    await cluster.elect(3)  # the client asks 2, who says so: nothing was stored
+    assert (await client.append("a", [{"value": b"2"}]))[0].base_offset == 1
+    assert asked(cluster[2], AppendRequest) == 2
+
+    async def lose(_: int) -> Answer | None:
+        raise Cut
+
+    on(cluster[3], AppendRequest, lose)
+    with pytest.raises(penstock.OutcomeUnknown):
+        await client.append("a", [{"value": b"3"}])
+    assert stream.end == 2
+
+
+# Connections
+
+
+async def test_there_is_one_connection_to_each_broker_that_is_needed(cluster: FakeCluster) -> None:
+    fill(cluster)
+    await cluster.elect(2)
+    async with penstock.aio.connect(cluster[1].address) as client:
+        info = await client.stream("a")
+        await asyncio.gather(*(client.get(info, number) for number in range(50)))
+        await asyncio.gather(*(client.status() for _ in range(50)))
+        assert (cluster[1].connections, cluster[2].connections) == (1, 1)
+
+
+async def test_a_connection_that_is_not_used_is_given_back_but_never_the_last(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.base.limits.CLIENT_CONNECTION_IDLE_S", 0.05)
+    monkeypatch.setattr("penstock.client.connections._LOOK_S", 0.01)
+    fill(cluster)
+    await cluster.elect(2)
+    async with penstock.aio.connect(cluster[1].address) as client:
+        await client.get(await client.stream("a"), 1)
+        entries = client._link._connections._entries
+        never = asyncio.get_running_loop().create_future()
+        while len(entries) > 1:
+            await asyncio.wait({never}, timeout=0.01)
+        (last,) = entries
+        assert client._link._connections.is_open(last)
+        assert (await client.get("a", 2)).offset == 2
+
+
+async def test_so_many_connections_and_no_more(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.base.limits.CLIENT_CONNECTIONS_MAX", 1)
+    fill(cluster)
+    await cluster.elect(2)
+    async with penstock.aio.connect(cluster[1].address) as client:
+        assert await offsets_read(client) == list(range(100))
+        assert (await client.status()).broker_id in (1, 2, 3)
+        assert len(client._link._connections._entries) == 1
+
+
+async def test_a_client_that_is_closed_leaves_no_task_and_no_connection(cluster: FakeCluster) -> None:
+    fill(cluster)
+    before = asyncio.all_tasks()
+    client = await penstock.aio.connect(cluster.servers)
+    reading = asyncio.create_task(offsets_read(client, follow=True))
+    await asyncio.wait({reading}, timeout=0.05)
+    await client.close()
+    with pytest.raises(penstock.Unavailable, match="closed"):
+        await reading
+    left = asyncio.all_tasks() - before
+    assert not [task for task in left if "penstock/client" in repr(task)]
+    assert client._link._connections._entries == {}

@@ -1,0 +1,567 @@
+"""The controller with a metadata log that the test commits, and a clock that it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeVar
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, StreamId
+from penstock.messages import (
+    ChangeIsrRequest,
+    ChangeIsrResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    IsrChange,
+    IsrMember,
+    IsrResult,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    ResignedLeadership,
+    Response,
+    StopBrokerRequest,
+    StopBrokerResponse,
+    UnreachableLeader,
+)
+from penstock.metadata.apply import apply
+from penstock.metadata.commands import (
+    ChangeIsr,
+    Command,
+    CreateStream,
+    Election,
+    ElectionReason,
+    ElectLeaders,
+    FenceBroker,
+    RegisterBroker,
+    StopBroker,
+)
+from penstock.metadata.controller import Controller, ControllerConfig
+from penstock.metadata.image import ClusterImage, PartitionState
+from penstock.metadata.proposals import Proposal
+
+_R = TypeVar("_R", bound=Response)
+
+TERM = 4
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+PREFERRED_MS = limits.PREFERRED_LEADER_STEADY_MS
+
+
+class Cluster:
+    """Broker 1 leads the metadata of three; `commit` is the Raft group, and what it proposes waits until then."""
+
+    def __init__(self, brokers: int = 3) -> None:
+        self.controller = Controller(ONE, ControllerConfig())
+        self.image = ClusterImage()
+        self.now_ms = 1_000_000
+        self.proposed: list[Proposal] = []
+        self.answers: dict[Hashable, Response | RemoteError] = {}
+        self.callers = 0
+        for number in range(1, brokers + 1):
+            self.told(register(BrokerId(number)))
+        self.controller.lead(self.image, TERM, self.now)
+
+    @property
+    def now(self) -> Now:
+        return Now(wall_us=self.now_ms * 1_000 + 7, elapsed_us=self.now_ms * 1_000)
+
+    def told(self, command: Command) -> None:
+        """A command of before the controller led."""
+        self.image, outcome = apply(self.image, self.image.index + 1, command)
+        assert not isinstance(outcome, RemoteError)
+
+    def create(self, name: str, *replicas: BrokerId, min_isr: int = 1) -> StreamId:
+        config = StreamConfig(name=name, subject=name, min_isr=min_isr)
+        self.apply(CreateStream(config=config, created_us=1, assignments=(replicas,)), raft_term=TERM)
+        return self.image.by_name(name).stream_id
+
+    def partition(self, stream_id: StreamId) -> PartitionState:
+        return self.image.streams[stream_id].partitions[0]
+
+    def take(self) -> list[Command]:
+        """What the controller newly wants proposed."""
+        step = self.controller.take()
+        for answer in step.answers:
+            assert answer.caller not in self.answers
+            self.answers[answer.caller] = answer.response
+        self.proposed += step.propose
+        return [proposal.command for proposal in step.propose]
+
+    def apply(self, command: Command, *, raft_term: int) -> None:
+        index = self.image.index + 1
+        self.image, outcome = apply(self.image, index, command)
+        self.controller.applied(index, raft_term, self.image, outcome, self.now)
+
+    def commit(self, *, raft_term: int = TERM) -> list[Command]:
+        """All that was proposed is committed and applied, one by one; what it was."""
+        self.take()
+        proposals, self.proposed = self.proposed, []
+        for turn, proposal in enumerate(proposals, 1):
+            self.controller.proposed(proposal.number, self.image.index + turn, TERM)
+        for proposal in proposals:
+            self.apply(proposal.command, raft_term=raft_term)
+        self.take()
+        return [proposal.command for proposal in proposals]
+
+    def caller(self) -> str:
+        self.callers += 1
+        return f"c{self.callers}"
+
+    def answer(self, caller: Hashable, kind: type[_R]) -> _R:
+        self.take()
+        response = self.answers[caller]
+        assert isinstance(response, kind), response
+        return response
+
+    def error(self, caller: Hashable) -> str:
+        self.take()
+        response = self.answers[caller]
+        assert isinstance(response, RemoteError), response
+        return response.code
+
+    def heartbeat(
+        self,
+        broker_id: BrokerId,
+        *unreachable: BrokerId,
+        resigned: tuple[ResignedLeadership, ...] = (),
+        applied: int = 0,
+    ) -> Hashable:
+        caller = self.caller()
+        request = HeartbeatRequest(
+            broker_id=broker_id,
+            incarnation=self.image.brokers[broker_id].incarnation,
+            applied_index=applied,
+            unreachable=tuple(UnreachableLeader(one, self.image.brokers[one].incarnation) for one in unreachable),
+            resigned=resigned,
+        )
+        self.controller.heartbeat(caller, request, 77, self.now)
+        return caller
+
+    def register(self, broker_id: BrokerId, data_dir_id: str = "", *, clean_stop: bool = True) -> Hashable:
+        caller = self.caller()
+        request = RegisterBrokerRequest(
+            broker_id=broker_id,
+            data_dir_id=data_dir_id or f"disk{broker_id}",
+            address="h:1",
+            broker_version="1",
+            clean_stop=clean_stop,
+        )
+        self.controller.register(caller, request, self.now)
+        return caller
+
+    def stop(self, broker_id: BrokerId, incarnation: int | None = None) -> Hashable:
+        caller = self.caller()
+        run = Incarnation(incarnation or self.image.brokers[broker_id].incarnation)
+        self.controller.stop_broker(caller, StopBrokerRequest(broker_id=broker_id, incarnation=run))
+        return caller
+
+    def change_isr(self, broker_id: BrokerId, *wishes: tuple[StreamId, tuple[BrokerId, ...]]) -> Hashable:
+        caller = self.caller()
+        changes = tuple(
+            IsrChange(
+                stream_id,
+                PartitionId(0),
+                self.partition(stream_id).leader_epoch,
+                self.partition(stream_id).version,
+                tuple(IsrMember(one, self.image.brokers[one].incarnation) for one in isr),
+            )
+            for stream_id, isr in wishes
+        )
+        run = self.image.brokers[broker_id].incarnation
+        self.controller.change_isr(caller, ChangeIsrRequest(broker_id=broker_id, incarnation=run, changes=changes))
+        return caller
+
+    def after(self, ms: int, *alive: BrokerId) -> list[Command]:
+        """Time passes, with heartbeats of those brokers and ticks; what is newly proposed."""
+        wanted = []
+        for _ in range(ms // 100):
+            self.now_ms += 100
+            for broker_id in alive:
+                if self.now_ms % limits.HEARTBEAT_MS == 0:
+                    self.heartbeat(broker_id)
+            self.controller.tick(self.now)
+            wanted += self.take()
+        return wanted
+
+
+def register(broker_id: BrokerId) -> RegisterBroker:
+    return RegisterBroker(
+        broker_id=broker_id,
+        data_dir_id=f"disk{broker_id}",
+        address="h:1",
+        rack=None,
+        broker_version="1",
+        clean_stop=True,
+        registered_us=1,
+    )
+
+
+def fence(cluster: Cluster, broker_id: BrokerId) -> FenceBroker:
+    return FenceBroker(broker_id=broker_id, incarnation=cluster.image.brokers[broker_id].incarnation)
+
+
+# Sessions
+
+
+def test_a_silent_broker_is_fenced_once() -> None:
+    cluster = Cluster()
+    assert cluster.after(2_900, ONE, TWO) == []
+    assert cluster.after(5_000, ONE, TWO) == [fence(cluster, THREE)]
+    cluster.commit()
+    assert not cluster.image.brokers[THREE].is_live
+    assert cluster.after(5_000, ONE, TWO) == []
+
+
+def test_a_fence_that_was_not_taken_is_proposed_again() -> None:
+    cluster = Cluster()
+    assert cluster.after(3_000, ONE, TWO) == [fence(cluster, THREE)]
+    cluster.controller.not_proposed(cluster.proposed.pop().number, RemoteError(ErrorCode.OVERLOADED, "later"))
+    assert cluster.after(100, ONE, TWO) == [fence(cluster, THREE)]
+
+
+def test_a_heartbeat_says_who_leads_and_how_far_the_log_is() -> None:
+    cluster = Cluster()
+    answer = cluster.answer(cluster.heartbeat(TWO), HeartbeatResponse)
+    assert answer == HeartbeatResponse(metadata_leader=ONE, raft_term=TERM, committed_index=77)
+
+
+def test_a_fenced_broker_hears_that_it_registers_again() -> None:
+    cluster = Cluster()
+    cluster.after(3_000, ONE, TWO)
+    cluster.commit()
+    assert cluster.error(cluster.heartbeat(THREE)) == ErrorCode.STALE_INCARNATION
+    caller = cluster.register(THREE)
+    cluster.commit()
+    assert cluster.answer(caller, RegisterBrokerResponse).incarnation == cluster.image.index
+    # Its session begins with the registration.
+    assert cluster.after(2_900, ONE, TWO) == []
+    assert cluster.after(100, ONE, TWO) == [fence(cluster, THREE)]
+
+
+def test_a_new_metadata_leader_begins_all_sessions_anew() -> None:
+    cluster = Cluster()
+    cluster.after(2_900, ONE)
+    cluster.controller.follow(TWO)
+    assert cluster.after(2_000) == []
+    cluster.controller.lead(cluster.image, TERM + 2, cluster.now)
+    assert cluster.after(2_900) == []
+    assert len(cluster.after(100)) == 3
+
+
+def test_a_pause_of_its_own_is_nobodys_silence() -> None:
+    cluster = Cluster()
+    cluster.after(100)
+    cluster.now_ms += 60_000
+    assert cluster.after(2_900) == []
+    assert len(cluster.after(200)) == 3
+
+
+def test_who_is_behind() -> None:
+    cluster = Cluster()
+    cluster.heartbeat(ONE, applied=9)
+    cluster.heartbeat(TWO, applied=8)
+    cluster.heartbeat(TWO, applied=7)  # overtaken by the later one
+    assert cluster.controller.behind(8) == (THREE,)
+    assert cluster.controller.behind(9) == (TWO, THREE)
+
+
+# Reports
+
+
+def unreachable(cluster: Cluster, *streams: StreamId) -> ElectLeaders:
+    return ElectLeaders(
+        elections=tuple(
+            Election(one, PartitionId(0), cluster.partition(one).leader_epoch, ElectionReason.UNREACHABLE)
+            for one in streams
+        )
+    )
+
+
+def test_most_of_the_other_members_must_report_a_leader() -> None:
+    cluster = Cluster()
+    orders, trades, alone = (cluster.create(*made) for made in [("o", ONE, TWO, THREE), ("t", ONE, TWO), ("a", ONE)])
+    other = cluster.create("x", THREE, ONE)
+    cluster.heartbeat(TWO, ONE)
+    assert cluster.take() == [unreachable(cluster, trades)]
+    cluster.commit()
+    assert cluster.partition(trades).leader == TWO
+    cluster.heartbeat(THREE, ONE)
+    assert cluster.take() == [unreachable(cluster, orders)]
+    cluster.commit()
+    assert (cluster.partition(orders).leader, cluster.partition(orders).isr) == (TWO, (TWO, THREE))
+    assert (cluster.partition(alone).leader, cluster.partition(other).leader) == (ONE, THREE)
+    cluster.heartbeat(TWO, ONE)
+    assert cluster.after(400) == []
+
+
+def test_reports_count_together_for_a_while_only() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO, THREE)
+    cluster.heartbeat(TWO, ONE)
+    cluster.after(2_000)
+    cluster.heartbeat(THREE, ONE)
+    assert cluster.take() == []
+    cluster.heartbeat(TWO, ONE)
+    assert cluster.take() == [unreachable(cluster, orders)]
+
+
+def test_a_report_that_is_not_repeated_is_withdrawn() -> None:
+    cluster = Cluster()
+    cluster.create("o", ONE, TWO, THREE)
+    cluster.heartbeat(TWO, ONE)
+    cluster.heartbeat(TWO)
+    cluster.heartbeat(THREE, ONE)
+    assert cluster.after(500) == []
+
+
+def test_a_report_is_about_one_run() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO)
+    earlier = UnreachableLeader(ONE, Incarnation(cluster.image.brokers[ONE].incarnation + 1))
+    request = HeartbeatRequest(
+        broker_id=TWO, incarnation=cluster.image.brokers[TWO].incarnation, applied_index=0, unreachable=(earlier,)
+    )
+    cluster.controller.heartbeat("c", request, 0, cluster.now)
+    assert cluster.take() == []
+    cluster.heartbeat(TWO, TWO)  # about itself
+    assert cluster.take() == []
+    assert cluster.partition(orders).leader == ONE
+
+
+def test_brokers_that_do_not_reach_each_other_do_not_take_turns() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO, min_isr=2)
+    for _ in range(10):
+        cluster.heartbeat(TWO, ONE)
+        cluster.heartbeat(ONE, TWO)
+        cluster.after(500)
+        cluster.commit()
+    assert (cluster.partition(orders).leader, cluster.partition(orders).leader_epoch) == (TWO, 2)
+
+
+def test_one_election_is_under_way_at_a_time() -> None:
+    cluster = Cluster()
+    orders, trades = cluster.create("o", ONE, TWO), cluster.create("t", THREE, TWO)
+    cluster.heartbeat(TWO, ONE)
+    assert cluster.take() == [unreachable(cluster, orders)]
+    cluster.heartbeat(TWO, ONE, THREE)
+    assert cluster.after(500) == []
+    cluster.commit()
+    assert cluster.after(100) == [unreachable(cluster, trades)]
+
+
+def test_a_leader_that_cannot_serve_resigns() -> None:
+    cluster = Cluster()
+    orders, alone = cluster.create("o", TWO, ONE), cluster.create("a", TWO)
+    resigned = tuple(
+        ResignedLeadership(StreamId(one), PartitionId(number), LeaderEpoch(epoch))
+        for one, number, epoch in [(orders, 0, 1), (alone, 0, 1), (orders, 1, 1), (orders, 0, 2), (99, 0, 1)]
+    )
+    cluster.heartbeat(ONE, resigned=resigned)  # which does not lead it
+    assert cluster.take() == []
+    cluster.heartbeat(TWO, resigned=resigned)
+    election = Election(orders, PartitionId(0), LeaderEpoch(1), ElectionReason.RESIGNED)
+    assert cluster.take() == [ElectLeaders(elections=(election,))]
+    cluster.commit()
+    assert (cluster.partition(orders).leader, cluster.partition(orders).isr) == (ONE, (ONE,))
+
+
+# Preferred leaders
+
+
+def test_a_preferred_leader_leads_again_some_time_after_it_is_in_sync() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO)
+    cluster.register(ONE)
+    cluster.commit()
+    assert cluster.partition(orders).leader == TWO
+    assert cluster.after(PREFERRED_MS, ONE, TWO, THREE) == []
+    cluster.change_isr(TWO, (orders, (ONE, TWO)))
+    cluster.commit()
+    assert cluster.after(PREFERRED_MS, ONE, TWO, THREE) == []
+    election = Election(orders, PartitionId(0), LeaderEpoch(2), ElectionReason.PREFERRED)
+    assert cluster.after(3_000, ONE, TWO, THREE) == [ElectLeaders(elections=(election,))]
+    cluster.commit()
+    assert cluster.partition(orders).leader == ONE
+    assert cluster.after(2 * PREFERRED_MS, ONE, TWO, THREE) == []
+
+
+def test_who_leaves_the_isr_begins_its_time_anew() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO)
+    cluster.register(ONE)
+    cluster.commit()
+    for isr in ((ONE, TWO), (TWO,), (ONE, TWO)):
+        cluster.change_isr(TWO, (orders, isr))
+        cluster.commit()
+        assert cluster.after(PREFERRED_MS - 3_000, ONE, TWO, THREE) == []
+
+
+def test_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PREFERRED_ELECTIONS_MAX", 2)
+    cluster = Cluster()
+    streams = [cluster.create(f"s{number}", ONE, TWO) for number in range(5)]
+    cluster.register(ONE)
+    cluster.commit()
+    cluster.change_isr(TWO, *((one, (ONE, TWO)) for one in streams))
+    cluster.commit()
+    cluster.after(PREFERRED_MS, ONE, TWO, THREE)
+    sizes = []
+    for _ in range(5):
+        cluster.after(limits.PREFERRED_LEADER_INTERVAL_MS, ONE, TWO, THREE)
+        sizes += [len(command.elections) for command in cluster.commit() if isinstance(command, ElectLeaders)]
+    assert sizes == [2, 2, 1]
+
+
+# Registration
+
+
+def test_registration_is_answered_once_it_is_applied() -> None:
+    cluster = Cluster(2)
+    caller = cluster.register(THREE, clean_stop=False)
+    (command,) = cluster.take()
+    assert isinstance(command, RegisterBroker)
+    assert (command.clean_stop, command.registered_us) == (False, cluster.now.wall_us)
+    assert caller not in cluster.answers
+    again = cluster.register(THREE, clean_stop=False)
+    assert cluster.error(again) == ErrorCode.OVERLOADED
+    assert len(cluster.proposed) == 1
+    cluster.commit()
+    assert cluster.answer(caller, RegisterBrokerResponse).incarnation == 3
+
+
+def test_a_copy_of_a_data_directory_is_refused() -> None:
+    cluster = Cluster(2)
+    assert cluster.error(cluster.register(THREE, "disk2")) == ErrorCode.CLUSTER_MISMATCH
+
+
+def test_two_brokers_of_one_id_do_not_fence_each_other() -> None:
+    cluster = Cluster(2)
+    assert cluster.error(cluster.register(TWO, "other")) == ErrorCode.BROKER_UNAVAILABLE
+    cluster.after(3_000, ONE)
+    cluster.commit()
+    caller = cluster.register(TWO, "other")
+    cluster.commit()
+    cluster.answer(caller, RegisterBrokerResponse)
+    assert cluster.image.brokers[TWO].data_dir_id == "other"
+
+
+# Stopping
+
+
+def test_a_stop_is_answered_once_others_lead() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", TWO, ONE)
+    caller = cluster.stop(TWO)
+    assert cluster.error(cluster.stop(TWO)) == ErrorCode.OVERLOADED
+    assert cluster.commit() == [StopBroker(broker_id=TWO, incarnation=Incarnation(2))]
+    cluster.answer(caller, StopBrokerResponse)
+    assert cluster.partition(orders).leader == ONE
+    # The answer was lost: asked again, it is found done.
+    cluster.answer(cluster.stop(TWO), StopBrokerResponse)
+    caller = cluster.stop(TWO, 99)
+    cluster.commit()
+    assert cluster.error(caller) == ErrorCode.STALE_INCARNATION
+
+
+# Changes of ISRs
+
+
+def test_each_change_has_its_result() -> None:
+    cluster = Cluster()
+    orders, trades = cluster.create("o", ONE, TWO, THREE), cluster.create("t", TWO, ONE)
+    caller = cluster.change_isr(ONE, (orders, (ONE, TWO)), (trades, (ONE,)))
+    cluster.commit()
+    done, refused = cluster.answer(caller, ChangeIsrResponse).results
+    assert done == IsrResult(version=2)
+    assert (refused.version, refused.error) == (0, ErrorCode.NOT_LEADER)
+
+
+def test_what_waits_becomes_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ISR_CHANGES_PER_COMMAND_MAX", 3)
+    cluster = Cluster()
+    streams = [cluster.create(f"s{number}", ONE, TWO) for number in range(6)]
+    callers = [cluster.change_isr(ONE, (streams[0], (ONE,)))]
+    callers += [cluster.change_isr(ONE, (one, (ONE,)), (two, (ONE,))) for one, two in [streams[1:3], streams[3:5]]]
+    callers += [cluster.change_isr(ONE, (streams[5], (ONE,)))]
+    sizes = []
+    while commands := cluster.commit():
+        sizes += [len(command.changes) for command in commands if isinstance(command, ChangeIsr)]
+    assert sizes == [1, 2, 3]
+    for caller, count in zip(callers, [1, 2, 2, 1], strict=True):
+        assert cluster.answer(caller, ChangeIsrResponse).results == (IsrResult(version=2),) * count
+
+
+def test_changes_of_a_run_that_is_over_are_refused_together() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO)
+    first = cluster.change_isr(ONE, (orders, (ONE,)))
+    cluster.take()
+    cluster.register(ONE)
+    stale = cluster.change_isr(ONE, (orders, (ONE, TWO)))
+    cluster.commit()
+    cluster.commit()
+    assert cluster.answer(first, ChangeIsrResponse).results == (IsrResult(version=2),)
+    assert cluster.error(stale) == ErrorCode.STALE_INCARNATION
+
+
+def test_what_waits_is_bounded() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO)
+    callers = [cluster.change_isr(ONE, (orders, (ONE,))) for _ in range(limits.ISR_REQUESTS_WAITING_MAX + 2)]
+    assert cluster.error(callers[-1]) == ErrorCode.OVERLOADED
+    while cluster.commit():
+        pass
+    assert set(cluster.answers) >= set(callers)
+
+
+# The log of commands
+
+
+def test_only_the_leader_answers_and_says_who_it_is() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO)
+    waiting = [cluster.register(THREE), cluster.stop(TWO)]
+    waiting += [cluster.change_isr(ONE, (orders, (ONE,))) for _ in range(2)]
+    cluster.controller.follow(TWO)
+    waiting += [cluster.register(THREE), cluster.stop(TWO), cluster.heartbeat(TWO)]
+    waiting += [cluster.change_isr(ONE, (orders, (ONE,)))]
+    assert cluster.take() == []
+    for caller in waiting:
+        assert cluster.error(caller) == ErrorCode.NOT_METADATA_LEADER
+        response = cluster.answers[caller]
+        assert isinstance(response, RemoteError)
+        assert response.details["leader"] == TWO
+
+
+def test_another_entry_at_the_index_is_not_the_command() -> None:
+    cluster = Cluster(2)
+    caller = cluster.register(THREE)
+    cluster.commit(raft_term=TERM + 1)
+    assert cluster.error(caller) == ErrorCode.NOT_METADATA_LEADER
+
+
+def test_an_entry_that_was_never_applied_is_given_up() -> None:
+    cluster = Cluster(2)
+    caller = cluster.register(THREE)
+    cluster.take()
+    cluster.controller.proposed(cluster.proposed[0].number, cluster.image.index + 1, TERM)
+    cluster.image = ClusterImage(cluster.image.index + 1, cluster.image.streams, cluster.image.names,
+                                 cluster.image.brokers, cluster.image.loads)  # fmt: skip
+    cluster.create("o", ONE)
+    assert cluster.error(caller) == ErrorCode.NOT_METADATA_LEADER
+
+
+def test_what_the_group_does_not_take_is_answered() -> None:
+    cluster = Cluster(2)
+    caller = cluster.register(THREE)
+    cluster.take()
+    cluster.controller.not_proposed(cluster.proposed[0].number, RemoteError(ErrorCode.OVERLOADED, "too much"))
+    assert cluster.error(caller) == ErrorCode.OVERLOADED
+    again = cluster.register(THREE)
+    cluster.take()
+    assert again not in cluster.answers
