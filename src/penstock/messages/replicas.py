@@ -121,8 +121,8 @@ class Divergence(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
     """What is new of one partition; `size_bytes` of the raw part are its batches.
 
-    `error` is an `ErrorCode`, or a newer one; then, and where the logs diverge, nothing else is said. `committed_end`
-    may lie beyond what the follower has: it takes no more of it than that.
+    `error` is an `ErrorCode`, or a newer one; then nothing else is said. Where the logs diverge, only `log_start` is.
+    `committed_end` may lie beyond what the follower has: it takes no more of it than that.
     """
 
     stream_id: StreamIdField

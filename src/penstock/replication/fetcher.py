@@ -1,0 +1,327 @@
+"""The fetches of one broker from another: all partitions that the one follows and the other leads.
+
+Rules: a partition is named when its log stands still and wants more, and gets one answer for it; see
+`messages.replicas`. One long poll waits at the leader. A second request is made only if there is something to name, and
+has the first one answered at once. Whatever goes wrong with a request ends the session: the next one names everything
+again, so nothing depends on what came of it. Partitions that are not in sync are named within a byte rate of their own;
+those in sync never wait for them.
+
+```
+              ┌── stalled: its leader, or its log, said no; for longer each time ◀─┐
+              ▼                                                                     │
+follow ──▶ ready ──named──▶ asked ──answered──▶ (append, truncate, reset) ──proceed─┴─▶ ready
+              ▲                                                           └─▶ catching up: waits for the rate
+              └─────────────────────────────────────────────────────────────────┘
+```
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, PartitionKey
+from penstock.messages import (
+    FetchPosition,
+    FlushedEnd,
+    PartitionName,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaProgressRequest,
+)
+from penstock.replication.follower import Following, Orders
+from penstock.replication.rate import ByteRate
+
+_IN_FLIGHT_MAX = 2  # one that waits, and one that has it answered
+_TIMEOUT_US = limits.REPLICA_FETCH_TIMEOUT_MS * 1_000
+_UNREACHABLE = frozenset({ErrorCode.BROKER_UNAVAILABLE, ErrorCode.TIMED_OUT, ErrorCode.STOPPING})
+
+
+class FetchSent(NamedTuple):
+    """A request to be sent; its answer is to be given with `number`."""
+
+    number: int
+    request: ReplicaFetchRequest
+
+
+class Delivery(NamedTuple):
+    """What is to be done with one log; its batches are the bytes from `position` to `position_end` of the raw part."""
+
+    following: Following
+    orders: Orders
+    position: int
+    position_end: int
+
+
+class _Asked(NamedTuple):
+    number: int
+    deadline_us: int
+
+
+class Fetcher:
+    """One session after the other with one leader's broker. Times are elapsed microseconds.
+
+    `chance` gives numbers from 0 to 1, for delays that brokers do not have in common.
+    """
+
+    def __init__(
+        self, broker_id: BrokerId, incarnation: Incarnation, chance: Callable[[], float], catch_up: ByteRate
+    ) -> None:
+        self._broker_id = broker_id
+        self._incarnation = incarnation
+        self._chance = chance
+        self._catch_up = catch_up
+        self._followings: dict[PartitionKey, Following] = {}
+        self._ready: dict[PartitionKey, None] = {}
+        self._catching_up: dict[PartitionKey, None] = {}
+        self._stalls: dict[PartitionKey, int] = {}  # how often in a row
+        self._stalled: list[tuple[int, PartitionKey]] = []  # a heap: until when
+        self._forgotten: dict[PartitionKey, None] = {}  # the leader is to be told
+        self._named: set[PartitionKey] = set()  # in this session
+        self._flushed: dict[PartitionKey, None] = {}  # to be told
+        self._progress_number = 0  # under way; 0: none
+        self._asked: deque[_Asked] = deque()
+        self._number = 0
+        self._session = 0
+        self._is_open = False
+        self._failures = 0
+        self._retry_us = 0
+        self.unreachable_since_us: int | None = None  # the leader, for the heartbeat
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is followed here."""
+        return not self._followings
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions are followed here."""
+        return len(self._followings)
+
+    # What is followed
+
+    def follow(self, following: Following) -> None:
+        """Fetch this partition from now on; or again, in another epoch."""
+        key = following.key
+        self._followings[key] = following
+        self._forgotten.pop(key, None)
+        self._stalls.pop(key, None)
+        if following.may_ask:
+            self._ready[key] = None
+
+    def forget(self, key: PartitionKey) -> None:
+        """Fetch it no more: it is gone, or led by another broker or by this one."""
+        if (following := self._followings.pop(key, None)) is None:
+            return
+        following.unasked()
+        for place in (self._ready, self._catching_up, self._stalls, self._flushed):
+            place.pop(key, None)
+        if key in self._named:
+            self._named.discard(key)
+            self._forgotten[key] = None
+        if not self._followings:
+            self._stalled.clear()
+
+    def in_sync(self, following: Following, is_in_sync: bool) -> None:
+        """Whether the image says that it is in the ISR: from then on it waits for nothing."""
+        following.is_in_sync = is_in_sync
+        if is_in_sync and following.key in self._catching_up:
+            del self._catching_up[following.key]
+            self._ready[following.key] = None
+
+    def registered(self, incarnation: Incarnation, now_us: int) -> None:
+        """This broker was registered anew: what it said in its run before does not count."""
+        if incarnation != self._incarnation:
+            self._incarnation = incarnation
+            self._end_session()
+            self._retry_us = now_us
+
+    # What to send
+
+    def request(self, now_us: int) -> FetchSent | None:
+        """The next request, if it is time for one. Call it again until there is none."""
+        if not self._followings or now_us < self._retry_us or len(self._asked) >= _IN_FLIGHT_MAX:
+            return None
+        self._wake(now_us)
+        if self._asked and not self._ready:
+            return None
+        is_first = not self._is_open
+        changed: list[FetchPosition] = []
+        forgotten: list[PartitionName] = []
+        if is_first:
+            self._session += 1
+            self._is_open = True
+        while self._ready and len(changed) < limits.REPLICA_POSITIONS_MAX:
+            key = next(iter(self._ready))
+            del self._ready[key]
+            following = self._followings[key]
+            if following.may_ask:
+                changed.append(following.position())
+                self._named.add(key)
+                self._flushed.pop(key, None)
+        while self._forgotten and len(forgotten) < limits.REPLICA_POSITIONS_MAX:
+            key = next(iter(self._forgotten))
+            del self._forgotten[key]
+            forgotten.append(PartitionName(*key))
+        self._number += 1
+        self._asked.append(_Asked(self._number, now_us + _TIMEOUT_US))
+        request = ReplicaFetchRequest(
+            broker_id=self._broker_id,
+            incarnation=self._incarnation,
+            session=self._session,
+            is_first=is_first,
+            changed=tuple(changed),
+            forgotten=tuple(forgotten),
+            bytes_max=limits.REPLICA_FETCH_BYTES,
+            wait_ms_max=0 if self._ready else limits.REPLICA_FETCH_WAIT_MS,
+        )
+        return FetchSent(self._number, request)
+
+    def flushed(self, following: Following) -> None:
+        """More of its log is on the disk; the leader hears of it at once if commits wait for it."""
+        if following.tells_flushes and following.key in self._named and following.may_ask:
+            self._flushed[following.key] = None
+
+    def progress(self) -> tuple[int, ReplicaProgressRequest] | None:
+        """What the leader is to hear beside the fetch that waits, if anything; one at a time."""
+        if not self._flushed or self._progress_number or not self._is_open:
+            return None
+        told = list(self._flushed)[: limits.REPLICA_POSITIONS_MAX]
+        flushed = []
+        for key in told:
+            del self._flushed[key]
+            position = self._followings[key]
+            flushed.append(FlushedEnd(*key, position.leader_epoch, position.log.flushed_end))  # type: ignore[arg-type]
+        self._number += 1
+        self._progress_number = self._number
+        request = ReplicaProgressRequest(
+            broker_id=self._broker_id, incarnation=self._incarnation, session=self._session, flushed=tuple(flushed)
+        )
+        return self._number, request
+
+    # What comes back
+
+    def answered(self, number: int, response: ReplicaFetchResponse, raw_bytes: int, now_us: int) -> list[Delivery]:
+        """What is to be done, partition by partition; after each, `proceed`, `stall` or a truncation's `proceed`.
+
+        RemoteError bad_frame, with nothing done, where the answer contradicts itself; the session has ended then.
+        """
+        if all(asked.number != number for asked in self._asked):
+            return []  # of a session that has ended
+        if sum(news.size_bytes for news in response.partitions) != raw_bytes:
+            self.failed(
+                number, RemoteError(ErrorCode.BAD_FRAME, "the batches are not those that were announced"), now_us
+            )
+            raise RemoteError(ErrorCode.BAD_FRAME, "the batches of a replica fetch are not those that it announces")
+        self._asked = deque(asked for asked in self._asked if asked.number != number)
+        self._failures = 0
+        self.unreachable_since_us = None
+        out, position = [], 0
+        for news in response.partitions:
+            position_end = position + news.size_bytes
+            following = self._followings.get(PartitionKey(news.stream_id, news.partition))
+            if following is not None:
+                if news.size_bytes and not following.is_in_sync:
+                    self._catch_up.take(news.size_bytes, now_us)
+                orders = following.news(news)
+                if orders.error:
+                    self.stall(following, now_us)
+                out.append(Delivery(following, orders, position, position_end))
+            position = position_end
+        return out
+
+    def proceed(self, following: Following) -> None:
+        """What was ordered is done: its batches are appended, or its log is cut."""
+        key = following.key
+        if self._followings.get(key) is not following or not following.may_ask:
+            return
+        self._stalls.pop(key, None)
+        (self._ready if following.is_in_sync else self._catching_up)[key] = None
+
+    def stall(self, following: Following, now_us: int) -> None:
+        """It cannot be done now: name the partition again later."""
+        key = following.key
+        if self._followings.get(key) is not following:
+            return
+        following.unasked()
+        self._ready.pop(key, None)
+        count = self._stalls.get(key, 0)
+        self._stalls[key] = count + 1
+        heapq.heappush(self._stalled, (now_us + self._delay_us(count), key))
+
+    def failed(self, number: int, error: RemoteError, now_us: int) -> None:
+        """The leader's broker refused a request, or there is no answer; everything is named again, a little later."""
+        if number == self._progress_number:
+            self._progress_number = 0
+        elif all(asked.number != number for asked in self._asked):
+            return
+        self._end_session()
+        self._retry_us = now_us + self._delay_us(self._failures)
+        self._failures += 1
+        if error.code not in _UNREACHABLE:
+            self.unreachable_since_us = None
+        elif self.unreachable_since_us is None:
+            self.unreachable_since_us = now_us
+
+    def lost(self, now_us: int) -> None:
+        """The connection is gone."""
+        if self._asked:
+            self.failed(self._asked[0].number, RemoteError(ErrorCode.BROKER_UNAVAILABLE, "no connection"), now_us)
+        else:
+            self._end_session()
+
+    def progress_answered(self, number: int) -> None:
+        """The leader has heard it."""
+        if number == self._progress_number:
+            self._progress_number = 0
+
+    def tick(self, now_us: int) -> bool:
+        """Whether the leader's broker has not answered in time: then its connection is of no use."""
+        if not self._asked or now_us < self._asked[0].deadline_us:
+            return False
+        self.failed(self._asked[0].number, RemoteError(ErrorCode.TIMED_OUT, "no answer"), now_us)
+        return True
+
+    def next_deadline_us(self, now_us: int) -> int | None:
+        """When `tick`, and then `request`, have something to do."""
+        times = [asked.deadline_us for asked in self._asked]
+        if not self._followings:
+            pass
+        elif not self._is_open:
+            times.append(self._retry_us)
+        elif len(self._asked) < _IN_FLIGHT_MAX:
+            times += [until_us for until_us, _ in self._stalled[:1]]
+            if self._catching_up:
+                times.append(self._catch_up.free_us(now_us))
+        return min(times, default=None)
+
+    def _wake(self, now_us: int) -> None:
+        while self._stalled and self._stalled[0][0] <= now_us:
+            _, key = heapq.heappop(self._stalled)
+            if key in self._stalls and key in self._followings:
+                self._ready[key] = None
+        if self._catching_up and self._catch_up.free_us(now_us) <= now_us:
+            self._ready.update(self._catching_up)
+            self._catching_up.clear()
+
+    def _end_session(self) -> None:
+        self._is_open = False
+        self._asked.clear()
+        self._forgotten.clear()
+        self._flushed.clear()
+        self._progress_number = 0
+        waiting = {key for _, key in self._stalled if key in self._stalls}
+        for key in self._named:
+            following = self._followings[key]
+            following.unasked()
+            if following.may_ask and key not in waiting and key not in self._catching_up:
+                self._ready[key] = None
+        self._named.clear()
+
+    def _delay_us(self, failures: int) -> int:
+        whole_ms = min(limits.REPLICA_RETRY_MS_MIN << min(failures, 16), limits.REPLICA_RETRY_MS_MAX)
+        return int(whole_ms * (500 + 500 * self._chance()))

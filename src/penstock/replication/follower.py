@@ -1,0 +1,246 @@
+"""One partition that follows: what comes of the leader's news.
+
+Rules: nothing is appended before the leader has found the end of this log in its own history, in this epoch. News count
+only in the epoch that they are of, and batches only once for each time the partition was named. `committed_end` is the
+leader's, as far as this log has it, never this log's end. While the log is cut it is not named, so no news come.
+
+| state       | agrees   | diverges   | starts later | overlaps   | cut         | fails  | follows     | mended      |
+|-------------|----------|------------|--------------|------------|-------------|--------|-------------|-------------|
+| RECONCILING | FETCHING | TRUNCATING | RESETTING    | TRUNCATING |             |        | RECONCILING |             |
+| FETCHING    | FETCHING | TRUNCATING | RESETTING    | TRUNCATING |             |        | RECONCILING |             |
+| TRUNCATING  |          |            |              |            | RECONCILING | FAILED | TRUNCATING  |             |
+| RESETTING   |          |            |              |            | RECONCILING | FAILED | RESETTING   |             |
+| FAILED      |          |            |              |            |             |        | FAILED      | RECONCILING |
+
+`starts later`: all that this log has lies below the leader's `log_start`; or the logs diverge below this log's own
+start. `overlaps`: the leader's first batch begins before this log ends; its cleaner merged some. `cut`, `fails`: how a
+truncation or a reset ended. `follows`: another leadership has begun.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionKey
+from penstock.messages import FetchPosition, ReplicaNews
+from penstock.replication import rules
+from penstock.replication.rules import EpochEnd
+
+
+class FollowedLog(rules.Lineage, Protocol):
+    """What is asked of the log of a follower."""
+
+    @property
+    def log_start(self) -> int:
+        """Its first offset."""
+
+    @property
+    def log_end(self) -> int:
+        """The end of what it has."""
+
+    @property
+    def flushed_end(self) -> int:
+        """The end of what it has on the disk."""
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of its last batch, 0 if it has none."""
+
+
+class FollowState(StrEnum):
+    """What a follower is about."""
+
+    RECONCILING = "reconciling"
+    FETCHING = "fetching"
+    TRUNCATING = "truncating"
+    RESETTING = "resetting"
+    FAILED = "failed"
+
+
+class _On(StrEnum):
+    AGREES = "agrees"
+    DIVERGES = "diverges"
+    STARTS_LATER = "starts_later"
+    OVERLAPS = "overlaps"
+    CUT = "cut"
+    CUT_FAILED = "cut_failed"
+    FOLLOWS = "follows"
+    MENDED = "mended"
+
+
+_ASKING = {
+    _On.AGREES: FollowState.FETCHING,
+    _On.DIVERGES: FollowState.TRUNCATING,
+    _On.STARTS_LATER: FollowState.RESETTING,
+    _On.OVERLAPS: FollowState.TRUNCATING,
+    _On.FOLLOWS: FollowState.RECONCILING,
+}
+_CUTTING = {_On.CUT: FollowState.RECONCILING, _On.CUT_FAILED: FollowState.FAILED}
+_NEXT = MappingProxyType(
+    {
+        FollowState.RECONCILING: _ASKING,
+        FollowState.FETCHING: _ASKING,
+        FollowState.TRUNCATING: {**_CUTTING, _On.FOLLOWS: FollowState.TRUNCATING},
+        FollowState.RESETTING: {**_CUTTING, _On.FOLLOWS: FollowState.RESETTING},
+        FollowState.FAILED: {_On.FOLLOWS: FollowState.FAILED, _On.MENDED: FollowState.RECONCILING},
+    }
+)
+
+
+class Orders(NamedTuple):
+    """What is to be done with the log, in this order; at most one of the first three."""
+
+    append: bool = False  # the batches that came with the news; then `Following.ends`
+    truncate: Offset | None = None  # then `Following.cut` or `cut_failed`
+    reset: Offset | None = None  # to an empty log that begins there; then the same
+    error: str = ""  # the leader's: ask again later
+    cuts_committed: bool = False  # readers may have seen what is cut: an unclean election
+
+
+class NewEnds(NamedTuple):
+    """What has moved; None: it has not."""
+
+    committed_end: Offset | None = None
+    log_start: Offset | None = None  # of the leader: `Log.follow_start`
+
+
+_NOTHING = Orders()
+
+
+class Following:
+    """One partition that this broker follows, from one leadership to the next."""
+
+    __slots__ = (
+        "_is_asked", "_leader_committed_end", "_leader_log_start", "committed_end", "is_in_sync", "key", "leader",
+        "leader_epoch", "log", "state", "tells_flushes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        log: FollowedLog,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        *,
+        committed_end: int = 0,
+        is_in_sync: bool = False,
+        tells_flushes: bool = False,
+    ) -> None:
+        self.key = key
+        self.log = log
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self.state = FollowState.RECONCILING
+        self.committed_end = Offset(min(committed_end, log.log_end))  # as it was checkpointed
+        self.is_in_sync = is_in_sync  # a member of the ISR, by the image
+        self.tells_flushes = tells_flushes  # commits depend on this broker's disk
+        self._is_asked = False
+        self._leader_committed_end = 0
+        self._leader_log_start = 0
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the log stands still, so that its end can be named."""
+        return self.state in (FollowState.RECONCILING, FollowState.FETCHING)
+
+    def follow(self, leader: BrokerId, leader_epoch: LeaderEpoch) -> None:
+        """Another leadership has begun: what the last one said of ends counts no more."""
+        assert leader_epoch > self.leader_epoch, (self.key, leader_epoch, self.leader_epoch)
+        self.leader, self.leader_epoch = leader, leader_epoch
+        self._leader_committed_end = self._leader_log_start = 0
+        self.unasked()
+        self._on(_On.FOLLOWS)
+
+    def position(self) -> FetchPosition:
+        """Where the log stands, to be named to the leader: its next answer counts."""
+        assert self.may_ask, self.state
+        self._is_asked = True
+        log = self.log
+        return FetchPosition(
+            *self.key,
+            self.leader_epoch,
+            Offset(log.log_end),
+            Offset(log.flushed_end),
+            LeaderEpoch(log.last_epoch),
+        )
+
+    def unasked(self) -> None:
+        """The leader has forgotten what was named: its session is over."""
+        self._is_asked = False
+
+    def news(self, news: ReplicaNews) -> Orders:
+        """What the leader says, and what is to be done because of it."""
+        if news.leader_epoch != self.leader_epoch or not self.may_ask:
+            return _NOTHING
+        if not self._is_asked and self.state is FollowState.RECONCILING:
+            return _NOTHING  # of an end that this log no longer has
+        if news.error:
+            self._is_asked = False
+            return Orders(error=news.error)
+        if news.diverging is not None:
+            epoch_end = EpochEnd(news.diverging.leader_epoch, news.diverging.end_offset)
+            return self._diverges(epoch_end, news.log_start) if self._is_asked else _NOTHING
+        if news.log_start > self.log.log_end:
+            return self._cut(_On.STARTS_LATER, reset=news.log_start)
+        self._on(_On.AGREES)
+        self._leader_committed_end = max(self._leader_committed_end, news.committed_end)
+        self._leader_log_start = max(self._leader_log_start, news.log_start)
+        if news.size_bytes and self._is_asked:
+            self._is_asked = False
+            return Orders(append=True)
+        return _NOTHING
+
+    def _diverges(self, leader: EpochEnd, leader_log_start: int) -> Orders:
+        end = rules.truncation_end(leader, self.log)
+        if end >= self.log.log_end:  # the leader contradicts itself: an answer that diverges cuts something
+            self._is_asked = False
+            return Orders(error="bad_request")
+        if end < max(self.log.log_start, leader_log_start):  # below that, nothing is kept anyway
+            return self._cut(_On.STARTS_LATER, reset=leader_log_start)
+        return self._cut(_On.DIVERGES, truncate=end)
+
+    def _cut(self, on: _On, *, truncate: int | None = None, reset: int | None = None) -> Orders:
+        self._is_asked = False
+        self._on(on)
+        if truncate is not None:
+            cuts_committed = truncate < self.committed_end
+            self.committed_end = Offset(min(self.committed_end, truncate))
+            return Orders(truncate=Offset(truncate), cuts_committed=cuts_committed)
+        assert reset is not None
+        cuts_committed = reset < self.committed_end
+        self.committed_end = Offset(reset)
+        return Orders(reset=Offset(reset), cuts_committed=cuts_committed)
+
+    def overlaps(self, base_offset: int) -> Orders:
+        """The batches that came begin at `base_offset`, inside this log: the leader has merged some."""
+        if base_offset < self.log.log_start:
+            return self._cut(_On.STARTS_LATER, reset=base_offset)
+        return self._cut(_On.OVERLAPS, truncate=base_offset)._replace(cuts_committed=False)
+
+    def ends(self) -> NewEnds:
+        """What moved by the latest news, once its batches are in the log."""
+        log, committed_end, log_start = self.log, None, None
+        end = rules.follower_committed_end(self._leader_committed_end, log.log_end)
+        if self.state is FollowState.FETCHING and end > self.committed_end:
+            self.committed_end = committed_end = Offset(end)
+        start = min(self._leader_log_start, self.committed_end)
+        if start > log.log_start:
+            log_start = Offset(start)
+        return NewEnds(committed_end, log_start)
+
+    def cut(self) -> None:
+        """The truncation or the reset is done."""
+        self._on(_On.CUT)
+
+    def cut_failed(self) -> None:
+        """It failed: the log is left alone until it is mended, by a restart most likely."""
+        self._on(_On.CUT_FAILED)
+
+    def mended(self) -> None:
+        """The log can be written again."""
+        self._on(_On.MENDED)
+
+    def _on(self, event: _On) -> None:
+        self.state = _NEXT[self.state][event]

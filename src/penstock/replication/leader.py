@@ -1,0 +1,399 @@
+"""One partition as its leader replicates it: what is committed, who is in sync, what an ack may say.
+
+Rules: one object is one leadership, of one leader epoch; what is known of followers begins anew with each. Facts come
+in as events; each says whether `committed_end` moved. `committed_end` never goes back. What the ISR is, the image says:
+the leader only proposes. A proposal whose end is not known counts as if it were both accepted and not, until the image
+has a later version of the partition. No event costs more than a look at each replica, and one without followers holds
+no more than its numbers.
+
+| durability       | counts of the leader         | counts of a follower | when                             |
+|------------------|------------------------------|----------------------|----------------------------------|
+| fsync            | `flushed_end`                | `flushed_end`        |                                  |
+| auto             | `log_end`                    | `log_end`            | the ISR has several members      |
+| auto             | `flushed_end`                |                      | the ISR may have one member only |
+| os               | `log_end`                    | `log_end`            |                                  |
+| any, log failed  | `flushed_end`                | as above             |                                  |
+
+A proposal: (none) → under way → accepted, or its answer lost → (settled by a later version of the image)
+                               → refused → (none)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from penstock.base import limits
+from penstock.base.config import Durability
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
+from penstock.messages import IsrChange, IsrMember
+from penstock.replication import rules
+from penstock.replication.agenda import Agenda
+
+
+class Assignment(Protocol):
+    """What the image says of a partition."""
+
+    @property
+    def replicas(self) -> tuple[BrokerId, ...]:
+        """Who holds it, the preferred leader first."""
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """Who is in sync."""
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """Which leadership this is."""
+
+    @property
+    def version(self) -> int:
+        """Raised with every change."""
+
+
+class Ends(NamedTuple):
+    """Where a log stands when its leadership begins. `committed_end` is what is known from before."""
+
+    log_start: int
+    committed_end: int
+    flushed_end: int
+    log_end: int
+
+
+class Terms(NamedTuple):
+    """What a stream's config says of commits."""
+
+    durability: Durability
+    min_isr: int
+    lag_ms_max: int = limits.REPLICA_LAG_MS_MAX
+
+
+class Standing(NamedTuple):
+    """How safe a message is: how many in-sync replicas have it, and whether all those have it on their disks."""
+
+    replicas: int
+    fsynced: bool
+
+
+class _Follower:
+    """What this leadership knows of one follower."""
+
+    __slots__ = ("broker_id", "caught_up_us", "fetched_us", "flushed_end", "incarnation", "leader_end", "log_end")
+
+    def __init__(self, broker_id: BrokerId, incarnation: Incarnation | None, now_us: int) -> None:
+        self.broker_id = broker_id
+        self.begin(incarnation, now_us)
+
+    def begin(self, incarnation: Incarnation | None, now_us: int) -> None:
+        """A run of its broker begins (None: it is not live): it has not fetched yet."""
+        self.incarnation = incarnation
+        self.log_end: int | None = None  # None: it has not fetched in this epoch
+        self.flushed_end: int | None = None
+        self.caught_up_us = now_us  # when it last had all there was
+        self.fetched_us = now_us
+        self.leader_end = 0  # at its last fetch
+
+
+class Leadership:
+    """One partition that this broker leads, in one leader epoch. Times are elapsed microseconds."""
+
+    __slots__ = (
+        "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_incarnation", "_must_have",
+        "_retry_us", "_terms", "_under_way", "_unsettled", "committed_end", "epoch_start", "flushed_end", "isr", "key",
+        "leader_epoch", "log_end", "log_start", "replicas", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        broker_id: BrokerId,
+        assignment: Assignment,
+        live: Mapping[BrokerId, Incarnation],
+        ends: Ends,
+        terms: Terms,
+        agenda: Agenda[Leadership],
+        now_us: int,
+    ) -> None:
+        self.key = key
+        self.leader_epoch = assignment.leader_epoch
+        self.log_start, self.committed_end, self.flushed_end, self.log_end = ends
+        self.epoch_start = ends.log_end
+        self.version = -1
+        self._broker_id = broker_id
+        self._terms = terms
+        self._agenda = agenda
+        self._followers: tuple[_Follower, ...] = ()
+        self._has_failed = False
+        self._unsettled: dict[frozenset[int], bool] | None = None  # proposed members → whether an answer was lost
+        self._under_way: IsrChange | None = None
+        self._awaited_version = 0  # accepted: the image will have it
+        self._retry_us = 0
+        self.image(assignment, live, now_us)
+
+    # What is so
+
+    @property
+    def accepts(self) -> bool:
+        """Whether messages are taken now: what is taken is committed without anybody joining first."""
+        return rules.may_commit(len(self.isr), self._terms.min_isr)
+
+    @property
+    def min_isr(self) -> int:
+        """How many must be in sync."""
+        return self._terms.min_isr
+
+    @property
+    def knows_latest(self) -> bool:
+        """Whether `committed_end` is known to be no less than any leader before had told."""
+        return self.committed_end >= self.epoch_start
+
+    def standing(self, end: int) -> Standing:
+        """What an ack may say of the messages below `end`."""
+        count, fsynced = 1, self.flushed_end >= end
+        for follower in self._followers:
+            if follower.broker_id in self.isr and follower.log_end is not None and follower.log_end >= end:
+                count += 1
+                fsynced = fsynced and (follower.flushed_end or 0) >= end
+        return Standing(count, fsynced)
+
+    def lag(self) -> dict[BrokerId, int | None]:
+        """How many offsets each follower is behind; None: it has not fetched in this epoch."""
+        return {
+            follower.broker_id: None if follower.log_end is None else max(0, self.log_end - follower.log_end)
+            for follower in self._followers
+        }
+
+    # Events of this broker's log
+
+    def appended(self, log_end: int, now_us: int) -> bool:
+        """The log has grown."""
+        for follower in self._followers:
+            if follower.log_end == self.log_end:
+                follower.caught_up_us = now_us  # up to now it had all
+        self.log_end = log_end
+        if self._followers:
+            self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
+        return self._advance()
+
+    def flushed(self, flushed_end: int) -> bool:
+        """More of the log is on the disk."""
+        self.flushed_end = flushed_end
+        return self._advance()
+
+    def failed(self) -> bool:
+        """The log takes no more: of what is written only what is on the disk will be there."""
+        self._has_failed = True
+        return self._advance()
+
+    def retained(self, log_start: int) -> None:
+        """Retention has moved the start; followers hear of it with their next news."""
+        assert self.log_start <= log_start <= self.committed_end, (self.key, log_start, self.committed_end)
+        self.log_start = log_start
+
+    def reconfigured(self, terms: Terms) -> bool:
+        """The stream's config has changed."""
+        self._terms = terms
+        return self._advance()
+
+    # Events of followers
+
+    def fetched(self, broker_id: BrokerId, incarnation: Incarnation, log_end: int, flushed_end: int, now: int) -> bool:
+        """A follower asks, at `now`, for what is behind `log_end`, up to where its log agrees with this one.
+
+        `incarnation` is what the image has of its broker.
+        """
+        follower = self._follower(broker_id)
+        if follower is None:
+            return False
+        if follower.incarnation != incarnation:  # its broker was registered anew; what it said before counts no more
+            follower.begin(incarnation, now)
+        follower.log_end, follower.flushed_end = log_end, min(flushed_end, log_end)
+        self._note_caught_up(follower, now)
+        follower.fetched_us, follower.leader_end = now, self.log_end
+        return self._progressed(follower, now)
+
+    def progressed(self, broker_id: BrokerId, incarnation: Incarnation, flushed_end: int, now_us: int) -> bool:
+        """A follower has more on its disk, of what it was known to have."""
+        follower = self._follower(broker_id)
+        if follower is None or follower.incarnation != incarnation or follower.log_end is None:
+            return False
+        follower.flushed_end = min(flushed_end, follower.log_end)
+        self._note_caught_up(follower, now_us)
+        return self._progressed(follower, now_us)
+
+    def _note_caught_up(self, follower: _Follower, now_us: int) -> None:
+        # It need not have what came since its last fetch: under load nobody ever has all.
+        reached = self._reached(follower)
+        assert reached is not None
+        if reached >= self.log_end:
+            follower.caught_up_us = now_us
+        elif reached >= follower.leader_end:
+            follower.caught_up_us = max(follower.caught_up_us, follower.fetched_us)
+
+    def _progressed(self, follower: _Follower, now_us: int) -> bool:
+        moved = self._advance()
+        if self._should_move(follower, now_us):
+            self._agenda.wish(self)
+        if self._is_behind(follower):
+            self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
+        return moved
+
+    def _follower(self, broker_id: BrokerId) -> _Follower | None:
+        for follower in self._followers:
+            if follower.broker_id == broker_id:
+                return follower
+        return None
+
+    def _reached(self, follower: _Follower) -> int | None:
+        return follower.flushed_end if rules.waits_for_all_disks(self._terms.durability) else follower.log_end
+
+    # Events of the metadata
+
+    def image(self, assignment: Assignment, live: Mapping[BrokerId, Incarnation], now_us: int) -> bool:
+        """What the image says now; `live` has the present run of every broker that is registered and not fenced."""
+        assert assignment.leader_epoch == self.leader_epoch, (self.key, assignment.leader_epoch)
+        assert self._broker_id in assignment.isr, (self.key, assignment.isr)
+        self._incarnation = live.get(self._broker_id)
+        self.replicas = assignment.replicas
+        known = {follower.broker_id: follower for follower in self._followers}
+        self._followers = tuple(
+            known.get(broker_id) or _Follower(broker_id, live.get(broker_id), now_us)
+            for broker_id in assignment.replicas
+            if broker_id != self._broker_id
+        )
+        for follower in self._followers:
+            if (incarnation := live.get(follower.broker_id)) != follower.incarnation:
+                follower.begin(incarnation, now_us)
+        self.isr = assignment.isr
+        if assignment.version > self.version:  # whatever was proposed: it is this now, or can no longer come to be
+            self.version = assignment.version
+            self._under_way = self._unsettled = None
+        self._note_must_have()
+        if self._followers:
+            self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
+            self._wish_if_needed(now_us)
+        return self._advance()
+
+    def tick(self, now_us: int) -> None:
+        """The time that was planned has come: who is behind for too long?"""
+        self._wish_if_needed(now_us)
+        behind = [
+            follower.caught_up_us
+            for follower in self._followers
+            if follower.broker_id in self.isr and self._is_behind(follower)
+        ]
+        if behind:
+            due_us = min(behind) + self._terms.lag_ms_max * 1_000 + 1
+            # Who is over it already waits for the answer to a proposal.
+            self._agenda.plan(self, max(due_us, now_us + limits.ISR_RETRY_MS * 1_000))
+
+    # Proposals
+
+    def proposal(self, now_us: int) -> IsrChange | None:
+        """The ISR that is wanted instead of the present one. It counts until `accepted`, `refused` or a later image."""
+        if self._under_way is not None or self._awaited_version > self.version or self._incarnation is None:
+            return None
+        wanted = self._wanted(now_us)
+        members = frozenset(member.broker_id for member in wanted)
+        if members == frozenset(self.isr) and not self._unsettled:
+            return None
+        if now_us < self._retry_us:
+            self._agenda.plan(self, self._retry_us)
+            return None
+        resumes = rules.may_commit(len(wanted), self._terms.min_isr)
+        change = IsrChange(*self.key, self.leader_epoch, self.version, wanted, resumes)
+        self._under_way = change
+        if self._unsettled is None:
+            self._unsettled = {}
+        self._unsettled.setdefault(members, False)
+        self._note_must_have()
+        return change
+
+    def accepted(self, change: IsrChange, version: int) -> None:
+        """The metadata has taken it; the image will say so."""
+        if change is self._under_way:
+            self._under_way = None
+            self._awaited_version = version
+
+    def refused(self, change: IsrChange, now_us: int) -> bool:
+        """The metadata has refused it: it cannot come to be, unless an earlier one like it still can."""
+        if change is not self._under_way or self._unsettled is None:
+            return False
+        members = frozenset(member.broker_id for member in change.isr)
+        if not self._unsettled[members]:
+            del self._unsettled[members]
+        self._end_proposal(now_us)
+        return self._advance()
+
+    def lost(self, change: IsrChange, now_us: int) -> None:
+        """There was no answer in time: it may have come to be, or may yet."""
+        if change is self._under_way and self._unsettled is not None:
+            self._unsettled[frozenset(member.broker_id for member in change.isr)] = True
+            self._end_proposal(now_us)
+
+    def _end_proposal(self, now_us: int) -> None:
+        self._under_way = None
+        self._retry_us = now_us + limits.ISR_RETRY_MS * 1_000
+        self._note_must_have()
+        self._agenda.plan(self, self._retry_us)
+
+    def _wanted(self, now_us: int) -> tuple[IsrMember, ...]:
+        assert self._incarnation is not None
+        members = {self._broker_id: self._incarnation}
+        for follower in self._followers:
+            if follower.incarnation is None:
+                continue
+            is_member = follower.broker_id in self.isr
+            if (not self._is_late(follower, now_us)) if is_member else self._may_join(follower, now_us):
+                members[follower.broker_id] = follower.incarnation
+        return tuple(IsrMember(broker_id, members[broker_id]) for broker_id in self.replicas if broker_id in members)
+
+    def _wish_if_needed(self, now_us: int) -> None:
+        if self._unsettled or any(self._should_move(follower, now_us) for follower in self._followers):
+            self._agenda.wish(self)
+
+    def _should_move(self, follower: _Follower, now_us: int) -> bool:
+        if follower.broker_id in self.isr:
+            return follower.incarnation is None or self._is_late(follower, now_us)
+        return self._may_join(follower, now_us)
+
+    def _may_join(self, follower: _Follower, now_us: int) -> bool:
+        return (
+            follower.incarnation is not None
+            and rules.may_join(self._reached(follower), self.committed_end, self.epoch_start)
+            and not self._is_late(follower, now_us)
+        )
+
+    def _is_behind(self, follower: _Follower) -> bool:
+        reached = self._reached(follower)
+        return reached is None or reached < self.log_end
+
+    def _is_late(self, follower: _Follower, now_us: int) -> bool:
+        return self._is_behind(follower) and now_us - follower.caught_up_us > self._terms.lag_ms_max * 1_000
+
+    # Commits
+
+    def _note_must_have(self) -> None:
+        self._must_have = rules.must_have(self.isr, self._unsettled or ())
+
+    def _advance(self) -> bool:
+        """Move `committed_end` as far as the rules allow; whether it moved."""
+        terms = self._terms
+        if not rules.may_commit(len(self.isr), terms.min_isr):
+            return False
+        smallest = min(map(len, self._unsettled), default=len(self.isr)) if self._unsettled else len(self.isr)
+        smallest = min(smallest, len(self.isr))
+        if self._has_failed or rules.waits_for_own_disk(terms.durability, smallest):
+            end = self.flushed_end
+        else:
+            end = self.log_end
+        for follower in self._followers:
+            if follower.broker_id in self._must_have:
+                reached = self._reached(follower)
+                if reached is None:
+                    return False
+                end = min(end, reached)
+        if end <= self.committed_end:
+            return False
+        self.committed_end = end
+        return True

@@ -1,0 +1,77 @@
+"""Changes of ISRs that this broker's leaderships want, many in one request to the metadata leader.
+
+Rules: one request is under way. An answer that does not fit what was asked says nothing: it counts as lost, and so
+does none within ISR_CHANGE_TIMEOUT_MS. What was lost may have come to be, or may yet; see `leader`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.messages import IsrChange, IsrResult
+from penstock.replication.agenda import Agenda
+from penstock.replication.leader import Leadership
+
+
+class ChangeBatch(NamedTuple):
+    """One request for changes; `number` tells a late answer apart."""
+
+    number: int
+    changes: tuple[IsrChange, ...]
+
+
+class IsrProposer:
+    """All proposals of one broker. Times are elapsed microseconds."""
+
+    def __init__(self, agenda: Agenda[Leadership]) -> None:
+        self._agenda = agenda
+        self._number = 0
+        self._under_way: list[tuple[Leadership, IsrChange]] = []
+        self._deadline_us = 0
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do."""
+        return self._deadline_us if self._under_way else None
+
+    def request(self, now_us: int) -> ChangeBatch | None:
+        """What to ask the metadata leader for now, if anything."""
+        if self._under_way:
+            return None
+        for leadership in self._agenda.take_wishes(limits.ISR_CHANGES_PER_COMMAND_MAX):
+            if (change := leadership.proposal(now_us)) is not None:
+                self._under_way.append((leadership, change))
+        if not self._under_way:
+            return None
+        self._number += 1
+        self._deadline_us = now_us + limits.ISR_CHANGE_TIMEOUT_MS * 1_000
+        return ChangeBatch(self._number, tuple(change for _, change in self._under_way))
+
+    def answered(self, number: int, results: tuple[IsrResult, ...], now_us: int) -> list[Leadership]:
+        """The metadata leader has answered; gives those whose `committed_end` moved by it."""
+        if number != self._number:
+            return []
+        if len(results) != len(self._under_way):
+            self.lost(number, now_us)
+            return []
+        asked, self._under_way = self._under_way, []
+        moved = []
+        for (leadership, change), result in zip(asked, results, strict=True):
+            if not result.error:
+                leadership.accepted(change, result.version)
+            elif leadership.refused(change, now_us):
+                moved.append(leadership)
+        return moved
+
+    def lost(self, number: int, now_us: int) -> None:
+        """There is no answer: the metadata leader is away, or another now."""
+        if number == self._number:
+            asked, self._under_way = self._under_way, []
+            for leadership, change in asked:
+                leadership.lost(change, now_us)
+
+    def tick(self, now_us: int) -> None:
+        """Give up an answer that did not come in time."""
+        if self._under_way and now_us >= self._deadline_us:
+            self.lost(self._number, now_us)

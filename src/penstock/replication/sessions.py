@@ -1,0 +1,467 @@
+"""The leader's side of replica fetches: what each follower's broker was told, and what is news for it.
+
+Rules: a session is one follower's broker; one fetch of it waits, and a second one has the first answered at once. What
+is named gets one answer: batches, a divergence or an error. Events only mark what is news: nothing looks at all
+partitions, and what happens in one step goes out in one answer. Partitions that are in sync go first; those that catch
+up have a share of their own. Within each, who got something goes to the end of the line. What is not in memory is
+looked up by a disk thread, and holds up nobody meanwhile.
+
+| news                        | waits                    | how often                   |
+|-----------------------------|--------------------------|------------------------------|
+| batches, divergence, error  | not at all               | once, until it is named again |
+| `committed_end`, `log_start` | REPLICA_NEWS_DELAY_MS, for something to travel with | when it has moved |
+| nothing                     | `wait_ms_max`            |                              |
+
+A fetch with a stale incarnation, a session that is not known, or an epoch that is not the leader's never counts for
+`committed_end`; nor does one that diverges.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple, Protocol
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionKey
+from penstock.messages import (
+    Divergence,
+    FetchPosition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaNews,
+    ReplicaProgressRequest,
+)
+from penstock.replication import rules
+from penstock.replication.leader import Leadership
+
+
+class Found(Protocol):
+    """Whole batches that follow one another."""
+
+    @property
+    def length(self) -> int:
+        """In bytes."""
+
+
+class LedLog(rules.Lineage, Protocol):
+    """What is asked of the log of a leader."""
+
+    def find(self, offset: int, bytes_max: int) -> Found | None:
+        """Batches from `offset` on, also uncommitted ones, at least one; None: a disk thread must look. RemoteError."""
+
+
+class Look(NamedTuple):
+    """What a disk thread is to look up; `Sessions.found` takes what it finds."""
+
+    broker_id: BrokerId
+    key: PartitionKey
+    leader_epoch: LeaderEpoch
+    offset: int
+    bytes_max: int
+
+
+class FetchAnswer(NamedTuple):
+    """The answer to a fetch, and what its raw part is made of, in this order."""
+
+    caller: Hashable
+    response: ReplicaFetchResponse
+    found: tuple[Found, ...]
+
+
+class _Position:
+    """What a follower has said of one partition, and has been told of it."""
+
+    __slots__ = (
+        "diverging",
+        "error",
+        "found",
+        "is_owed",
+        "leader_epoch",
+        "log_end",
+        "look",
+        "told_committed_end",
+        "told_start",
+    )
+
+    def __init__(self, leader_epoch: LeaderEpoch, log_end: int) -> None:
+        self.leader_epoch = leader_epoch
+        self.log_end = log_end
+        self.is_owed = True  # an answer, since it was named
+        self.look: Look | None = None  # a disk thread is at it
+        self.error = ""
+        self.diverging: rules.EpochEnd | None = None
+        self.found: Found | None = None  # by a disk thread
+        self.told_committed_end = 0
+        self.told_start = 0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it counts."""
+        return not self.error and self.diverging is None
+
+
+_Line = OrderedDict[PartitionKey, None]
+
+
+class _Session:
+    """One follower's broker."""
+
+    __slots__ = ("broker_id", "bytes_max", "caller", "catching_up", "deadline_us", "ends", "in_sync", "incarnation",
+                 "number", "positions")  # fmt: skip
+
+    def __init__(self, broker_id: BrokerId, incarnation: Incarnation, number: int) -> None:
+        self.broker_id = broker_id
+        self.incarnation = incarnation
+        self.number = number
+        self.positions: dict[PartitionKey, _Position] = {}
+        self.in_sync: _Line = OrderedDict()  # have news: in line
+        self.catching_up: _Line = OrderedDict()
+        self.ends: dict[PartitionKey, int] = {}  # only ends are news; since when
+        self.caller: Hashable | None = None  # of the fetch that waits
+        self.bytes_max = 0
+        self.deadline_us = 0
+
+    def forget(self, key: PartitionKey) -> None:
+        """It is named no more."""
+        self.positions.pop(key, None)
+        self.in_sync.pop(key, None)
+        self.catching_up.pop(key, None)
+        self.ends.pop(key, None)
+
+    @property
+    def ready_us(self) -> int:
+        """When the fetch that waits is to be answered."""
+        if self.in_sync or self.catching_up:
+            return 0
+        if self.ends:
+            return min(next(iter(self.ends.values())) + limits.REPLICA_NEWS_DELAY_MS * 1_000, self.deadline_us)
+        return self.deadline_us
+
+
+class Sessions:
+    """All followers' brokers of one leading broker. Times are elapsed microseconds."""
+
+    def __init__(self) -> None:
+        self._led: dict[PartitionKey, tuple[Leadership, LedLog]] = {}
+        self._sessions: dict[BrokerId, _Session] = {}
+        self._looks: list[Look] = []
+        self._answers: list[FetchAnswer] = []
+
+    # What is led
+
+    def lead(self, leadership: Leadership, log: LedLog) -> None:
+        """Answer for this partition from now on; in another epoch than before, perhaps."""
+        self.resign(leadership.key)
+        self._led[leadership.key] = leadership, log
+
+    def resign(self, key: PartitionKey) -> None:
+        """Answer for it no more; who waits for it hears that."""
+        if self._led.pop(key, None) is None:
+            return
+        for session in self._sessions.values():
+            position = session.positions.get(key)
+            if position is not None and position.is_owed:
+                position.error = ErrorCode.FENCED_EPOCH
+                session.ends.pop(key, None)
+                session.catching_up.pop(key, None)
+                session.in_sync[key] = None
+            else:
+                session.forget(key)
+
+    def appended(self, leadership: Leadership) -> None:
+        """Its log has grown: that is news for whoever has asked for it."""
+        for session, position in self._followers(leadership):
+            if position.is_owed and position.agrees:
+                self._enqueue(session, leadership)
+
+    def ends_moved(self, leadership: Leadership, now_us: int) -> None:
+        """Its `committed_end` or its `log_start` has moved."""
+        for session, position in self._followers(leadership):
+            if position.agrees:
+                session.ends.setdefault(leadership.key, now_us)
+
+    def _followers(self, leadership: Leadership) -> Iterable[tuple[_Session, _Position]]:
+        for broker_id in leadership.replicas:
+            session = self._sessions.get(broker_id)
+            if session is not None and (position := session.positions.get(leadership.key)) is not None:
+                yield session, position
+
+    def _enqueue(self, session: _Session, leadership: Leadership) -> None:
+        line = session.in_sync if session.broker_id in leadership.isr else session.catching_up
+        line[leadership.key] = None
+
+    # What followers ask
+
+    def fetch(
+        self, caller: Hashable, request: ReplicaFetchRequest, incarnation: Incarnation | None, now_us: int
+    ) -> list[Leadership]:
+        """A follower's broker asks; `incarnation` is what the image has of it. Gives whose `committed_end` moved by it.
+
+        RemoteError stale_incarnation, unknown_epoch (the image is behind), unknown_session. What is to be answered is
+        in `answers`.
+        """
+        session = self._session(request, incarnation)
+        if session.caller is not None:
+            self._answer(session, now_us)
+        if len(session.positions) + len(request.changed) > limits.PARTITIONS_MAX + limits.REPLICA_POSITIONS_MAX:
+            raise RemoteError(ErrorCode.TOO_LARGE, f"a session names at most {limits.PARTITIONS_MAX} partitions")
+        for name in request.forgotten:
+            session.forget(PartitionKey(name.stream_id, name.partition))
+        moved = [
+            leadership
+            for position in request.changed
+            if (leadership := self._named(session, position, now_us)) is not None
+        ]
+        session.caller = caller
+        session.bytes_max = min(max(request.bytes_max, limits.REPLICA_SHARE_BYTES_MIN), limits.REPLICA_FETCH_BYTES)
+        session.deadline_us = now_us + min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
+        for leadership in moved:
+            self.ends_moved(leadership, now_us)
+        return moved
+
+    def progress(
+        self, request: ReplicaProgressRequest, incarnation: Incarnation | None, now_us: int
+    ) -> list[Leadership]:
+        """A follower has more on its disk. Gives whose `committed_end` moved by it. RemoteError as `fetch`."""
+        _check_incarnation(request.incarnation, incarnation)
+        session = self._sessions.get(request.broker_id)
+        if session is None or session.number != request.session or session.incarnation != request.incarnation:
+            raise _unknown_session()
+        moved = []
+        for told in request.flushed:
+            key = PartitionKey(told.stream_id, told.partition)
+            position, led = session.positions.get(key), self._led.get(key)
+            if position is None or led is None or not position.agrees or led[0].leader_epoch != told.leader_epoch:
+                continue
+            if led[0].progressed(request.broker_id, request.incarnation, told.flushed_end, now_us):
+                moved.append(led[0])
+                self.ends_moved(led[0], now_us)
+        return moved
+
+    def _session(self, request: ReplicaFetchRequest, incarnation: Incarnation | None) -> _Session:
+        _check_incarnation(request.incarnation, incarnation)
+        session = self._sessions.get(request.broker_id)
+        if session is not None and session.incarnation == request.incarnation and request.session < session.number:
+            raise _unknown_session()  # it came late, on a connection that is gone
+        if request.is_first:
+            if session is not None and session.caller is not None:
+                self._answers.append(FetchAnswer(session.caller, ReplicaFetchResponse(), ()))
+            session = _Session(request.broker_id, request.incarnation, request.session)
+            self._sessions[request.broker_id] = session
+        elif session is None or session.number != request.session or session.incarnation != request.incarnation:
+            raise _unknown_session()
+        return session
+
+    def _named(self, session: _Session, named: FetchPosition, now_us: int) -> Leadership | None:
+        """Take in one position; the leadership, if its `committed_end` moved by it."""
+        key = PartitionKey(named.stream_id, named.partition)
+        before = session.positions.get(key)
+        session.forget(key)
+        position = session.positions[key] = _Position(named.leader_epoch, named.log_end)
+        led = self._led.get(key)
+        position.error = _refusal(led, named, session.broker_id)
+        if position.error:
+            session.in_sync[key] = None
+            return None
+        assert led is not None
+        leadership, log = led
+        position.diverging = rules.divergence(
+            named.last_epoch, named.log_end, log, leadership.log_start, leadership.log_end
+        )
+        if position.diverging is not None:
+            self._enqueue(session, leadership)
+            return None
+        if before is not None:
+            position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
+        moved = leadership.fetched(session.broker_id, session.incarnation, named.log_end, named.flushed_end, now_us)
+        if named.log_end < leadership.log_start:
+            position.told_start = 0  # it has to hear again what it can go on from
+        if named.log_end < leadership.log_end:
+            self._enqueue(session, leadership)
+        self._note_ends(session, leadership, position, now_us)
+        return leadership if moved else None
+
+    def _note_ends(self, session: _Session, leadership: Leadership, position: _Position, now_us: int) -> None:
+        if (
+            leadership.committed_end > position.told_committed_end or leadership.log_start > position.told_start
+        ) and position.agrees:
+            session.ends.setdefault(leadership.key, now_us)
+
+    # What they are answered
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `answers` has something to give, if nothing else happens."""
+        waiting = [session.ready_us for session in self._sessions.values() if session.caller is not None]
+        return min(waiting, default=None)
+
+    def answers(self, now_us: int) -> list[FetchAnswer]:
+        """The answers that are to be sent now. To be asked for at the end of each step."""
+        for session in self._sessions.values():
+            if session.caller is not None and session.ready_us <= now_us:
+                is_due = now_us >= session.deadline_us
+                self._answer(session, now_us, only_with_news=not is_due)
+        answers, self._answers = self._answers, []
+        return answers
+
+    def looks(self) -> list[Look]:
+        """What disk threads are to look up."""
+        looks, self._looks = self._looks, []
+        return looks
+
+    def found(self, look: Look, found: Found | RemoteError) -> None:
+        """A disk thread has looked."""
+        session, led = self._sessions.get(look.broker_id), self._led.get(look.key)
+        position = None if session is None else session.positions.get(look.key)
+        if session is None or led is None or position is None or position.look is not look:
+            return  # it was named anew meanwhile, or another leadership has begun
+        position.look = None
+        if isinstance(found, RemoteError):
+            position.error = found.code
+        else:
+            position.found = found
+        self._enqueue(session, led[0])
+
+    def gone(self, callers: Iterable[Hashable]) -> None:
+        """Nobody waits for these answers; what the sessions know stays, until others begin."""
+        left = set(callers)
+        for session in self._sessions.values():
+            if session.caller in left:
+                session.caller = None
+
+    def ended(self, broker_id: BrokerId) -> list[tuple[Hashable, RemoteError]]:
+        """The image has fenced a broker, or registered it anew: what it said counts no more. Gives who hears of it."""
+        session = self._sessions.pop(broker_id, None)
+        if session is None or session.caller is None:
+            return []
+        text = f"broker {broker_id} is not registered as incarnation {session.incarnation} any more"
+        return [(session.caller, RemoteError(ErrorCode.STALE_INCARNATION, text))]
+
+    def _answer(self, session: _Session, now_us: int, *, only_with_news: bool = False) -> None:
+        """Answer the fetch that waits with what is news; `only_with_news`: unless that turns out to be nothing."""
+        news: list[ReplicaNews] = []
+        found: list[Found] = []
+        left_bytes = session.bytes_max
+        kept_bytes = min(limits.REPLICA_CATCH_UP_BYTES, left_bytes // 4) if session.catching_up else 0
+        left_bytes = kept_bytes + max(0, self._fill(session, session.in_sync, left_bytes - kept_bytes, news, found))
+        self._fill(session, session.catching_up, min(left_bytes, limits.REPLICA_CATCH_UP_BYTES), news, found)
+        self._fill_ends(session, news)
+        if not news and only_with_news and session.deadline_us > now_us:
+            return
+        self._answers.append(FetchAnswer(session.caller, ReplicaFetchResponse(partitions=tuple(news)), tuple(found)))
+        session.caller = None
+
+    def _fill(
+        self, session: _Session, line: _Line, left_bytes: int, news: list[ReplicaNews], found: list[Found]
+    ) -> int:
+        """Take from the front of `line` what fits, and one piece whatever its size; gives the bytes that are left."""
+        first = len(found)
+        while line and left_bytes > 0 and len(found) < limits.REPLICA_RANGES_MAX:
+            key, _ = line.popitem(last=False)
+            position, led = session.positions[key], self._led.get(key)
+            if not position.agrees or led is None:
+                news.append(_without_batches(key, position, led))
+                _forget_answered(session, key, position)
+                continue
+            leadership, log = led
+            if position.log_end >= leadership.log_end or not position.is_owed:
+                continue
+            if position.log_end < leadership.log_start:
+                session.ends[key] = 0  # all that it has is gone here: it is told where the log starts
+                continue
+            share_bytes = max(left_bytes // (len(line) + 1), min(left_bytes, limits.REPLICA_SHARE_BYTES_MIN))
+            batches = self._look_up(session, key, position, log, share_bytes)
+            if batches is None:
+                continue
+            if isinstance(batches, RemoteError):
+                position.error = batches.code
+                line[key] = None
+                continue
+            if len(found) > first and batches.length > left_bytes:
+                line[key] = None
+                line.move_to_end(key, last=False)  # it comes first in the next answer
+                break
+            left_bytes -= batches.length
+            found.append(batches)
+            news.append(self._news(session, leadership, position, batches.length))
+            position.is_owed, position.found = False, None
+        return left_bytes
+
+    def _look_up(
+        self, session: _Session, key: PartitionKey, position: _Position, log: LedLog, bytes_max: int
+    ) -> Found | RemoteError | None:
+        if position.found is not None:
+            return position.found
+        if position.look is not None:
+            return None
+        try:
+            batches = log.find(position.log_end, bytes_max)
+        except RemoteError as error:
+            return error
+        if batches is None:
+            position.look = Look(session.broker_id, key, position.leader_epoch, position.log_end, bytes_max)
+            self._looks.append(position.look)
+        return batches
+
+    def _fill_ends(self, session: _Session, news: list[ReplicaNews]) -> None:
+        while session.ends and len(news) < limits.REPLICA_POSITIONS_MAX:
+            key = next(iter(session.ends))
+            del session.ends[key]
+            position, led = session.positions[key], self._led.get(key)
+            if led is not None and position.agrees and _has_moved(led[0], position):
+                news.append(self._news(session, led[0], position, 0))
+
+    def _news(self, session: _Session, leadership: Leadership, position: _Position, size_bytes: int) -> ReplicaNews:
+        session.ends.pop(leadership.key, None)
+        position.told_committed_end, position.told_start = leadership.committed_end, leadership.log_start
+        return ReplicaNews(
+            *leadership.key,
+            leadership.leader_epoch,
+            Offset(leadership.committed_end),
+            Offset(leadership.log_start),
+            size_bytes,
+        )
+
+
+def _has_moved(leadership: Leadership, position: _Position) -> bool:
+    return leadership.committed_end > position.told_committed_end or leadership.log_start > position.told_start
+
+
+def _forget_answered(session: _Session, key: PartitionKey, position: _Position) -> None:
+    position.is_owed = False
+    session.ends.pop(key, None)
+
+
+def _without_batches(key: PartitionKey, position: _Position, led: tuple[Leadership, LedLog] | None) -> ReplicaNews:
+    # An error is told in the follower's own epoch, so that it knows what is meant.
+    epoch = position.leader_epoch
+    if position.error or position.diverging is None or led is None:
+        return ReplicaNews(*key, epoch, error=position.error or ErrorCode.NOT_LEADER)
+    diverging = Divergence(LeaderEpoch(position.diverging.leader_epoch), Offset(position.diverging.end_offset))
+    return ReplicaNews(*key, epoch, log_start=Offset(led[0].log_start), diverging=diverging)
+
+
+def _refusal(led: tuple[Leadership, LedLog] | None, named: FetchPosition, broker_id: BrokerId) -> str:
+    """Why this position cannot be answered; empty: it can."""
+    if led is None:
+        return ErrorCode.NOT_LEADER
+    if named.leader_epoch < led[0].leader_epoch:
+        return ErrorCode.FENCED_EPOCH
+    if named.leader_epoch > led[0].leader_epoch or broker_id not in led[0].replicas:
+        return ErrorCode.UNKNOWN_EPOCH  # the image here is behind
+    return ""
+
+
+def _check_incarnation(asked: Incarnation, known: Incarnation | None) -> None:
+    if known is None or asked < known:
+        raise RemoteError(
+            ErrorCode.STALE_INCARNATION, f"incarnation {asked} is over; register again", incarnation=asked
+        )
+    if asked > known:
+        raise RemoteError(ErrorCode.UNKNOWN_EPOCH, f"incarnation {asked} is not known here yet", incarnation=asked)
+
+
+def _unknown_session() -> RemoteError:
+    return RemoteError(ErrorCode.UNKNOWN_SESSION, "this session of fetches is not known; begin another")
