@@ -2,10 +2,18 @@
 PYTHON ?= python3
 ARGS ?=
 
-.PHONY: demo bench test check fuzz clean help
+SEEDS ?= 1000
+
+.PHONY: demo bench test check fuzz sim sim-mutants clean help
 
 help:
 	@$(PYTHON) dev.py --help
 
 demo bench test check fuzz clean:
 	@$(PYTHON) dev.py $@ $(ARGS)
+
+sim:
+	@$(PYTHON) dev.py sim --seeds $(SEEDS) $(ARGS)
+
+sim-mutants:
+	@$(PYTHON) dev.py sim --mutants --seeds $(SEEDS) $(ARGS)

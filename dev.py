@@ -64,6 +64,7 @@ SLOW_LINE_MB_PER_SECOND = 2.5  # 20 Mbit/s: what the estimate of the time is for
 SHOWN_MB = 1.0  # smaller downloads are not worth a line
 
 EXTRAS = {
+    "core": frozenset({"core"}),
     "bench": frozenset({"core", "bench"}),
     "demo": frozenset({"core", "demo"}),
     "test": frozenset({"core", "demo", "test", "js"}),
@@ -551,6 +552,12 @@ def fuzz(arguments: List[str]) -> NoReturn:
     _become([PYTHON, "-m", "tests.fuzz.run"] + arguments, clean_environment())
 
 
+def sim(arguments: List[str]) -> NoReturn:
+    """Simulate brokers, NATS and clients under faults, a thousand seeds of them; `--help` says how."""
+    set_up(EXTRAS["core"])
+    _become([PYTHON, "-m", "penstock.sim"] + arguments, clean_environment())
+
+
 def setup(arguments: List[str]) -> int:
     """Set up everything, to work on Penstock, and run nothing."""
     require_compiled()
@@ -584,6 +591,7 @@ COMMANDS = {
     "test": test,
     "check": check,
     "fuzz": fuzz,
+    "sim": sim,
     "setup": setup,
     "clean": clean,
 }

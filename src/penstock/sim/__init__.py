@@ -1,0 +1,1 @@
+"""The simulator: the node itself, on a seeded network, clock and disk."""

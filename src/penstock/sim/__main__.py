@@ -1,0 +1,135 @@
+"""`python -m penstock.sim`: run seeds, repeat one, shrink one that fails, or see that mutants are found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from penstock.sim import mutants
+from penstock.sim.report import Report
+from penstock.sim.run import run_seed, run_seeds, shrunk
+from penstock.sim.shrink import Part, from_ranges
+from penstock.sim.world import Result
+
+_BAR_CHARS = 30
+_SHOWN_FAILURES_MAX = 10
+
+
+def _parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m penstock.sim", description="Simulate brokers, NATS and clients.")
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds (1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--brokers", type=int, default=1, help="in the cluster (1)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
+    parser.add_argument("--seed", type=int, help="run this one, and print what happens")
+    parser.add_argument("--operations", type=from_ranges, help="only these of its operations: 0-40,52")
+    parser.add_argument("--faults", type=from_ranges, help="only these of its faults")
+    parser.add_argument("--quiet", action="store_true", help="print what came of it, not what happened")
+    parser.add_argument("--no-shrink", action="store_true", help="leave seeds that fail as they are")
+    parser.add_argument("--mutants", action="store_true", help="see that each planted mistake is found")
+    return parser.parse_args(arguments)
+
+
+def command_of(seed: int, brokers: int, part: Part) -> str:
+    """What repeats a run."""
+    return " ".join(f"python -m penstock.sim --brokers {brokers} --seed {seed} {part.options()}".split())
+
+
+def _one(options: argparse.Namespace) -> int:
+    part = Part(options.operations, options.faults)
+    show: Callable[[str], None] | None = None if options.quiet else _say
+    began_s = time.perf_counter()
+    result = run_seed(options.seed, options.brokers, part, show)
+    report = Report(options.brokers)
+    report.add(result)
+    for line in report.lines(time.perf_counter() - began_s):
+        _say(line)
+    _say(f"seed {result.seed}, trace {result.digest}: {result.error or 'all is well'}")
+    return 1 if result.error else 0
+
+
+def _many(options: argparse.Namespace) -> int:
+    report = Report(options.brokers)
+    began_s = time.perf_counter()
+    seeds = range(options.first, options.first + options.seeds)
+    for result in run_seeds(seeds, options.brokers, options.processes):
+        report.add(result)
+        _progress(report, options.seeds)
+        if result.error:
+            _tell("")
+            _say(f"seed {result.seed}: {result.error}\n  {command_of(result.seed, options.brokers, Part())}")
+    _tell("")
+    for line in report.lines(time.perf_counter() - began_s):
+        _say(line)
+    for mistake in report.mistakes():
+        _say(f"not good enough: {mistake}")
+    for failed in report.failures[:_SHOWN_FAILURES_MAX]:
+        _explain(failed, options)
+    _say(f"{len(report.failures)} of {report.seeds} seeds failed" if report.failures else "no seed failed")
+    return 1 if report.failures or report.mistakes() else 0
+
+
+def _explain(failed: Result, options: argparse.Namespace) -> None:
+    if options.no_shrink:
+        return
+    _tell(f"shrinking seed {failed.seed}…")
+    part = shrunk(failed, options.brokers)
+    _tell("")
+    assert part.operations is not None
+    assert part.faults is not None
+    size = f"{len(part.operations)} operations and {len(part.faults)} faults"
+    _say(f"seed {failed.seed} fails with {size}, too; keep it in tests/sim/seeds.txt:")
+    _say(f"  {command_of(failed.seed, options.brokers, part)}")
+
+
+def _mutants(options: argparse.Namespace) -> int:
+    survived = 0
+    for mutant in mutants.MUTANTS:
+        seeds = range(options.first, options.first + options.seeds)
+        runs = run_seeds(seeds, options.brokers, options.processes, mutant.name)
+        found: Result | None = None
+        for number, result in enumerate(runs, 1):
+            _tell(f"{mutant.name}: {number} seeds")
+            if result.error:
+                found = result
+                break
+        runs.close()  # type: ignore[attr-defined]
+        _tell("")
+        survived += found is None
+        text = "NOT FOUND" if found is None else f"seed {found.seed}: {found.error[:100]}"
+        _say(f"{mutant.name:<45} {text}")
+    for name in mutants.TO_COME:
+        _say(f"{name:<45} to come")
+    return 1 if survived else 0
+
+
+def _progress(report: Report, seeds: int) -> None:
+    done = report.seeds * _BAR_CHARS // seeds
+    _tell(f"[{'#' * done:<{_BAR_CHARS}}] {report.seeds}/{seeds} seeds, {len(report.failures)} failed")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _tell(text: str) -> None:
+    """Show where we are, to a person."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 if all is well."""
+    options = _parsed(arguments)
+    if options.mutants:
+        return _mutants(options)
+    return _many(options) if options.seed is None else _one(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

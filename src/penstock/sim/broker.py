@@ -1,0 +1,420 @@
+"""One broker of the simulation: the node and what drives it, as the real driver does, on a seeded network and disk.
+
+Rules: a step is carried out top to bottom, by the real driver's rules. Everything that happens to the broker goes
+through `event`: so a pause holds it all back, and a power cut in the middle of a decision ends the run there. What
+belongs to an earlier run of the broker changes nothing in a later one.
+
+    down ──start──▶ runs ──stop──▶ stopping ──▶ down
+     ▲               │ ◀──resume── paused ◀──pause──
+     └─crash, power──┘
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+import msgspec
+
+from penstock.base.clock import Now
+from penstock.base.errors import PenstockError
+from penstock.base.ids import BrokerId
+from penstock.hot.group import Group
+from penstock.messages import Request
+from penstock.node.node import Node
+from penstock.node.report import Settings
+from penstock.node.step import DiskWork, Extent, Payload, Reply, Step
+from penstock.sim.disk import Disk, PowerCut
+from penstock.sim.link import Link
+from penstock.sim.nats import NatsServer
+from penstock.sim.network import Connection, Network
+from penstock.sim.peers import Answer, PeerLinks
+from penstock.sim.scheduler import Call, Clock, Scheduler, Timer
+from penstock.sim.trace import Trace
+
+_DRAIN_US = 1_000_000
+_STOP_US = 8_000_000
+_DRAINED = -1  # the token of the barrier that ends a drain
+_RESTART_US = (300_000, 2_000_000)
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """Who asked, and where the answer goes; it arrives if the connection still lives."""
+
+    connection: Connection
+    answer: Answer
+
+
+@dataclass(slots=True)
+class Watchers:
+    """Who looks at a broker: after every event, and when a run of it begins, or has ended by a power cut."""
+
+    acted: Callable[[SimBroker], None]
+    started: Callable[[SimBroker], None]
+    ended: Callable[[SimBroker, bool], None]
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What a broker lives in."""
+
+    scheduler: Scheduler
+    network: Network
+    nats: NatsServer
+    trace: Trace
+    watchers: Watchers
+    counters: dict[str, int] = field(default_factory=dict)
+    brokers: dict[str, SimBroker] = field(default_factory=dict)  # by name
+
+    def count(self, what: str, number: int = 1) -> None:
+        """One more of it."""
+        self.counters[what] = self.counters.get(what, 0) + number
+
+
+class SimBroker:
+    """Broker `broker_id`. `start` first."""
+
+    def __init__(self, around: Surroundings, broker_id: int, random: Random, clock: Clock) -> None:
+        self.broker_id = broker_id
+        self.name = f"b{broker_id}"
+        self.clock = clock
+        self.disk = Disk(around.scheduler, random)
+        self.disk.died = self._died
+        self.node: Node | None = None
+        self.run = 0  # how many times it was started
+        self.is_stopping = False
+        self.wants_to_run = True
+        self._around = around
+        self._random = random
+        self._link: Link | None = None
+        self._peers: PeerLinks | None = None
+        self._paused = False
+        self._waiting: deque[Call] = deque()
+        self._timer: Timer | None = None
+        self._timer_us = 0
+        self._callers: dict[Connection, dict[Caller, None]] = {}
+
+    # Life
+
+    def start(self) -> None:
+        """Begin a run, if it is down; one that fails is tried again."""
+        if self.node is not None or not self.wants_to_run:
+            return
+        self.disk.restore()
+        self.run += 1
+        node = Node(self.disk.vfs, Settings(broker_id=BrokerId(self.broker_id), broker_version="1", address=self.name))
+        self.node = node
+        self.is_stopping = False
+        around = self._around
+        self._link = Link(self.name, self, around.network, around.nats, self._random)
+        self._peers = PeerLinks(
+            self.name, node, self.clock, around.network, self._random, event=self.event, ask=self._ask_peer
+        )
+        try:
+            step = node.start(self.clock.now())
+        except (OSError, PenstockError) as error:
+            self._trace(f"cannot start: {type(error).__name__}: {error}")
+            around.count("failed starts")
+            self._end("start failed")
+            return
+        except PowerCut:
+            self._died()
+            return
+        self._trace(f"start run={self.run}")
+        around.watchers.started(self)
+        self.event(lambda: self._begin(step))
+
+    def _begin(self, step: Step) -> None:
+        self._do(step)
+        assert self._link is not None
+        self._link.start()
+        self._around.network.listen(self.name, self._accept)
+        self._timer_us = 0
+
+    def crash(self) -> None:
+        """The process dies; what it wrote is there."""
+        if self.node is not None:
+            self._around.count("process crashes")
+            self._end("crash")
+
+    def power_cut(self, after_changes: int = 0) -> None:
+        """The machine loses its power, now or in the middle of what it does next."""
+        if self.node is None:
+            return
+        if after_changes:
+            self.disk.cut_power_after(after_changes)
+        else:
+            self.disk.power_off()
+            self._died()
+
+    def _died(self) -> None:
+        self._around.count("power cuts")
+        self._end("power cut")
+
+    def _end(self, why: str) -> None:
+        """This run is over."""
+        self._trace(f"ends: {why}")
+        if self._link is not None:
+            self._link.stop()
+        if self._peers is not None:
+            self._peers.stop()
+        self._around.network.listen(self.name, None)
+        self._around.network.die(self.name)
+        self.disk.forget()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._callers.clear()
+        self._waiting.clear()
+        self._paused = False
+        node, self.node = self.node, None
+        if node is not None:
+            self._around.watchers.ended(self, self.disk.is_off)
+        low, high = _RESTART_US
+        self._around.scheduler.after(low + int(self._random.random() * (high - low)), self.start)
+
+    def pause(self) -> None:
+        """The process gets no turn."""
+        if self.node is not None and not self._paused:
+            self._trace("paused")
+            self._around.count("pauses")
+            self._paused = True
+
+    def resume(self) -> None:
+        """It has its turn again: all that came meanwhile comes now."""
+        if not self._paused:
+            return
+        self._paused = False
+        self._trace(f"resumed, {len(self._waiting)} events waited")
+        while self._waiting and not self._paused:
+            self.event(self._waiting.popleft())
+
+    # Events
+
+    def event(self, call: Call) -> None:
+        """Something happens to the broker; all of it is carried out at once."""
+        if self.node is None:
+            return
+        if self._paused:
+            self._waiting.append(call)
+            return
+        try:
+            call()
+            while (node := self._running()) is not None and (step := node.take()) is not None:
+                self._do(step)
+        except PowerCut:
+            self._died()
+            return
+        if self._running() is not None:
+            self._set_timer()
+            self._around.watchers.acted(self)
+
+    def _running(self) -> Node | None:
+        """The node, unless what was just done has ended it."""
+        return self.node
+
+    def _now(self) -> Now:
+        return self.clock.now()
+
+    def groups_received(self, groups: Mapping[int, Group]) -> None:
+        """Messages of one read of the NATS connection."""
+        assert self.node is not None
+        self._around.trace.add(self.name, "messages " + " ".join(f"{one}:{len(groups[one])}" for one in groups))
+        self.node.messages(groups, self._now())
+
+    def link_up(self) -> None:
+        """NATS has every subscription."""
+        assert self.node is not None
+        self._trace("nats up")
+        self.node.nats_up()
+
+    def link_lost(self, proven_ms: int, reason: str) -> None:
+        """The connection to NATS is gone."""
+        assert self.node is not None
+        self._trace(f"nats lost: {reason}")
+        self._around.count("nats losses")
+        now = self._now()
+        gap_us = now.elapsed_us - proven_ms * 1_000
+        self.node.nats_lost(msgspec.structs.replace(now, wall_us=now.wall_us - gap_us), reason)
+
+    def barrier_reached(self, token: int) -> None:
+        """NATS has answered."""
+        assert self.node is not None
+        if token == _DRAINED:
+            self._drained()
+        else:
+            self.node.reached(token, self._now())
+
+    def subscription_refused(self, stream_id: int | None, reason: str) -> None:
+        """NATS refuses."""
+        assert self.node is not None
+        self.node.refused(stream_id, reason, self._now())
+
+    def now_ms(self) -> int:
+        """By its own clock."""
+        return self.clock.elapsed_us() // 1_000
+
+    def after_ms(self, delay_ms: int, call: Call) -> Timer:
+        """Call later."""
+        return self._around.scheduler.after(delay_ms * 1_000, call)
+
+    # Requests
+
+    def _accept(self, connection: Connection) -> None:
+        self._callers[connection] = {}
+        connection.target_lost = lambda: self.event(lambda: self._gone(connection))
+
+    def _gone(self, connection: Connection) -> None:
+        assert self.node is not None
+        callers = self._callers.pop(connection, None)
+        if callers:
+            self.node.gone(list(callers))
+
+    def _ask_peer(self, name: str, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
+        self._around.brokers[name].ask(connection, request, raw, answer)
+
+    def ask(self, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
+        """A request that came over `connection`; `answer` is called at the other end."""
+        if connection not in self._callers:
+            return  # of an earlier run
+
+        def asked() -> None:
+            callers = self._callers.get(connection)
+            if callers is None or self.node is None:
+                return
+            caller = Caller(connection, answer)
+            callers[caller] = None
+            self.node.request(caller, request, raw, self._now())
+
+        self.event(asked)
+
+    def _reply(self, reply: Reply) -> None:
+        caller = reply.caller
+        assert isinstance(caller, Caller)
+        callers = self._callers.get(caller.connection)
+        if callers is None:
+            return  # gone meanwhile
+        assert caller in callers, f"answered twice: {reply}"
+        del callers[caller]
+        raw = _bytes_of(reply.payload)
+        response, answer = reply.response, caller.answer
+        caller.connection.send_back(lambda: answer(response, raw))
+
+    # Carrying out
+
+    def _do(self, step: Step) -> None:
+        assert self._link is not None
+        assert self._peers is not None
+        if step.publish:
+            self._link.answer(step.publish)
+        for reply in step.replies:
+            self._reply(reply)
+        for request in step.peers:
+            self._peers.send(request)
+        for broker_id, address in step.peer_addresses:
+            self._peers.moved(broker_id, address)
+        for command in step.nats:
+            self._link.take(command)
+        if step.nats:
+            self._link.send_output()
+        for note in step.notes:
+            note()
+        for work in step.disk:
+            self.disk.submit(work, self._back)
+        for notice in step.notices:
+            self._trace(notice)
+
+    def _back(self, work: DiskWork, error: Exception | None) -> None:
+        def told() -> None:
+            assert self.node is not None
+            self._around.trace.add(self.name, "disk" if error is None else f"disk: {error}")
+            self.node.complete(work, error, self._now())
+
+        self.event(told)
+
+    def _set_timer(self) -> None:
+        assert self.node is not None
+        wake_us = self.node.next_wake_us
+        if self._timer is not None:
+            if self._timer_us <= wake_us:
+                return
+            self._timer.cancel()
+        self._timer_us = wake_us
+        scheduler = self._around.scheduler
+        at_us = max(self.clock.true_us(wake_us), scheduler.now_us + 1_000)
+        self._timer = scheduler.at(at_us, lambda: self.event(self._tick))
+
+    def _tick(self) -> None:
+        assert self.node is not None
+        self._timer = None
+        self.node.tick(self._now())
+
+    # A clean stop
+
+    def stop(self) -> None:
+        """SIGTERM: drain NATS, bring all to the disk, end."""
+        if self.node is None or self.is_stopping or self._paused:
+            return
+        self.is_stopping = True
+        self._trace("stops")
+        self._around.count("clean stops")
+        assert self._link is not None
+        run = self.run
+
+        def go_on() -> None:
+            if self.run == run and self.is_stopping:
+                self.event(self._drained)
+
+        if self._link.drain(_DRAINED):
+            self._around.scheduler.after(_DRAIN_US, go_on)
+        else:
+            go_on()
+
+    def _drained(self) -> None:
+        if not self.is_stopping or self.node is None:
+            return
+        self.is_stopping = False  # once
+        self.node.give_up_queries()
+        self.node.before_stop()
+        self._around.network.listen(self.name, None)
+        self._wait_for_disk(self.run, self._around.scheduler.now_us + _STOP_US)
+
+    def _wait_for_disk(self, run: int, until_us: int) -> None:
+        def look() -> None:
+            if self.run != run or self.node is None:
+                return
+            if self._around.scheduler.now_us > until_us:
+                self._end("the disk did not answer")
+            elif self.disk.open_count:
+                self._wait_for_disk(run, until_us)
+            else:
+                self.event(self._close)
+
+        self._around.scheduler.after(5_000, look)
+
+    def _close(self) -> None:
+        assert self.node is not None
+        self._do(self.node.stop(self._now()))
+        self._end("stopped")
+
+    def _trace(self, what: str) -> None:
+        self._around.trace.add(self.name, what)
+
+
+def _bytes_of(payload: Payload) -> bytes:
+    """The raw part of an answer, read as it would be sent."""
+    if payload is None:
+        return b""
+    pieces = payload if isinstance(payload, tuple) else (payload,)
+    return b"".join([_read(piece) if isinstance(piece, Extent) else bytes(piece) for piece in pieces])
+
+
+def _read(extent: Extent) -> bytes:
+    file = extent.vfs.open(extent.path, read_only=True)
+    try:
+        return file.read_at(extent.position, extent.length)
+    finally:
+        file.close()

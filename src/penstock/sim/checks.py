@@ -1,0 +1,267 @@
+"""What must be true at every moment, whatever goes wrong.
+
+Rules: a promise is what was acked, answered or shown to a consumer. A history is kept for each partition of each stream
+that there ever was; a stream that is made again under the same name has another subject, so another history.
+
+| promise                                                    | checked when                              |
+|------------------------------------------------------------|-------------------------------------------|
+| what was acked is at its offset, once, and stays           | an ack, a read, every start, every audit  |
+| no offset ever shows two different things                  | an ack, a read                            |
+| a reader sees what was sent, without holes                 | a read                                    |
+| log_start ≤ committed_end ≤ log_end                        | every event of the broker                 |
+| committed_end covers what was acked, and never goes back   | every event of the broker                 |
+| one leader in each epoch: one run of one broker            | every event of the broker                 |
+| what was acked as synced survives every power loss         | every start                               |
+| a log keeps what was on its disk                           | every start                               |
+| a stream whose creation was answered is there              | every start                               |
+
+With durability `os` a power loss may take what was not flushed, acked or not: such a history is then cut to what was
+recovered. Bytes that were damaged on the only replica are lost, but never in silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.base.config import Durability, StreamConfig
+from penstock.base.errors import CorruptionError
+from penstock.batch import codec
+from penstock.sim import looks
+
+if TYPE_CHECKING:
+    from penstock.sim.broker import SimBroker
+
+_OFFSETS, _VALUE_ENDS, _VALUES = 1, 11, 12  # places among the buffers of a batch
+
+
+class ViolationError(Exception):
+    """A promise was broken."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """What one broker was last seen to have of a partition."""
+
+    committed_end: int = 0
+    flushed_end: int = 0
+
+
+@dataclass(slots=True)
+class History:
+    """All that was promised of one partition."""
+
+    config: StreamConfig
+    partition: int
+    known: dict[int, bytes] = field(default_factory=dict)  # offset → value, of all that was acked or seen
+    places: dict[bytes, int] = field(default_factory=dict)  # value → offset
+    promised_end: int = 0  # behind the last of them
+    synced_end: int = 0  # behind the last that was acked as synced
+    acks: int = 0
+    leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # leader epoch → broker and its run
+    ends: dict[int, Ends] = field(default_factory=dict)  # by broker
+    cuts: list[tuple[int, int]] = field(default_factory=list)  # what a power loss took, as it may: see `is_lost`
+    lost_power: set[int] = field(default_factory=set)  # brokers that have not recovered it since
+    is_damaged: bool = False
+    is_deleted: bool = False  # or about to be
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a power loss took some of it."""
+        return bool(self.cuts)
+
+    def is_lost(self, offset: int, leader_epoch: int) -> bool:
+        """Whether news of what was there are late: it has been lost meanwhile, as it may."""
+        return any(leader_epoch <= last_epoch and offset >= end for last_epoch, end in self.cuts)
+
+    @property
+    def is_os(self) -> bool:
+        """Whether a power loss may take what was acked."""
+        return self.config.durability is Durability.OS
+
+    @property
+    def retains(self) -> bool:
+        """Whether old messages may go."""
+        return self.config.max_messages is not None
+
+    def name(self) -> str:
+        """For a message."""
+        return f"{self.config.name} ({self.config.subject}) partition {self.partition}"
+
+
+class Rows:
+    """The rows of some batches, as a client decodes them."""
+
+    __slots__ = ("epochs", "leader_epoch", "offsets", "values")
+
+    def __init__(self, raw: bytes) -> None:
+        self.offsets: list[int] = []
+        self.values: list[bytes] = []
+        self.epochs: list[int] = []
+        self.leader_epoch: int | None = None
+        view = memoryview(raw)
+        while view:
+            batch = view[: codec.read_header(view).size_bytes]
+            header = codec.verify(batch)
+            buffers = codec.buffers(batch)
+            self.offsets += buffers[_OFFSETS].cast("q")[: header.count].tolist()
+            ends = buffers[_VALUE_ENDS].cast("i")
+            data = bytes(buffers[_VALUES])
+            self.values += [data[ends[row] : ends[row + 1]] for row in range(header.count)]
+            if self.leader_epoch is not None and header.leader_epoch < self.leader_epoch:
+                raise ViolationError(f"epoch {header.leader_epoch} follows epoch {self.leader_epoch}")
+            self.leader_epoch = header.leader_epoch
+            self.epochs += [header.leader_epoch] * header.count
+            view = view[len(batch) :]
+
+
+class Checks:
+    """All histories. What is not true raises ViolationError."""
+
+    def __init__(self) -> None:
+        self.histories: dict[tuple[str, int], History] = {}  # subject and partition
+        self.sent: dict[bytes, str] = {}  # value → subject of the stream it is for
+        self.recovered = 0  # logs
+        self.created: dict[int, History] = {}  # streams whose creation was answered, by id
+        self.subjects: dict[int, str] = {}  # of streams by their ids, as brokers have them
+
+    def begin(self, config: StreamConfig) -> None:
+        """Somebody is about to ask for this stream."""
+        for partition in range(config.partitions):
+            self.histories.setdefault((config.subject, partition), History(config, partition))
+
+    def of(self, subject: str, partition: int) -> History:
+        """The history of one partition."""
+        return self.histories[subject, partition]
+
+    # Clients
+
+    def promised(self, history: History, offset: int, leader_epoch: int, value: bytes, *, fsynced: bool) -> None:
+        """A publisher was told that its message is there."""
+        history.acks += 1
+        if fsynced and offset >= history.synced_end:
+            history.synced_end = offset + 1
+        if not fsynced and not history.is_os:
+            raise ViolationError(f"{history.name()}: offset {offset} was acked before it was synced")
+        if not history.is_lost(offset, leader_epoch):
+            self._know(history, offset, value, "acked")
+        elif fsynced and not history.is_damaged:
+            raise ViolationError(f"{history.name()}: offset {offset} was acked as synced, and is lost")
+
+    def read(self, history: History, offset: int, end_offset: int, raw: bytes) -> Rows | None:
+        """A consumer at `offset` got these batches, which cover all up to `end_offset`; None if they are damaged."""
+        try:
+            rows = Rows(raw)
+        except CorruptionError as error:
+            if not history.is_damaged:
+                raise ViolationError(f"{history.name()}: read from {offset}: {error}") from error
+            return None
+        begin = next((n for n, one in enumerate(rows.offsets) if one >= offset), len(rows.offsets))
+        found = rows.offsets[begin:]
+        if found != list(range(offset, end_offset)):
+            raise ViolationError(f"{history.name()}: read from {offset} to {end_offset}, got offsets {found}")
+        for place, value, leader_epoch in zip(found, rows.values[begin:], rows.epochs[begin:], strict=True):
+            if not (history.cuts and history.is_lost(place, leader_epoch)):
+                self._know(history, place, value, "read")
+        return rows
+
+    def _know(self, history: History, offset: int, value: bytes, how: str) -> None:
+        known = history.known.get(offset)
+        if known is not None:
+            if known != value:
+                text = f"{history.name()}: offset {offset} was {known!r}, and now {value!r} is {how} there"
+                raise ViolationError(text)
+            return
+        if self.sent.get(value) != history.config.subject:
+            raise ViolationError(f"{history.name()}: {value!r} at offset {offset} was never sent there")
+        place = history.places.get(value)
+        if place is not None:
+            raise ViolationError(f"{history.name()}: {value!r} is at offset {place}, and is {how} at {offset} too")
+        history.known[offset] = value
+        history.places[value] = offset
+        if offset >= history.promised_end:
+            history.promised_end = offset + 1
+
+    # Brokers
+
+    def acted(self, broker: SimBroker) -> None:
+        """After every event of a broker."""
+        assert broker.node is not None
+        for partition in looks.partitions(broker.node):
+            history = self.histories[partition.subject, partition.partition]
+            if not partition.log_start <= partition.committed_end <= partition.log_end:
+                raise ViolationError(f"{history.name()} on {broker.name}: {partition}")
+            ends = history.ends.get(broker.broker_id)
+            if ends is None:
+                ends = history.ends[broker.broker_id] = Ends()
+                self.subjects[partition.stream_id] = partition.subject
+            if partition.committed_end < ends.committed_end:
+                text = f"{history.name()} on {broker.name}: committed_end went from {ends.committed_end} back to"
+                raise ViolationError(f"{text} {partition.committed_end}")
+            ends.committed_end = partition.committed_end
+            ends.flushed_end = partition.flushed_end
+            if partition.leads:
+                self._led(history, broker, partition)
+
+    def _led(self, history: History, broker: SimBroker, partition: looks.Look) -> None:
+        who = (broker.broker_id, broker.run)
+        leader = history.leaders.setdefault(partition.leader_epoch, who)
+        if leader != who:
+            text = f"{history.name()}: epoch {partition.leader_epoch} is led by {who} and was led by {leader}"
+            raise ViolationError(text)
+        if partition.committed_end < history.promised_end and not (history.is_deleted or history.is_damaged):
+            text = f"{history.name()} on {broker.name}: {history.promised_end - 1} is acked, and not committed"
+            raise ViolationError(f"{text}: {partition}")
+
+    def ended(self, broker: SimBroker, *, by_power_loss: bool) -> None:
+        """A run of a broker is over."""
+        if by_power_loss:
+            for history in self.histories.values():
+                history.lost_power.add(broker.broker_id)
+
+    def started(self, broker: SimBroker) -> None:
+        """A broker has recovered its logs, perhaps not all."""
+        assert broker.node is not None
+        there = looks.stream_ids(broker.node)
+        for stream_id, history in self.created.items():
+            if stream_id not in there and not history.is_deleted:
+                raise ViolationError(f"{history.name()}: {broker.name} does not know it, and its creation was answered")
+        for partition in looks.partitions(broker.node):
+            history = self.histories[partition.subject, partition.partition]
+            self.subjects[partition.stream_id] = partition.subject
+            ends = history.ends.pop(broker.broker_id, Ends())
+            after_power_loss = broker.broker_id in history.lost_power
+            history.lost_power.discard(broker.broker_id)
+            self.recovered += 1
+            if partition.is_damaged and not history.is_damaged:
+                raise ViolationError(f"{history.name()} on {broker.name}: damage that nobody made")
+            if history.is_damaged:
+                if partition.log_end < history.promised_end:
+                    history.synced_end = min(history.synced_end, partition.log_end)
+                    self._cut(history, partition.log_end)
+                continue
+            if partition.log_end < ends.flushed_end:
+                text = f"{history.name()} on {broker.name}: {ends.flushed_end} was flushed, {partition.log_end} is left"
+                raise ViolationError(text)
+            if partition.log_end < history.synced_end:
+                text = f"{history.name()} on {broker.name}: {history.synced_end - 1} was acked as synced"
+                raise ViolationError(f"{text}, and the log ends at {partition.log_end}")
+            if history.is_os and after_power_loss:
+                self._cut(history, partition.log_end)  # also if nobody has heard yet of what was lost
+            elif partition.log_end < history.promised_end:
+                text = f"{history.name()} on {broker.name}: {history.promised_end - 1} was acked"
+                raise ViolationError(f"{text}, and the log ends at {partition.log_end}")
+
+    @staticmethod
+    def _cut(history: History, end: int) -> None:
+        for offset in [offset for offset in history.known if offset >= end]:
+            del history.places[history.known.pop(offset)]
+        history.promised_end = min(end, history.promised_end)
+        history.cuts.append((max(history.leaders, default=0), end))
+
+    def audited(self, history: History, log_start: int, end: int) -> None:
+        """Somebody has read all from `log_start` to `end`: was that all that was promised?"""
+        if end < history.promised_end and not history.is_damaged:
+            raise ViolationError(f"{history.name()}: {history.promised_end - 1} is promised, the log ends at {end}")
+        if log_start and not history.retains:
+            raise ViolationError(f"{history.name()}: it begins at {log_start}, and nothing may go")

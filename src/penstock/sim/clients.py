@@ -1,0 +1,424 @@
+"""Publishers, consumers and whoever administers, as models: what they do at each operation of the plan.
+
+Rules: every value is sent once, so that one that is stored twice is seen. What was not acked may be stored or not. A
+publisher that hears nothing gives up after a while and goes on with the next message. A consumer keeps its position,
+and goes back only where the broker says that what it read is lost, which is then held against the promises.
+
+| slot | its stream                                                        |
+|------|-------------------------------------------------------------------|
+| 0    | defaults, small segments                                          |
+| 1    | durability `os`                                                   |
+| 2    | old messages go                                                   |
+| 3    | deleted and made again, under the same name on another subject    |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.base.config import Durability, StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, PartitionId, StreamId
+from penstock.batch import codec
+from penstock.hot.group import Group
+from penstock.messages import (
+    AlterStreamRequest,
+    AppendRequest,
+    AppendResponse,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    FetchRequest,
+    FetchResponse,
+    GetRequest,
+    GetResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    StatusRequest,
+)
+from penstock.sim.broker import Surroundings
+from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.plan import Act, Operation
+from penstock.sim.requests import Client
+
+SLOTS = 4
+_ACK_TIMEOUT_US = 5_000_000
+_CONFIGS: tuple[dict[str, Any], ...] = (
+    {"segment_bytes": 16_384},
+    {"segment_bytes": 8_192, "durability": Durability.OS},
+    {"segment_bytes": 4_096, "max_messages": 150},
+    {"segment_bytes": 4_096},
+)
+
+
+class PubAck(msgspec.Struct):
+    """What comes on a reply subject: an ack, or an error."""
+
+    stream: str
+    seq: int
+    error: dict[str, Any] | None = None
+    partition: int = 0
+    offset: int = 0
+    epoch: int = 0
+    replicas: int = 0
+    fsynced: bool = False
+
+
+_ACK = msgspec.json.Decoder(PubAck)
+_DIGITS = re.compile(r"\d+")
+
+
+class Generation(NamedTuple):
+    """A stream as it was asked for; `stream_id` 0 until somebody has said it."""
+
+    config: StreamConfig
+    stream_id: int
+
+
+class Consumer:
+    """Reads one partition, operation by operation."""
+
+    def __init__(self, history: History, stream_id: int) -> None:
+        self.history = history
+        self.stream_id = stream_id
+        self.position = 0
+        self.leader_epoch: int | None = None
+        self.is_asking = False
+        self.committed_end = 0  # as last told
+        self.log_start = 0
+        self.is_over = False  # the stream is gone
+
+
+class Clients:
+    """All clients of one run."""
+
+    def __init__(self, around: Surroundings, checks: Checks, programs: list[Client], random: Random) -> None:
+        self.operations = 0
+        self.generations: list[Generation | None] = [None] * SLOTS
+        self._around = around
+        self._checks = checks
+        self._programs = programs
+        self._random = random
+        self._made = [0] * SLOTS
+        self._changing = [False] * SLOTS
+        self._consumers: dict[tuple[int, int], list[Consumer]] = {}  # stream id and partition
+        self._messages = 0
+        self._acts: dict[Act, Callable[[Operation], None]] = {
+            Act.PUBLISH: self._publish,
+            Act.APPEND: self._append,
+            Act.FETCH: self._fetch,
+            Act.REWIND: self._rewind,
+            Act.OFFSETS: self._offsets,
+            Act.GET: self._get,
+            Act.METADATA: self._metadata,
+            Act.STATUS: self._status,
+            Act.ALTER: self._alter,
+            Act.RECREATE: self._recreate,
+        }
+
+    def do(self, operation: Operation) -> None:
+        """One operation of the plan."""
+        self.operations += 1
+        self._acts[operation.act](operation)
+
+    def _program(self) -> Client:
+        return self._programs[int(self._random.random() * len(self._programs))]
+
+    def _trace(self, what: str) -> None:
+        self._around.trace.add("client", what)
+
+    def _value(self, subject: str, size_bytes: int = 0) -> bytes:
+        self._messages += 1
+        value = f"{subject}/{self._messages}/".encode().ljust(size_bytes, b".")
+        self._checks.sent[value] = subject
+        return value
+
+    def _history(self, generation: Generation, partition: int = 0) -> History:
+        return self._checks.of(generation.config.subject, partition)
+
+    # Streams
+
+    def create(self, slot: int) -> None:
+        """Make a slot's next stream; asked for until somebody answers."""
+        if self._changing[slot]:
+            return
+        self._made[slot] += 1
+        subject = f"s{slot}.g{self._made[slot]}"
+        config = msgspec.convert({"name": f"s{slot}", "subject": f"{subject}.>", **_CONFIGS[slot]}, StreamConfig)
+        self._checks.begin(config)
+        self.generations[slot] = Generation(config, 0)
+        self._changing[slot] = True
+        self._ask_to_create(slot, config)
+
+    def _ask_to_create(self, slot: int, config: StreamConfig) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            if isinstance(response, CreateStreamResponse):
+                self._trace(f"created {config.subject} {response.stream.stream_id}")
+                self._checks.created[response.stream.stream_id] = self._checks.of(config.subject, 0)
+                self.generations[slot] = Generation(config, response.stream.stream_id)
+                self._changing[slot] = False
+                return
+            if isinstance(response, RemoteError):
+                self._trace(f"create {config.subject}: {response.code}")
+                assert response.code not in {ErrorCode.INVALID_CONFIG, ErrorCode.BAD_REQUEST}, response
+                if response.code == ErrorCode.STREAM_EXISTS:  # an alteration came between: it is ours
+                    self._look_up(slot, config)
+                    return
+            self._around.scheduler.after(500_000, lambda: self._ask_to_create(slot, config))
+
+        request = CreateStreamRequest(config=config, timeout_ms=3_000)
+        self._program().ask(request, done)
+
+    def _look_up(self, slot: int, config: StreamConfig) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            if isinstance(response, MetadataResponse) and response.streams:
+                (info,) = response.streams
+                if info.subject == config.subject:
+                    self.generations[slot] = Generation(config, info.stream_id)
+                    self._changing[slot] = False
+                    return
+            self._around.scheduler.after(500_000, lambda: self._ask_to_create(slot, config))
+
+        self._program().ask(MetadataRequest(names=(config.name,)), done)
+
+    def _recreate(self, operation: Operation) -> None:
+        slot = SLOTS - 1
+        generation = self.generations[slot]
+        if generation is None or not generation.stream_id or self._changing[slot]:
+            return
+        self._changing[slot] = True
+        for partition in range(generation.config.partitions):
+            self._history(generation, partition).is_deleted = True
+        self._ask_to_delete(slot, generation)
+
+    def _ask_to_delete(self, slot: int, generation: Generation) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            gone = (ErrorCode.STREAM_NOT_FOUND, ErrorCode.STREAM_CHANGED)
+            if response is None or (isinstance(response, RemoteError) and response.code not in gone):
+                self._around.scheduler.after(500_000, lambda: self._ask_to_delete(slot, generation))
+                return
+            self._trace(f"deleted {generation.config.subject}")
+            self._around.count("deleted streams")
+            self._changing[slot] = False
+            self.create(slot)
+
+        stream_id = StreamId(generation.stream_id)
+        self._program().ask(DeleteStreamRequest(name=generation.config.name, stream_id=stream_id), done)
+
+    def _alter(self, operation: Operation) -> None:
+        generation = self.generations[operation.slot]
+        if generation is None:
+            return
+        changes = {"segment_bytes": 4_096 * (1 + operation.number % 6)}
+        request = AlterStreamRequest(name=generation.config.name, changes=changes)
+        self._program().ask(request, lambda response, _raw: self._trace(f"altered: {_kind(response)}"))
+
+    # Publishing
+
+    def _publish(self, operation: Operation) -> None:
+        for number in range(1 + operation.number % 5):
+            self.publish(operation.slot, size_bytes=0 if (operation.number + number) % 7 else 700)
+
+    def publish(self, slot: int, size_bytes: int = 0) -> None:
+        """One message through NATS; its ack is taken note of."""
+        generation = self.generations[slot]
+        if generation is None:
+            return
+        history = self._history(generation)
+        around, name = self._around, generation.config.name
+        value = self._value(generation.config.subject, size_bytes)
+        reply = b"_INBOX.%d" % self._messages
+
+        def heard(body: bytes) -> None:
+            around.nats.forget(reply)
+            timer.cancel()
+            if not body:
+                around.count("no responders")
+                return
+            ack = _ACK.decode(body)
+            if ack.error is not None:
+                around.count("refused messages")
+                return
+            around.trace.add("client", f"ack {reply.decode()} {ack.offset} {ack.epoch} {ack.fsynced}")
+            around.count("acks")
+            if ack.stream != name or ack.seq != ack.offset + 1:
+                raise ViolationError(f"not an ack for {name}: {body!r}")
+            self._checks.promised(history, ack.offset, ack.epoch, value, fsynced=ack.fsynced)
+
+        def late() -> None:
+            around.nats.forget(reply)
+            around.count("acks that did not come")
+
+        timer = around.scheduler.after(_ACK_TIMEOUT_US, late)
+        subject = generation.config.subject[:-1].encode() + b"x"
+        around.scheduler.after(around.network.delay_us(), lambda: around.nats.publish(subject, value, reply, heard))
+
+    def _append(self, operation: Operation) -> None:
+        generation = self.generations[operation.slot]
+        if generation is None or not generation.stream_id:
+            return
+        history = self._history(generation)
+        subject = generation.config.subject
+        values = [self._value(subject) for _ in range(1 + operation.number % 3)]
+        subjects = [subject[:-1].encode() + b"y"] * len(values)
+        data, _ = codec.encode(
+            Group.of(subjects, values), 0, len(values), base_offset=0, timestamp_us=0, leader_epoch=0
+        )
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"appended: {_kind(response)}")
+            if isinstance(response, AppendResponse):
+                self._around.count("appends")
+                for number, value in enumerate(values):
+                    offset, leader_epoch = response.base_offset + number, response.leader_epoch
+                    self._checks.promised(history, offset, leader_epoch, value, fsynced=response.fsynced)
+
+        request = AppendRequest(stream_id=StreamId(generation.stream_id))
+        self._program().ask_leader(generation.stream_id, 0, request, done, bytes(data))
+
+    # Reading
+
+    def _consumer(self, operation: Operation) -> Consumer | None:
+        generation = self.generations[operation.slot]
+        if generation is None or not generation.stream_id:
+            return None
+        return self.consumers(generation)[operation.number % 2]
+
+    def consumers(self, generation: Generation, partition: int = 0) -> list[Consumer]:
+        """Those of one partition."""
+        key = (generation.stream_id, partition)
+        if key not in self._consumers:
+            history = self._history(generation, partition)
+            self._consumers[key] = [Consumer(history, generation.stream_id) for _ in range(2)]
+        return self._consumers[key]
+
+    def _fetch(self, operation: Operation) -> None:
+        consumer = self._consumer(operation)
+        if consumer is not None and not consumer.is_asking:
+            wait_ms = (0, 20, 300, 2_000)[operation.number // 2 % 4]
+            self.fetch(consumer, (1_000, 20_000, 1_000_000)[operation.number // 8 % 3], wait_ms)
+
+    def fetch(self, consumer: Consumer, bytes_max: int, wait_ms: int, then: Callable[[], None] | None = None) -> None:
+        """Read on; `then` is called whatever comes of it."""
+        consumer.is_asking = True
+        offset = consumer.position
+        request = FetchRequest(
+            stream_id=StreamId(consumer.stream_id),
+            partition=PartitionId(consumer.history.partition),
+            offset=Offset(offset),
+            bytes_max=bytes_max,
+            wait_ms_max=wait_ms,
+            leader_epoch=consumer.leader_epoch,  # type: ignore[arg-type]
+        )
+
+        def done(response: Response | RemoteError | None, raw: bytes) -> None:
+            consumer.is_asking = False
+            if offset == consumer.position:
+                self._fetched(consumer, response, raw)
+            if then is not None:
+                then()
+
+        self._program().ask_leader(consumer.stream_id, consumer.history.partition, request, done)
+
+    def _fetched(self, consumer: Consumer, response: Response | RemoteError | None, raw: bytes) -> None:
+        history = consumer.history
+        if isinstance(response, FetchResponse):
+            end_offset = int(response.end_offset)
+            self._trace(f"read {history.config.subject} {consumer.position} {end_offset}")
+            if end_offset > consumer.position:
+                rows = self._checks.read(history, consumer.position, end_offset, raw)
+                if rows is None:
+                    self._around.count("damaged reads")
+                    return
+                self._around.count("rows read", end_offset - consumer.position)
+                consumer.position = end_offset
+                consumer.leader_epoch = rows.leader_epoch
+            consumer.committed_end = int(response.committed_end)
+            consumer.log_start = int(response.log_start)
+        elif isinstance(response, RemoteError):
+            self._trace(f"read {history.config.subject} {consumer.position}: {response}")
+            self._refused(consumer, response)
+        else:
+            self._trace("read: no answer")
+
+    def _refused(self, consumer: Consumer, error: RemoteError) -> None:
+        history, details = consumer.history, error.details
+        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE and consumer.position < details["log_start"]:
+            if not history.retains:
+                raise ViolationError(f"{history.name()}: {error}")
+            consumer.position = consumer.log_start = details["log_start"]
+            consumer.leader_epoch = None
+        elif error.code in {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}:
+            if not (history.is_cut or history.is_damaged or history.is_deleted):
+                raise ViolationError(f"{history.name()}: a reader at {consumer.position} is sent back: {error}")
+            self._around.count("readers sent back")
+            consumer.position = details["end_offset"] if "end_offset" in details else details["committed_end"]
+            consumer.leader_epoch = None
+        elif error.code == ErrorCode.CORRUPT_RANGE:
+            if not history.is_damaged:
+                raise ViolationError(f"{history.name()}: damage that nobody made: {error}")
+        elif error.code in {ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}:
+            if not history.is_deleted:
+                raise ViolationError(f"{history.name()}: {error}")
+            consumer.is_over = True
+
+    def _rewind(self, operation: Operation) -> None:
+        consumer = self._consumer(operation)
+        if consumer is not None and not consumer.is_asking:
+            consumer.position = min(consumer.position, consumer.log_start)
+            consumer.leader_epoch = None
+
+    def _offsets(self, operation: Operation) -> None:
+        generation = self.generations[operation.slot]
+        if generation is None or not generation.stream_id:
+            return
+        history = self._history(generation)
+        promised_end = history.promised_end
+        request = ListOffsetsRequest(stream_id=StreamId(generation.stream_id), at="latest")
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"latest: {_kind(response)}")
+            may_go_back = history.is_cut or history.is_damaged
+            if isinstance(response, ListOffsetsResponse) and response.offset < promised_end and not may_go_back:
+                raise ViolationError(f"{history.name()}: latest is {response.offset}, {promised_end} was promised")
+
+        self._program().ask_leader(generation.stream_id, 0, request, done)
+
+    def _get(self, operation: Operation) -> None:
+        generation = self.generations[operation.slot]
+        if generation is None or not generation.stream_id:
+            return
+        history = self._history(generation)
+        offset = operation.number % (history.promised_end + 1)
+        request = GetRequest(stream_id=StreamId(generation.stream_id), offset=Offset(offset))
+
+        def done(response: Response | RemoteError | None, raw: bytes) -> None:
+            self._trace(f"get {offset}: {_kind(response)}")
+            if isinstance(response, GetResponse):
+                self._checks.read(history, offset, offset + 1, raw)
+
+        self._program().ask_leader(generation.stream_id, 0, request, done)
+
+    def _metadata(self, operation: Operation) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            names = [info.name for info in response.streams] if isinstance(response, MetadataResponse) else []
+            self._trace(f"metadata: {_kind(response)} {' '.join(names)}")
+
+        self._program().ask(MetadataRequest(), done)
+
+    def _status(self, operation: Operation) -> None:
+        self._program().ask(StatusRequest(), lambda response, _raw: self._trace(f"status: {_kind(response)}"))
+
+
+def _kind(response: Response | RemoteError | None) -> str:
+    if response is None:
+        return "no answer"
+    return response.code if isinstance(response, RemoteError) else type(response).__name__

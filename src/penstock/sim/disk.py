@@ -1,0 +1,176 @@
+"""The disk of one broker: work takes its time in every lane, and everything that can go wrong does.
+
+Rules: what a power loss leaves is decided by `vfs.memory`: unsynced sectors survive in any choice, names too. A power
+cut hits between two operations, also in the middle of a piece of work or of a decision: the copy that survives is made
+there, and `PowerCut` ends whatever was going on. When work is carried out and when the broker hears of it are two
+moments: a crash in between loses an answer, not the bytes.
+
+| fault          | what the broker sees                                                       |
+|----------------|----------------------------------------------------------------------------|
+| slow           | work takes up to two seconds                                               |
+| full           | every write: ENOSPC, a part of it may be written                           |
+| failing sync   | the next sync of a file: EIO                                               |
+| flipped bit    | a byte of a sealed segment reads as another one, for ever                  |
+| empty          | another disk, with nothing on it                                           |
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+from penstock.base.errors import PenstockError
+from penstock.node.step import DiskWork, Lane
+from penstock.sim.scheduler import Scheduler
+from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation
+from penstock.vfs.memory import Keep, MemoryVfs
+
+_THREADS = 4  # of each lane
+_FAST_US = (60, 900)
+_SLOW_US = (20_000, 2_000_000)
+
+
+class PowerCut(BaseException):
+    """The machine is off. No `except Exception` stops it."""
+
+
+class Disk:
+    """What the broker writes to, and the threads that do it."""
+
+    def __init__(self, scheduler: Scheduler, random: Random) -> None:
+        self.memory = MemoryVfs()
+        self.vfs = FaultyVfs(self.memory, self._plan, self._watch)
+        self.died: Callable[[], None] = lambda: None  # the power was cut while a thread was at work
+        self.is_slow = False
+        self.is_full = False
+        self.syncs_to_fail = 0
+        self.faults = 0  # operations that failed
+        self.open_count = 0
+        self._cut_after: int | None = None  # changes until the power is cut
+        self._left: MemoryVfs | None = None
+        self._scheduler = scheduler
+        self._random = random
+        self._run = 0  # of the broker: work of an earlier one is forgotten
+        self._free_us = {lane: [0] * _THREADS for lane in Lane}
+
+    def submit(self, work: DiskWork, back: Callable[[DiskWork, Exception | None], None]) -> None:
+        """Have a thread do it; then `back` hears how it went."""
+        run = self._run
+        self.open_count += 1
+        threads = self._free_us[work.lane]
+        thread = min(range(_THREADS), key=threads.__getitem__)
+        run_us = max(self._scheduler.now_us, threads[thread]) + self._time_us()
+        back_us = run_us + 20 + int(self._random.random() * 80)
+        threads[thread] = run_us
+
+        def execute() -> None:
+            if run != self._run:
+                return
+            error: Exception | None = None
+            try:
+                work.run()
+            except (OSError, PenstockError) as raised:  # anything else is a mistake of ours, and fails the run
+                error = raised
+            except PowerCut:
+                self.died()
+                return
+            self._scheduler.at(back_us, lambda: tell(error))
+
+        def tell(error: Exception | None) -> None:
+            if run == self._run:
+                self.open_count -= 1
+                back(work, error)
+
+        self._scheduler.at(run_us, execute)
+
+    def _time_us(self) -> int:
+        low, high = _SLOW_US if self.is_slow else _FAST_US
+        chance = self._random.random()
+        return low + int(chance * (high - low)) if chance < 0.97 else high * 5
+
+    # Life
+
+    def forget(self) -> None:
+        """The process has ended: what its threads were to do is not done."""
+        self._run += 1
+        self.open_count = 0
+        self._cut_after = None
+        self._free_us = {lane: [0] * _THREADS for lane in Lane}
+
+    def cut_power_after(self, changes: int) -> None:
+        """Cut the power when so many more changes have reached the file system."""
+        self._cut_after = changes
+
+    @property
+    def is_off(self) -> bool:
+        """The power was cut, and `restore` not called since."""
+        return self._left is not None
+
+    def power_off(self) -> None:
+        """Cut the power now."""
+        if self._left is None:
+            self._left = self.memory.crash_clone(Keep.SUBSET, self._random)
+
+    def restore(self) -> None:
+        """The power is there again: the disk holds what the loss has left."""
+        if self._left is not None:
+            self._use(self._left)
+            self._left = None
+
+    def replace(self) -> None:
+        """Another disk, with nothing on it."""
+        self._left = None
+        self._use(MemoryVfs())
+
+    def _use(self, memory: MemoryVfs) -> None:
+        self.memory = memory
+        self.vfs = FaultyVfs(memory, self._plan, self._watch)
+
+    def heal(self) -> None:
+        """No more faults."""
+        self.is_slow = self.is_full = False
+        self.syncs_to_fail = 0
+        self._cut_after = None
+
+    def flip_a_byte(self) -> str | None:
+        """Damage a segment that is not the last of its log; its path, or None if there is none."""
+        segments: dict[str, list[str]] = {}
+        for path in self.memory.files():
+            if path.startswith("streams/") and path.endswith(".arrows"):
+                segments.setdefault(path.rpartition("/")[0], []).append(path)
+        sealed = [path for paths in segments.values() for path in sorted(paths)[:-1]]
+        if not sealed:
+            return None
+        path = sealed[int(self._random.random() * len(sealed))]
+        file = self.memory.open(path)
+        position = int(self._random.random() * file.size())
+        byte = file.read_at(position, 1)
+        file.write_at(position, bytes([byte[0] ^ (1 << int(self._random.random() * 8))]))
+        file.sync()
+        file.close()
+        return path
+
+    # What the file system asks
+
+    def _plan(self, operation: Operation) -> Fault | None:
+        if self._left is not None:
+            raise PowerCut
+        kind = operation.kind
+        if kind is Kind.SYNC and self.syncs_to_fail and ".arrows" in operation.path:
+            self.syncs_to_fail -= 1
+            self.faults += 1
+            return Fault(errno.EIO)
+        if self.is_full and kind is Kind.WRITE and operation.length:
+            self.faults += 1
+            return Fault(errno.ENOSPC, int(self._random.random() * operation.length))
+        return None
+
+    def _watch(self, operation: Operation) -> None:
+        if self._cut_after is None or operation.kind not in CHANGES:
+            return
+        self._cut_after -= 1
+        if self._cut_after <= 0:
+            self._cut_after = None
+            self.power_off()
+            raise PowerCut

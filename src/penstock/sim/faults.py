@@ -1,0 +1,114 @@
+"""Carries out the faults of a plan, and mends what lasts only for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.sim import nats
+from penstock.sim.broker import SimBroker, Surroundings
+from penstock.sim.plan import Fault, Ill
+
+_DISK_CHANGES_MAX = 40
+_CLOCK_STEP_US_MAX = 120_000_000
+
+
+class Faults:
+    """What goes wrong, and when it is over. `damaged` is told of a path whose bytes have changed by themselves."""
+
+    def __init__(
+        self, around: Surroundings, brokers: Mapping[int, SimBroker], damaged: Callable[[SimBroker, str], None]
+    ) -> None:
+        self.count = 0
+        self.is_over = False
+        self._around = around
+        self._brokers = brokers
+        self._damaged = damaged
+
+    def do(self, fault: Fault) -> None:
+        """One fault of the plan."""
+        if self.is_over:
+            return
+        self.count += 1
+        broker, ill = self._brokers[fault.broker_id], fault.ill
+        seconds = fault.lasts_us / 1e6
+        self._around.trace.add("fault", f"{ill} {broker.name} {seconds:.1f} s")
+        self._around.count(f"fault: {ill}")
+        if ill is Ill.CRASH:
+            broker.crash()
+        elif ill is Ill.POWER_CUT:
+            broker.power_cut()
+        elif ill is Ill.POWER_CUT_WITHIN:
+            broker.power_cut(after_changes=1 + fault.number % _DISK_CHANGES_MAX)
+        elif ill is Ill.ALL_LOSE_POWER:
+            for one in self._brokers.values():
+                one.power_cut()
+        elif ill is Ill.CLEAN_RESTART:
+            broker.stop()
+        elif ill is Ill.CLOCK_STEP:
+            broker.clock.step(fault.number % (2 * _CLOCK_STEP_US_MAX) - _CLOCK_STEP_US_MAX)
+        elif ill is Ill.FLIPPED_BIT:
+            if (path := broker.disk.flip_a_byte()) is not None:
+                self._damaged(broker, path)
+        elif ill is Ill.EMPTY_DISK:
+            broker.power_cut()
+            broker.disk.replace()
+        else:
+            self._for_a_while(fault, broker)
+
+    def _for_a_while(self, fault: Fault, broker: SimBroker) -> None:
+        around, ill = self._around, fault.ill
+        after = around.scheduler.after
+        if ill is Ill.PAUSE:
+            broker.pause()
+            after(fault.lasts_us, broker.resume)
+        elif ill is Ill.SLOW_DISK:
+            broker.disk.is_slow = True
+            after(fault.lasts_us, lambda: setattr(broker.disk, "is_slow", False))
+        elif ill is Ill.FULL_DISK:
+            broker.disk.is_full = True
+            after(fault.lasts_us, lambda: setattr(broker.disk, "is_full", False))
+        elif ill is Ill.FAILING_SYNC:
+            broker.disk.syncs_to_fail = 1
+        elif ill is Ill.NATS_LOST:
+            for connection in around.network.between(broker.name, nats.NAME):
+                around.nats.cut(connection)
+        elif ill is Ill.NATS_RESTART:
+            around.nats.stop()
+            after(fault.lasts_us, around.nats.start)
+        elif ill is Ill.ACKS_LOST:
+            around.nats.is_losing = True
+            after(fault.lasts_us, lambda: setattr(around.nats, "is_losing", False))
+        elif ill is Ill.SLOW_NETWORK:
+            around.network.delay_us_range = (1_000, 100_000)
+            after(fault.lasts_us, lambda: setattr(around.network, "delay_us_range", (50, 600)))
+        else:
+            self._on_the_network(fault, broker)
+
+    def _on_the_network(self, fault: Fault, broker: SimBroker) -> None:
+        network = self._around.network
+        others = [nats.NAME, "c1", "c2", *(one.name for one in self._brokers.values() if one is not broker)]
+        other = others[fault.number % len(others)]
+        if fault.ill is Ill.RESET:
+            for connection in network.between(broker.name, other):
+                connection.cut()
+            return
+        ways = [(broker.name, other), (other, broker.name)]
+        if (which := fault.number // len(others) % 4) < 2:  # asymmetric
+            del ways[which]
+        elif which == 2:  # from everybody
+            ways = [way for one in others for way in ((broker.name, one), (one, broker.name))]
+        for way in ways:
+            network.block(*way)
+            self._around.scheduler.after(fault.lasts_us, lambda way=way: network.unblock(*way))  # type: ignore[misc]
+
+    def heal(self) -> None:
+        """All is mended, at once."""
+        self.is_over = True
+        around = self._around
+        around.network.heal()
+        around.network.delay_us_range = (50, 600)
+        around.nats.is_losing = False
+        around.nats.start()
+        for broker in self._brokers.values():
+            broker.disk.heal()
+            broker.resume()

@@ -1,0 +1,53 @@
+"""The one place that looks into a node: what it has of its partitions. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.node.node import Node
+
+
+class Look(NamedTuple):
+    """One partition on one broker."""
+
+    stream_id: int
+    subject: str  # of its stream
+    partition: int
+    log_start: int
+    committed_end: int
+    log_end: int
+    flushed_end: int
+    leader_epoch: int
+    leads: bool
+    is_damaged: bool
+    is_writable: bool
+
+
+def partitions(node: Node) -> Iterator[Look]:
+    """All partitions that the broker has open."""
+    for stream_id, partition in node._streams.partitions.items():  # noqa: SLF001 (see the module)
+        log = partition.log
+        yield Look(
+            stream_id,
+            partition.stream.config.subject,
+            0,
+            log.log_start,
+            partition.committed_end,
+            log.log_end,
+            log.flushed_end,
+            partition.leader_epoch,
+            partition.leads,
+            bool(log.damage),
+            partition.is_writable,
+        )
+
+
+def failed(node: Node) -> int:
+    """How many streams have a log that could not be opened."""
+    return len(node._streams.failures)  # noqa: SLF001
+
+
+def stream_ids(node: Node) -> frozenset[int]:
+    """The streams that this broker knows of."""
+    return frozenset(node._catalog.image.streams)  # noqa: SLF001

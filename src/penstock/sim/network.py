@@ -1,0 +1,219 @@
+"""Connections between machines: bytes come late, or not at all, but never twice and never in another order.
+
+Rules: this is TCP, so within one connection everything arrives once and in order. What a network does wrong shows in
+other ways: a direction that is blocked holds everything back until it is free again, or until whoever waits gives up;
+a reset loses what was on its way, while the other side may still get a part of it, later than the first messages of the
+next connection. A blocked direction is one of two: requests may arrive whose answers never come.
+
+| fault             | the side that sent sees              | the other side sees                            |
+|-------------------|--------------------------------------|------------------------------------------------|
+| reset             | `lost`, at once                      | some of what was on its way, then `lost`       |
+| blocked, short    | delay                                | delay                                          |
+| blocked, long     | `lost` after the time-out            | some of what was on its way, then `lost`       |
+| a machine dies    | `lost`, unless blocked               | nothing: there is nobody                       |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from penstock.sim.scheduler import Call, Scheduler
+
+CONNECT_TIMEOUT_US = 3_000_000
+_SILENCE_US = (2_000_000, 8_000_000)  # how long a side waits for a blocked direction before it gives up
+
+
+class _Way:
+    """One direction of a connection."""
+
+    __slots__ = ("arrives_us", "held", "on_the_way")
+
+    def __init__(self) -> None:
+        self.arrives_us = 0  # what was sent last
+        self.held: list[Call] = []
+        self.on_the_way: deque[list[Call | None]] = deque()
+
+
+class Connection:
+    """One TCP connection. `lost` and `target_lost` are called once, unless their side has closed it itself."""
+
+    def __init__(self, network: Network, source: str, target: str, lost: Call) -> None:
+        self.source = source
+        self.target = target
+        self.is_open = True
+        self.lost = lost
+        self.target_lost: Call | None = None  # set by who accepts
+        self._network = network
+        self._there, self._back = _Way(), _Way()
+
+    def send(self, call: Call) -> None:
+        """Have the target do `call` when it arrives."""
+        self._send(self._there, self.source, self.target, call)
+
+    def send_back(self, call: Call) -> None:
+        """Have the source do `call` when it arrives."""
+        self._send(self._back, self.target, self.source, call)
+
+    def _send(self, way: _Way, sender: str, receiver: str, call: Call) -> None:
+        if not self.is_open:
+            return
+        if way.held or self._network.is_blocked(sender, receiver):
+            if not way.held:
+                self._network.wait_for(self)
+            way.held.append(call)
+            return
+        network = self._network
+        arrives_us = max(way.arrives_us, network.scheduler.now_us + network.delay_us())
+        way.arrives_us = arrives_us
+        cell: list[Call | None] = [call]
+        way.on_the_way.append(cell)
+
+        def arrive() -> None:
+            if way.on_the_way and way.on_the_way[0] is cell:
+                way.on_the_way.popleft()
+            if cell[0] is not None:
+                cell[0]()
+
+        network.scheduler.at(arrives_us, arrive)
+
+    def unblocked(self) -> None:
+        """Send on what was held back, where it can be."""
+        for way, ends in ((self._there, (self.source, self.target)), (self._back, (self.target, self.source))):
+            if way.held and self.is_open and not self._network.is_blocked(*ends):
+                held, way.held = way.held, []
+                for call in held:
+                    self._send(way, *ends, call)
+
+    def cut(self) -> None:
+        """It breaks: both sides hear of it, and of what was on its way only the first part arrives."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        network = self._network
+        network.closed(self)
+        for way, lost in ((self._there, self.target_lost), (self._back, self.lost)):
+            way.held.clear()
+            kept = int(network.random.random() * (len(way.on_the_way) + 1)) if way is self._there else 0
+            for number, cell in enumerate(way.on_the_way):
+                if number >= kept:
+                    cell[0] = None
+            if lost is not None:
+                network.scheduler.at(max(way.arrives_us, network.scheduler.now_us + 1), lost)
+
+    def close(self, *, by_source: bool) -> None:
+        """One side closes it, or has died: the other hears of it; nothing more arrives at the one that closed."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        network = self._network
+        network.closed(self)
+        dead, other = (self._back, self._there) if by_source else (self._there, self._back)
+        for cell in dead.on_the_way:
+            cell[0] = None
+        dead.held.clear()
+        other.held.clear()
+        lost = self.target_lost if by_source else self.lost
+        ends = (self.source, self.target) if by_source else (self.target, self.source)
+        if lost is not None:
+            wait_us = network.silence_us() if network.is_blocked(*ends) else network.delay_us()
+            network.scheduler.at(max(other.arrives_us, network.scheduler.now_us + wait_us), lost)
+
+
+class Network:
+    """All connections, and which directions are blocked. `accepts` tells whether somebody listens there now."""
+
+    def __init__(self, scheduler: Scheduler, random: Random) -> None:
+        self.scheduler = scheduler
+        self.random = random
+        self.delay_us_range = (50, 600)
+        self._blocked: dict[tuple[str, str], int] = {}
+        self._connections: dict[Connection, None] = {}
+        self._accept: dict[str, Callable[[Connection], None] | None] = {}
+
+    def delay_us(self) -> int:
+        """How long the next message takes."""
+        low, high = self.delay_us_range
+        chance = self.random.random()
+        return low + int(chance * (high - low)) if chance < 0.98 else high * 20
+
+    def silence_us(self) -> int:
+        """How long somebody waits before giving up."""
+        low, high = _SILENCE_US
+        return low + int(self.random.random() * (high - low))
+
+    def listen(self, name: str, accept: Callable[[Connection], None] | None) -> None:
+        """From now on connections to `name` are taken by `accept`; None: refused."""
+        self._accept[name] = accept
+
+    def connect(self, source: str, target: str, done: Callable[[Connection | None], None], lost: Call) -> None:
+        """Connect; `done` hears of the connection, or None if nobody answered or listens."""
+        if self.is_blocked(source, target) or self.is_blocked(target, source):
+            self.scheduler.after(CONNECT_TIMEOUT_US, lambda: done(None))
+            return
+
+        def arrive() -> None:
+            accept = self._accept.get(target)
+            if accept is None:
+                self.scheduler.after(self.delay_us(), lambda: done(None))
+                return
+            connection = Connection(self, source, target, lost)
+            self._connections[connection] = None
+            accept(connection)
+            connection.send_back(lambda: done(connection))
+
+        self.scheduler.after(self.delay_us(), arrive)
+
+    # Faults
+
+    def is_blocked(self, sender: str, receiver: str) -> bool:
+        """Whether nothing gets from one to the other now."""
+        return (sender, receiver) in self._blocked
+
+    def block(self, sender: str, receiver: str) -> None:
+        """Nothing gets through in this direction; what is under way arrives. Counted: as often it must be freed."""
+        self._blocked[sender, receiver] = self._blocked.get((sender, receiver), 0) + 1
+
+    def unblock(self, sender: str, receiver: str) -> None:
+        """The direction is free again, if nobody else blocks it."""
+        count = self._blocked.pop((sender, receiver), 0)
+        if count > 1:
+            self._blocked[sender, receiver] = count - 1
+            return
+        for connection in list(self._connections):
+            connection.unblocked()
+
+    def heal(self) -> None:
+        """All directions are free."""
+        self._blocked.clear()
+        for connection in list(self._connections):
+            connection.unblocked()
+
+    def between(self, one: str, other: str) -> list[Connection]:
+        """The connections of two machines."""
+        ends = {one, other}
+        return [connection for connection in self._connections if {connection.source, connection.target} == ends]
+
+    def of(self, name: str) -> list[Connection]:
+        """The connections of one machine."""
+        return [connection for connection in self._connections if name in (connection.source, connection.target)]
+
+    def die(self, name: str) -> None:
+        """The machine, or its process, is gone: nothing arrives there any more."""
+        for connection in self.of(name):
+            connection.close(by_source=connection.source == name)
+
+    def wait_for(self, connection: Connection) -> None:
+        """A direction is blocked: whoever sends gives up in a while, unless it is free by then."""
+
+        def give_up() -> None:
+            there = self.is_blocked(connection.source, connection.target)
+            if there or self.is_blocked(connection.target, connection.source):
+                connection.cut()
+
+        self.scheduler.after(self.silence_us(), give_up)
+
+    def closed(self, connection: Connection) -> None:
+        """It is over."""
+        self._connections.pop(connection, None)

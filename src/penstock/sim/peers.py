@@ -1,0 +1,122 @@
+"""A broker's connections to its peers: one to each, for what this broker asks; it is made again whenever it is lost.
+
+Rules: those of the real driver. `peer_up` when a connection is there, `peer_lost` when it is gone, once each in turn; a
+request to a peer that is not up any more is dropped; an answer of an earlier connection is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from penstock.base.errors import RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import Request, Response
+from penstock.node.node import Node
+from penstock.node.step import PeerRequest
+from penstock.sim.network import Connection, Network
+from penstock.sim.scheduler import Call, Clock
+
+Answer = Callable[[Response | RemoteError, bytes], None]
+Ask = Callable[[str, Connection, Request, bytes, Answer], None]
+_RETRY_US = (100_000, 500_000)
+
+
+class PeerLinks:
+    """Of one run of a broker. `ask` hands a request to the broker of that name, as it arrives there."""
+
+    def __init__(
+        self,
+        name: str,
+        node: Node,
+        clock: Clock,
+        network: Network,
+        random: Random,
+        *,
+        event: Callable[[Call], None],
+        ask: Ask,
+    ) -> None:
+        self._name = name
+        self._node = node
+        self._clock = clock
+        self._network = network
+        self._random = random
+        self._event = event
+        self._ask = ask
+        self._names: dict[int, str] = {}  # where each peer is
+        self._up: dict[int, Connection] = {}
+        self._is_over = False
+
+    def stop(self) -> None:
+        """The run is over."""
+        self._is_over = True
+
+    def moved(self, broker_id: int, address: str) -> None:
+        """Where a peer is from now on; "": it is one no more."""
+        name = address.partition(":")[0]
+        if self._names.get(broker_id, "") == name:
+            return
+        if name:
+            self._names[broker_id] = name
+            self._connect(broker_id, name)
+        else:
+            del self._names[broker_id]
+        if (connection := self._up.get(broker_id)) is not None:
+            connection.close(by_source=True)
+            self._lost(broker_id, connection)
+
+    def send(self, request: PeerRequest) -> None:
+        """Ask a peer, if it is up."""
+        to, token = request.to, request.token
+        connection = self._up.get(to)
+        if connection is None:
+            return
+        name = self._names[to]
+
+        def answered(response: Response | RemoteError, raw: bytes) -> None:
+            self._event(lambda: take(response, raw))
+
+        def take(response: Response | RemoteError, raw: bytes) -> None:
+            if self._up.get(to) is connection:
+                self._node.answered(to, token, response, raw, self._clock.now())
+
+        connection.send(lambda: self._ask(name, connection, request.request, request.payload, answered))
+
+    def _connect(self, broker_id: int, name: str) -> None:
+        if self._is_over or self._names.get(broker_id) != name or broker_id in self._up:
+            return
+        made: list[Connection] = []
+
+        def lost() -> None:
+            self._event(lambda: self._lost(broker_id, made[0]))
+
+        def done(connection: Connection | None) -> None:
+            if connection is None:
+                self._later(broker_id, name)
+                return
+            made.append(connection)
+            self._event(lambda: self._connected(broker_id, name, connection))
+
+        self._network.connect(self._name, name, done, lost)
+
+    def _connected(self, broker_id: int, name: str, connection: Connection) -> None:
+        if self._is_over or self._names.get(broker_id) != name or broker_id in self._up or not connection.is_open:
+            connection.close(by_source=True)
+            self._later(broker_id, name)
+            return
+        self._up[broker_id] = connection
+        self._node.peer_up(BrokerId(broker_id), self._clock.now())
+
+    def _lost(self, broker_id: int, connection: Connection) -> None:
+        if self._up.get(broker_id) is not connection:
+            return
+        del self._up[broker_id]
+        self._node.peer_lost(BrokerId(broker_id), self._clock.now())
+        if (name := self._names.get(broker_id)) is not None:
+            self._later(broker_id, name)
+
+    def _later(self, broker_id: int, name: str) -> None:
+        low, high = _RETRY_US
+        wait_us = low + int(self._random.random() * (high - low))
+        self._network.scheduler.after(wait_us, partial(self._connect, broker_id, name))

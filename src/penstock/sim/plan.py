@@ -1,0 +1,158 @@
+"""What a seed comes to: the operations of the clients and the faults, each with its moment, made before anything runs.
+
+Rules: a plan is data. It can be cut smaller, and what is left still happens at the same moments: so a failing seed is
+shrunk by leaving out faults and operations.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+from typing import NamedTuple
+
+OPERATIONS = 2_100
+FAULTS_MIN = 24
+FAULTS_MAX = 40
+SECONDS_MIN = 45
+SECONDS_MAX = 90
+
+
+class Act(StrEnum):
+    """What a client can do."""
+
+    PUBLISH = "publish"
+    APPEND = "append"
+    FETCH = "fetch"
+    REWIND = "rewind"
+    OFFSETS = "offsets"
+    GET = "get"
+    METADATA = "metadata"
+    STATUS = "status"
+    ALTER = "alter"
+    RECREATE = "recreate"
+
+
+_ACTS = (
+    (Act.PUBLISH, 58),
+    (Act.FETCH, 27),
+    (Act.APPEND, 5),
+    (Act.OFFSETS, 3),
+    (Act.REWIND, 2),
+    (Act.GET, 2),
+    (Act.METADATA, 1),
+    (Act.STATUS, 1),
+    (Act.ALTER, 1),
+    (Act.RECREATE, 0),
+)
+
+
+class Ill(StrEnum):
+    """What can go wrong."""
+
+    CRASH = "crash"
+    POWER_CUT = "power cut"
+    POWER_CUT_WITHIN = "power cut within"  # in the middle of something, after so many changes of the disk
+    ALL_LOSE_POWER = "all lose power"
+    CLEAN_RESTART = "clean restart"
+    PAUSE = "pause"
+    CLOCK_STEP = "clock step"
+    SLOW_DISK = "slow disk"
+    FULL_DISK = "full disk"
+    FAILING_SYNC = "failing sync"
+    FLIPPED_BIT = "flipped bit"
+    EMPTY_DISK = "empty disk"
+    NATS_LOST = "nats lost"
+    NATS_RESTART = "nats restart"
+    ACKS_LOST = "acks lost"
+    RESET = "reset"  # of the connections of two machines
+    PARTITION = "partition"  # nothing gets through, in one direction or in both
+    SLOW_NETWORK = "slow network"
+
+
+_ILLS = (
+    (Ill.CRASH, 10),
+    (Ill.POWER_CUT, 8),
+    (Ill.POWER_CUT_WITHIN, 12),
+    (Ill.ALL_LOSE_POWER, 3),
+    (Ill.CLEAN_RESTART, 6),
+    (Ill.PAUSE, 8),
+    (Ill.CLOCK_STEP, 8),
+    (Ill.SLOW_DISK, 8),
+    (Ill.FULL_DISK, 6),
+    (Ill.FAILING_SYNC, 6),
+    (Ill.FLIPPED_BIT, 2),
+    (Ill.EMPTY_DISK, 3),
+    (Ill.NATS_LOST, 8),
+    (Ill.NATS_RESTART, 4),
+    (Ill.ACKS_LOST, 5),
+    (Ill.RESET, 10),
+    (Ill.PARTITION, 16),
+    (Ill.SLOW_NETWORK, 4),
+)
+CLUSTER_ONLY = frozenset({Ill.EMPTY_DISK})  # one broker alone loses everything with its disk
+
+
+class Operation(NamedTuple):
+    """One act. `slot` says of which stream, `number` is its own share of chance."""
+
+    at_us: int
+    act: Act
+    slot: int
+    number: int
+
+
+class Fault(NamedTuple):
+    """One thing that goes wrong for a while; `number` is its own share of chance."""
+
+    at_us: int
+    ill: Ill
+    broker_id: int
+    lasts_us: int
+    number: int
+
+
+class Plan(NamedTuple):
+    """What happens in one run, up to `end_us`; then all is mended."""
+
+    seed: int
+    brokers: int
+    end_us: int
+    operations: tuple[Operation, ...]
+    faults: tuple[Fault, ...]
+
+
+def _chosen(random: Random, weighted: tuple[tuple[Act, int], ...] | tuple[tuple[Ill, int], ...]) -> Act | Ill:
+    left = int(random.random() * sum(weight for _, weight in weighted))
+    for one, weight in weighted:
+        left -= weight
+        if left < 0:
+            return one
+    raise AssertionError
+
+
+def make_plan(seed: int, brokers: int, slots: int) -> Plan:
+    """The plan of a seed."""
+    random = Random(f"{seed} plan")  # noqa: S311 (nothing secret)
+    end_us = (SECONDS_MIN + int(random.random() * (SECONDS_MAX - SECONDS_MIN))) * 1_000_000
+    operations = []
+    for _ in range(OPERATIONS):
+        act = _chosen(random, _ACTS)
+        assert isinstance(act, Act)
+        at_us = int(random.random() * end_us)
+        operations.append(Operation(at_us, act, int(random.random() * slots), random.getrandbits(32)))
+    recreations = 1 + int(random.random() * 5)
+    operations += [
+        Operation(int(random.random() * end_us), Act.RECREATE, int(random.random() * slots), random.getrandbits(32))
+        for _ in range(recreations)
+    ]
+    faults: list[Fault] = []
+    possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
+    count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))
+    while len(faults) < count:
+        ill = _chosen(random, possible)
+        assert isinstance(ill, Ill)
+        at_us = int((0.01 + 0.95 * random.random()) * end_us)
+        lasts_us = int(100_000 + random.random() ** 3 * 15_000_000)
+        broker_id = 1 + int(random.random() * brokers)
+        faults.append(Fault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
+    return Plan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))

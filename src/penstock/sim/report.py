@@ -1,0 +1,87 @@
+"""What a batch of seeds has met: counters, and whether each of them has counted anything.
+
+Rules: a simulator that meets no trouble proves nothing. So every seed has its operations and faults, and in a batch of
+BATCH_SEEDS_MIN seeds or more none of the counters below may be zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from penstock.sim.plan import CLUSTER_ONLY, Ill
+from penstock.sim.world import Result
+
+BATCH_SEEDS_MIN = 100
+SEED_OPERATIONS_MIN = 2_000
+SEED_FAULTS_MIN = 20
+
+_ALWAYS = (
+    "acks",
+    "acks that did not come",
+    "no responders",
+    "refused messages",
+    "appends",
+    "rows read",
+    "readers sent back",
+    "deleted streams",
+    "process crashes",
+    "power cuts",
+    "clean stops",
+    "failed starts",
+    "pauses",
+    "nats losses",
+    "recovered logs",
+    "failed logs",
+    "fenced logs",
+)
+_IN_A_CLUSTER = ("elections", "truncations", "isr changes", "fenced requests", "unclean starts", "repairs")
+
+
+def required(brokers: int) -> tuple[str, ...]:
+    """Counters that must not be zero in a batch."""
+    ills = [f"fault: {ill}" for ill in Ill if brokers > 1 or ill not in CLUSTER_ONLY]
+    return (*_ALWAYS, *(_IN_A_CLUSTER if brokers > 1 else ()), *ills)
+
+
+class Report:
+    """The sum of a batch."""
+
+    def __init__(self, brokers: int) -> None:
+        self.failures: list[Result] = []
+        self.seeds = 0
+        self._brokers = brokers
+        self._counters: Counter[str] = Counter()
+        self._simulated_us = 0
+        self._operations = self._faults = 0
+        self._mistakes: list[str] = []
+
+    def add(self, result: Result) -> None:
+        """One seed is done."""
+        self.seeds += 1
+        self._counters.update(result.counters)
+        self._simulated_us += result.simulated_us
+        self._operations += result.operations
+        self._faults += result.faults
+        if result.error:
+            self.failures.append(result)
+        elif result.operations < SEED_OPERATIONS_MIN or result.faults < SEED_FAULTS_MIN:
+            text = f"{result.operations} operations and {result.faults} faults are too few"
+            self._mistakes.append(f"seed {result.seed}: {text}")
+
+    def mistakes(self) -> list[str]:
+        """What is wrong with the batch itself, beside the seeds that failed."""
+        found = list(self._mistakes)
+        if self.seeds >= BATCH_SEEDS_MIN:
+            never = [name for name in required(self._brokers) if not self._counters[name]]
+            found += [f"it never happened in {self.seeds} seeds: {name}" for name in never]
+        return found
+
+    def lines(self, seconds: float) -> Iterable[str]:
+        """The table; `seconds` is how long the batch took."""
+        simulated_s = self._simulated_us / 1e6
+        yield f"{self.seeds} seeds, {self._operations} operations, {self._faults} faults"
+        yield f"{simulated_s:.0f} simulated seconds in {seconds:.0f} s: {simulated_s / max(seconds, 1e-9):.0f} a second"
+        width = max(map(len, self._counters), default=0)
+        for name in sorted(self._counters):
+            yield f"  {name:<{width}} {self._counters[name]:>12}"

@@ -1,0 +1,126 @@
+"""A client's side of the request API: asks any broker, over connections that may break.
+
+Rules: whoever asks is answered once: by the broker, or by `None` if the connection broke or the time is up; what became
+of the request is then unknown. A client keeps one connection to each broker, and follows `not_leader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import Request, Response
+from penstock.sim.broker import SimBroker
+from penstock.sim.network import Connection, Network
+
+Done = Callable[[Response | RemoteError | None, bytes], None]
+_TIMEOUT_US = 12_000_000
+
+
+class _Asked:
+    """One request on its way."""
+
+    __slots__ = ("done", "raw", "request")
+
+    def __init__(self, request: Request, raw: bytes, done: Done) -> None:
+        self.request = request
+        self.raw = raw
+        self.done: Done | None = done
+
+    def answer(self, response: Response | RemoteError | None, raw: bytes) -> None:
+        """The first answer counts."""
+        done, self.done = self.done, None
+        if done is not None:
+            done(response, raw)
+
+
+class _Line:
+    """What goes to one broker."""
+
+    __slots__ = ("asked", "connection", "is_connecting")
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.is_connecting = False
+        self.asked: dict[_Asked, None] = {}
+
+
+class Client:
+    """One client program."""
+
+    def __init__(self, name: str, network: Network, brokers: Mapping[int, SimBroker], random: Random) -> None:
+        self.name = name
+        self._network = network
+        self._brokers = brokers
+        self._random = random
+        self._lines = {broker_id: _Line() for broker_id in brokers}
+        self._leaders: dict[tuple[int, int], int] = {}
+
+    def ask(
+        self, request: Request, done: Done, raw: bytes = b"", *, broker_id: int = 0, timeout_us: int = _TIMEOUT_US
+    ) -> None:
+        """Ask a broker; 0: any."""
+        if not broker_id:
+            ids = list(self._brokers)
+            broker_id = ids[int(self._random.random() * len(ids))]
+        asked = _Asked(request, raw, done)
+        line = self._lines[broker_id]
+        line.asked[asked] = None
+        self._network.scheduler.after(timeout_us, lambda: self._late(line, asked))
+        if line.connection is not None:
+            self._send(broker_id, line.connection, asked)
+        elif not line.is_connecting:
+            line.is_connecting = True
+            self._network.connect(
+                self.name, f"b{broker_id}", partial(self._connected, broker_id), partial(self._lost, broker_id)
+            )
+
+    def ask_leader(self, stream_id: int, partition: int, request: Request, done: Done, raw: bytes = b"") -> None:
+        """Ask who leads the partition, as far as is known; a broker that says who does is believed the next time."""
+        key = (stream_id, partition)
+
+        def heard(response: Response | RemoteError | None, payload: bytes) -> None:
+            if isinstance(response, RemoteError) and response.code == ErrorCode.NOT_LEADER:
+                self._leaders[key] = int(response.details.get("leader") or 0)
+            elif response is None:
+                self._leaders.pop(key, None)
+            done(response, payload)
+
+        self.ask(request, heard, raw, broker_id=self._leaders.get(key, 0))
+
+    def _late(self, line: _Line, asked: _Asked) -> None:
+        line.asked.pop(asked, None)
+        asked.answer(None, b"")
+
+    def _connected(self, broker_id: int, connection: Connection | None) -> None:
+        line = self._lines[broker_id]
+        line.is_connecting = False
+        if connection is None:
+            self._fail(line)
+            return
+        line.connection = connection
+        for asked in line.asked:
+            self._send(broker_id, connection, asked)
+
+    def _send(self, broker_id: int, connection: Connection, asked: _Asked) -> None:
+        broker, line = self._brokers[broker_id], self._lines[broker_id]
+
+        def answered(response: Response | RemoteError, raw: bytes) -> None:
+            line.asked.pop(asked, None)
+            asked.answer(response, raw)
+
+        connection.send(lambda: broker.ask(connection, asked.request, asked.raw, answered))
+
+    def _lost(self, broker_id: int) -> None:
+        line = self._lines[broker_id]
+        line.connection = None
+        self._fail(line)
+
+    @staticmethod
+    def _fail(line: _Line) -> None:
+        waiting = list(line.asked)
+        line.asked.clear()
+        for asked in waiting:
+            asked.answer(None, b"")

@@ -1,0 +1,58 @@
+"""Runs seeds: one, or many on all cores.
+
+Rules: a seed is one process's work from beginning to end, and its result does not depend on which one. A worker that
+dies, or takes too long, is a failure of its seed. Mutants are put in place before a worker imports what they change.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from penstock.sim import mutants
+from penstock.sim.clients import SLOTS
+from penstock.sim.plan import Plan, make_plan
+from penstock.sim.shrink import Part, shrink
+from penstock.sim.world import Result, World
+
+_AHEAD = 4  # seeds that wait for each process
+ALL = Part()
+
+
+def plan_of(seed: int, brokers: int) -> Plan:
+    """The plan of a seed."""
+    return make_plan(seed, brokers, SLOTS)
+
+
+def run_seed(seed: int, brokers: int, part: Part = ALL, show: Callable[[str], None] | None = None) -> Result:
+    """Run one seed, or a part of what it comes to."""
+    return World(part.of(plan_of(seed, brokers)), show).run()
+
+
+def run_seeds(seeds: Iterable[int], brokers: int, processes: int, mutant: str = "") -> Iterator[Result]:
+    """Run many, as they come to their end. Whoever has heard enough closes the generator."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, initializer=mutants.install, initargs=(mutant,))
+    waiting = iter(seeds)
+    with pool:
+        try:
+            open_runs = {pool.submit(run_seed, seed, brokers) for seed, _ in zip(waiting, range(_AHEAD * processes))}  # noqa: B905
+            while open_runs:
+                done = next(as_completed(open_runs))
+                open_runs.discard(done)
+                for seed in waiting:
+                    open_runs.add(pool.submit(run_seed, seed, brokers))
+                    break
+                yield done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def shrunk(failed: Result, brokers: int) -> Part:
+    """The smallest part of a failing seed's plan that fails in the same way."""
+
+    def run(plan: Plan) -> str:
+        return World(plan).run().error
+
+    return shrink(plan_of(failed.seed, brokers), failed.error, run, failed.simulated_us)

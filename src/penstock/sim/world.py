@@ -1,0 +1,235 @@
+"""One run of the simulator: everything put together, a time of faults, a time in which all must recover, an audit.
+
+Rules: the seed decides everything. While faults happen nothing must go wrong that no fault excuses; once they have
+stopped, every stream must take messages again and every consumer reach the end within LIVENESS_US. Then all lose their
+power once more, and what was promised is read from the first message to the last.
+
+    0 ──── faults and operations ──── end ── all is mended ── live again ── power cut ── audit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from penstock.sim import looks
+from penstock.sim.broker import SimBroker, Surroundings, Watchers
+from penstock.sim.checks import Checks, ViolationError
+from penstock.sim.clients import SLOTS, Clients, Consumer, Generation
+from penstock.sim.faults import Faults
+from penstock.sim.nats import NatsServer
+from penstock.sim.network import Network
+from penstock.sim.plan import Plan
+from penstock.sim.requests import Client
+from penstock.sim.scheduler import Clock, Scheduler
+from penstock.sim.trace import Trace
+
+LIVENESS_US = 60_000_000
+_TRY_US = 300_000
+_CLIENTS = 2
+_OPERATOR_US = 2_000_000
+_SKEW_PPM_MAX = 200
+
+
+class Result(NamedTuple):
+    """What came of one run. `error` is empty if nothing was wrong."""
+
+    seed: int
+    digest: str
+    error: str
+    operations: int
+    faults: int
+    simulated_us: int
+    counters: dict[str, int]
+
+
+class World:
+    """The run of one plan."""
+
+    def __init__(self, plan: Plan, show: Callable[[str], None] | None = None) -> None:
+        self._plan = plan
+        self._scheduler = Scheduler()
+        self._trace = Trace(self._scheduler, show)
+        self._network = Network(self._scheduler, self._random("network"))
+        self.checks = Checks()
+        nats = NatsServer(self._network, self._random("nats"), self._trace)
+        watchers = Watchers(self.checks.acted, self.checks.started, self._ended)
+        self._around = Surroundings(self._scheduler, self._network, nats, self._trace, watchers)
+        skews = self._random("clocks")
+        self.brokers = {
+            broker_id: SimBroker(
+                self._around,
+                broker_id,
+                self._random(f"b{broker_id}"),
+                Clock(
+                    self._scheduler,
+                    int((2 * skews.random() - 1) * _SKEW_PPM_MAX),
+                    int((2 * skews.random() - 1) * 5_000_000),
+                ),
+            )
+            for broker_id in range(1, plan.brokers + 1)
+        }
+        self._around.brokers.update({broker.name: broker for broker in self.brokers.values()})
+        programs = [
+            Client(f"c{number}", self._network, self.brokers, self._random(f"c{number}"))
+            for number in range(1, _CLIENTS + 1)
+        ]
+        self._clients = Clients(self._around, self.checks, programs, self._random("clients"))
+        self._faults = Faults(self._around, self.brokers, self._damaged)
+
+    def _random(self, what: str) -> Random:
+        return Random(f"{self._plan.seed} {what}")  # noqa: S311 (nothing secret)
+
+    def run(self) -> Result:
+        """Run it to its end."""
+        error = ""
+        try:
+            self._run()
+        except (ViolationError, AssertionError) as violation:
+            error = f"{type(violation).__name__}: {violation}"
+        except Exception as mistake:  # noqa: BLE001 (whatever the node raises is what we look for)
+            error = f"{type(mistake).__name__}: {mistake}"
+        self._around.count("recovered logs", self.checks.recovered)
+        self._trace.add("end", error)
+        return Result(
+            self._plan.seed,
+            self._trace.digest(),
+            error,
+            self._clients.operations,
+            self._faults.count,
+            self._scheduler.now_us,
+            dict(sorted(self._around.counters.items())),
+        )
+
+    def _run(self) -> None:
+        plan, scheduler = self._plan, self._scheduler
+        self._around.nats.start()
+        for broker in self.brokers.values():
+            broker.start()
+        for slot in range(SLOTS):
+            self._clients.create(slot)
+        for operation in plan.operations:
+            scheduler.at(operation.at_us, lambda one=operation: self._clients.do(one))  # type: ignore[misc]
+        for fault in plan.faults:
+            scheduler.at(fault.at_us, lambda one=fault: self._faults.do(one))  # type: ignore[misc]
+        self._watch_health()
+        scheduler.run_until(plan.end_us)
+        self._trace.add("world", "all is mended")
+        self._faults.heal()
+        self._live_again()
+        for broker in self.brokers.values():
+            broker.power_cut()
+        self._live_again()
+        self._audit()
+
+    # What happens to brokers
+
+    def _ended(self, broker: SimBroker, by_power_loss: bool) -> None:
+        self.checks.ended(broker, by_power_loss=by_power_loss)
+
+    def _damaged(self, broker: SimBroker, path: str) -> None:
+        stream_id = int(path.split("/")[1].partition("-")[0])
+        self._trace.add("fault", f"{broker.name} {path} is damaged")
+        for (subject, _), history in self.checks.histories.items():
+            if subject == self.checks.subjects.get(stream_id):
+                history.is_damaged = True
+
+    @staticmethod
+    def _looks(broker: SimBroker) -> list[looks.Look]:
+        return [] if broker.node is None else list(looks.partitions(broker.node))
+
+    def _watch_health(self) -> None:
+        """Somebody restarts a broker whose logs have stopped taking messages."""
+
+        def look() -> None:
+            for broker in self.brokers.values():
+                if broker.node is None:
+                    continue
+                failed = looks.failed(broker.node)
+                fenced = sum(not one.is_writable and not one.is_damaged for one in self._looks(broker))
+                if failed or fenced:
+                    self._around.count("failed logs", failed)
+                    self._around.count("fenced logs", fenced)
+                    broker.stop()
+            self._scheduler.after(_OPERATOR_US, look)
+
+        self._scheduler.after(_OPERATOR_US, look)
+
+    # The end
+
+    def _live_again(self) -> None:
+        """Every stream takes messages, and every consumer reaches the end, within LIVENESS_US."""
+        began_us = self._scheduler.now_us
+        left = dict.fromkeys(range(SLOTS), -1)  # acks that there were when it began; -1: not begun
+
+        def try_all() -> None:
+            for slot in list(left):
+                generation = self._clients.generations[slot]
+                if generation is None or not generation.stream_id:
+                    continue
+                history = self.checks.of(generation.config.subject, 0)
+                if history.is_damaged:
+                    del left[slot]
+                    continue
+                if left[slot] < 0:
+                    left[slot] = history.acks
+                if history.acks == left[slot]:
+                    self._clients.publish(slot)
+                elif self._consumers_are_there(generation):
+                    del left[slot]
+                    continue
+                for consumer in self._clients.consumers(generation):
+                    if not consumer.is_asking:
+                        self._read_on(consumer)
+            if left:
+                self._scheduler.after(_TRY_US, try_all)
+
+        self._scheduler.after(_TRY_US, try_all)
+        self._scheduler.run_until(began_us + LIVENESS_US, lambda: not left)
+        if left:
+            raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: slots {sorted(left)}")
+
+    def _read_on(self, consumer: Consumer) -> None:
+        """Read to the end, unless something comes between."""
+        position = consumer.position
+
+        def then() -> None:
+            if position < consumer.position < consumer.committed_end and not consumer.is_asking:
+                self._read_on(consumer)
+
+        self._clients.fetch(consumer, 1_000_000, 0, then)
+
+    def _consumers_are_there(self, generation: Generation) -> bool:
+        return all(
+            consumer.position >= consumer.history.promised_end or consumer.is_over
+            for consumer in self._clients.consumers(generation)
+        )
+
+    def _audit(self) -> None:
+        """Read everything once more."""
+        auditors = []
+        for generation in self._clients.generations:
+            if generation is None:
+                continue
+            for partition in range(generation.config.partitions):
+                history = self.checks.of(generation.config.subject, partition)
+                if not history.is_damaged:
+                    auditors.append(Consumer(history, generation.stream_id))
+        for auditor in auditors:
+            self._audit_one(auditor)
+        self._scheduler.run_until(
+            self._scheduler.now_us + LIVENESS_US, lambda: all(auditor.is_over for auditor in auditors)
+        )
+        if not all(auditor.is_over for auditor in auditors):
+            raise ViolationError("the audit did not come to its end")
+
+    def _audit_one(self, auditor: Consumer) -> None:
+        def then() -> None:
+            if not auditor.committed_end or auditor.position < auditor.committed_end:
+                self._scheduler.after(5_000, lambda: self._audit_one(auditor))
+                return
+            auditor.is_over = True
+            self.checks.audited(auditor.history, auditor.log_start, auditor.position)
+
+        self._clients.fetch(auditor, 1_000_000, 0, then)

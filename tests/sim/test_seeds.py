@@ -1,0 +1,50 @@
+"""Seeds: a few new ones, those that once failed, and that a seed always comes to the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.sim.__main__ import main
+from penstock.sim.report import SEED_FAULTS_MIN, SEED_OPERATIONS_MIN
+from penstock.sim.run import run_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = [
+    line.partition("#")[0].split()
+    for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
+    if line.partition("#")[0].strip()
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_and_all_recovers(seed: int) -> None:
+    result = run_seed(seed, 1)
+    assert result.error == ""
+    assert result.operations >= SEED_OPERATIONS_MIN
+    assert result.faults >= SEED_FAULTS_MIN
+
+
+@pytest.mark.parametrize("options", KEPT, ids=" ".join)
+def test_what_once_failed(options: list[str]) -> None:
+    assert main([*options, "--quiet"]) == 0
+
+
+def test_a_seed_comes_to_the_same_in_any_process() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        finished = subprocess.run(
+            [sys.executable, "-m", "penstock.sim", "--seed", "7", "--operations", "0-600", "--quiet"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        digests.add(finished.stdout.splitlines()[-1])
+    assert len(digests) == 1
+    assert digests.pop().startswith("seed 7, trace ")
