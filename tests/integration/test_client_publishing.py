@@ -144,6 +144,50 @@ async def test_no_ack_in_time_means_that_the_outcome_is_unknown(leader: Leader, 
         await client.publish("orders", b"x", timeout=0.1)
 
 
+async def test_a_message_without_an_ack_is_sent_again_where_that_was_asked_for(
+    leader: Leader, client: aio.Client
+) -> None:
+    """As when a leader dies between its append and its ack; the next one hears it again, and stores it again."""
+    await leader.stores("orders", "orders")
+    leader.silent = True
+    sent = await client.publish_nowait("orders", b"x", retries=100, timeout=20.0)
+    while len(leader.got) < 3:
+        leader.arrived.clear()
+        await asyncio.wait_for(leader.arrived.wait(), 10)
+    assert not sent.done()
+    leader.silent = False
+    ack = await asyncio.wait_for(sent, 10)
+    assert ack is not None
+    assert ack.offset == len(leader.got) - 1
+    assert {message.reply for message in leader.got} == {leader.got[0].reply}
+    with pytest.raises(ValueError, match="retries is -1"):
+        await client.publish("orders", b"x", retries=-1)
+
+
+async def test_a_message_is_sent_again_until_somebody_is_subscribed_where_that_was_asked_for(
+    leader: Leader, client: aio.Client
+) -> None:
+    with pytest.raises(penstock.StreamNotFound):
+        await client.publish("orders", b"x", retries=1, timeout=1.2)
+    late = await client.publish_nowait("orders", b"y", retries=1, timeout=20.0)
+    tried = asyncio.create_task(client.publish("orders", b"z"))
+    with pytest.raises(penstock.StreamNotFound):  # without retries, after half a second
+        await tried
+    assert not late.done()
+    await leader.stores("orders", "orders")
+    ack = await asyncio.wait_for(late, 10)
+    assert ack is not None
+    assert [message.data for message in leader.got] == [b"y"]
+
+
+async def test_no_ack_at_all_is_unknown_whatever_was_tried(leader: Leader, client: aio.Client) -> None:
+    await leader.stores("orders", "orders")
+    leader.silent = True
+    with pytest.raises(penstock.TimedOut, match="unknown"):
+        await client.publish("orders", b"x", retries=3, timeout=0.2)
+    assert len(leader.got) >= 2
+
+
 async def test_order_is_kept_and_messages_in_flight_are_bounded(leader: Leader, client: aio.Client) -> None:
     await leader.stores("orders", "orders")
     count = limits.PUBLISHES_IN_FLIGHT_MAX + 1_000

@@ -177,6 +177,7 @@ CLIENT_CONNECTIONS_MAX = 64  # to as many brokers at once
 CLIENT_CONNECTION_IDLE_S = 300.0  # one that is not used for so long is given back, if there is another
 CLIENT_SILENCE_S = 3.0  # a broker of a cluster that owes an answer for so long is asked whether it lives
 PUBLISHES_IN_FLIGHT_MAX = 4_096
+PUBLISH_RETRIES_MAX = 100  # of one message
 PREFETCHED_FETCHES_MAX = 2
 READ_FETCH_BYTES_MAX = 8 * MIB  # what a reader asks for at once: a request for each costs time in which nothing is sent
 READ_FETCH_BYTES_MIN = 256 * KIB

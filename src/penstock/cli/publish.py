@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base import limits
 from penstock.base.config import Acks
 from penstock.base.subjects import subject_mistake
 from penstock.cli import output
@@ -83,6 +84,16 @@ def publish(
         typer.Option("--stream", metavar="STREAM", help="Only this stream shall store it.", show_default=False),
     ] = None,
     ack: Annotated[str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")] = "all",
+    retries: Annotated[
+        int,
+        typer.Option(
+            "--retries",
+            metavar="N",
+            min=0,
+            max=limits.PUBLISH_RETRIES_MAX,
+            help="Send a message again, so often within the time-out, while no ack comes.  It may be stored twice.",
+        ),
+    ] = 0,
     as_json: Json = False,
     nats: _Nats = None,
     nats_creds: _NatsCreds = None,
@@ -102,12 +113,12 @@ def publish(
     with connected(ctx, server, timeout, nats=urls, nats_options=nats_options) as (client, seconds):
         options["timeout"] = seconds
         acking = _who_acks(client, subject, stream, ack, seconds)
-        if ack == "all" and len(acking) > 1 and not lines and count == 1:
+        if ack == "all" and len(acking) > 1 and not lines and count == 1 and not retries:
             acks = list(client.publish_to_all(subject, next(values), **options).values())
         else:
             if len(acking) > 1:
                 say_note(f"{' and '.join(acking)} store {subject}: the first ack of each message is waited for")
-            options |= {"stream": stream, "ack": ack}
+            options |= {"stream": stream, "ack": ack, "retries": retries}
             if lines or count > 1:
                 _publish_many(client, subject, values, options, as_json=as_json, total=None if lines else count)
                 return

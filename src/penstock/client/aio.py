@@ -321,15 +321,18 @@ class Client:
         headers: Mapping[str, str] | None = None,
         stream: str | None = None,
         ack: Ack = "all",
+        retries: int = 0,
         timeout: float = 10.0,
     ) -> PubAck | None:
         """Publish one message through NATS and wait for its ack (None for `ack="none"`); value None is a tombstone.
 
         Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
-        then do not store the message). Raises StreamNotFound (nobody stores the subject), TimedOut (the outcome is
-        unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
+        then do not store the message). While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
+        with `retries` the message is sent again, so many times within `timeout`, while no ack comes, and for as long as
+        nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
+        the subject), TimedOut (the outcome is unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
         """
-        future = await self._publish(subject, value, key, headers, stream, ack, timeout)
+        future = await self._publish(subject, value, key, headers, stream, ack, retries, timeout)
         return await future if future is not None else None
 
     async def publish_nowait(
@@ -341,13 +344,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         stream: str | None = None,
         ack: Ack = "all",
+        retries: int = 0,
         timeout: float = 10.0,
     ) -> asyncio.Future[PubAck | None]:
         """Publish one message and return the future of its ack; `flush` waits for all and raises the first failure.
 
         Waits only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier ones have no ack yet.
         """
-        future = await self._publish(subject, value, key, headers, stream, ack, timeout)
+        future = await self._publish(subject, value, key, headers, stream, ack, retries, timeout)
         if future is None:
             done: asyncio.Future[PubAck | None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
@@ -423,6 +427,7 @@ class Client:
         headers: Mapping[str, str] | None,
         stream: str | None,
         ack: Ack,
+        retries: int,
         timeout: float,
     ) -> asyncio.Future[PubAck] | None:
         all_headers = publish_headers(value, key, headers, stream, ack)
@@ -430,7 +435,7 @@ class Client:
         if ack == "none":
             await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
             return None
-        return await publisher.publish(subject, value, all_headers, timeout_s=timeout)
+        return await publisher.publish(subject, value, all_headers, timeout_s=timeout, retries=retries)
 
     async def _publishing(self, timeout: float) -> Publisher:
         publisher = self._publisher

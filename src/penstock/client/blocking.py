@@ -264,17 +264,19 @@ class Client:
         headers: Mapping[str, str] | None = None,
         stream: str | None = None,
         ack: Ack = "all",
+        retries: int = 0,
         timeout: float = 10.0,
     ) -> PubAck | None:
         """Publish one message through NATS and wait for its ack (None for `ack="none"`); value None is a tombstone.
 
         Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
-        then do not store the message). Raises StreamNotFound (nobody stores the subject), TimedOut (the outcome is
-        unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
+        then do not store the message). While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
+        with `retries` the message is sent again, so many times within `timeout`, while no ack comes, and for as long as
+        nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
+        the subject), TimedOut (the outcome is unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
         """
-        return self._thread.run(
-            self._client.publish(subject, value, key=key, headers=headers, stream=stream, ack=ack, timeout=timeout)
-        )
+        call = PublishOptions(key=key, headers=headers, stream=stream, retries=retries, timeout=timeout)
+        return self._thread.run(self._client.publish(subject, value, ack=ack, **call))
 
     def publish_nowait(
         self,
@@ -285,13 +287,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         stream: str | None = None,
         ack: Ack = "all",
+        retries: int = 0,
         timeout: float = 10.0,
     ) -> concurrent.futures.Future[PubAck | None]:
         """Publish one message and return the future of its ack; `flush` waits for all and raises the first failure.
 
         Waits only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier ones have no ack yet.
         """
-        call = {"key": key, "headers": headers, "stream": stream, "ack": ack, "timeout": timeout}
+        call = {"key": key, "headers": headers, "stream": stream, "ack": ack, "retries": retries, "timeout": timeout}
         return self._publishes.put(subject, value, call)
 
     def flush(self, *, timeout: float = 60.0) -> None:

@@ -41,4 +41,5 @@ class PublishOptions(TypedDict, total=False):
     key: bytes | str | None
     headers: Mapping[str, str] | None
     stream: str | None
+    retries: int
     timeout: float

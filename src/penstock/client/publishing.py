@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _NO_RESPONDERS = "503"
 _RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
 _RETRY_S = 0.25
+_PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
 _CLOSE_S = 3.0
 CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
 
@@ -55,12 +56,22 @@ class _Outgoing(msgspec.Struct, frozen=True):
 class _OneAck:
     """Waits for the first ack."""
 
-    def __init__(self, publisher: Publisher, token: str, outgoing: _Outgoing, future: asyncio.Future[PubAck]) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        token: str,
+        outgoing: _Outgoing,
+        future: asyncio.Future[PubAck],
+        *,
+        until_late: bool = False,
+    ) -> None:
         self._publisher = publisher
         self._token = token
         self._outgoing = outgoing
         self._future = future
+        self._until_late = until_late  # it is sent again for as long as there is time
         self._retries = 0
+        self._unheard = 1  # how often it was sent and nobody answered, not even that nobody is there
 
     def reply(self, data: bytes) -> None:
         if self._future.done():
@@ -73,14 +84,25 @@ class _OneAck:
     def nobody(self) -> None:
         if self._future.done():
             return
-        if self._retries < _RETRIES_MAX:
+        self._unheard -= 1
+        if self._until_late or self._retries < _RETRIES_MAX:
             self._retries += 1
-            self._publisher.send_later(_RETRY_S, self._outgoing, self._token)
+            self._publisher.send_later(_RETRY_S, self._outgoing, self._token, self._sent)
             return
         self._future.set_exception(_nobody_stores(self._outgoing.subject))
 
+    def again(self) -> None:
+        """No ack has come for a while: send it once more."""
+        if not self._future.done() and self._unheard > 0:  # else it is on its way again already
+            self._publisher.send_later(0.0, self._outgoing, self._token, self._sent)
+
+    def _sent(self) -> None:
+        self._unheard += 1
+
     def late(self) -> None:
-        if not self._future.done():
+        if not self._future.done() and self._unheard <= 0:
+            self._future.set_exception(_nobody_stores(self._outgoing.subject))
+        elif not self._future.done():
             text = f"no ack for the message on {self._outgoing.subject!r} in time: whether it is stored is unknown"
             self._future.set_exception(TimedOut(text))
 
@@ -167,14 +189,19 @@ class Publisher:
         return self._nats is not None and not self._nats.is_connected
 
     async def publish(
-        self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float
+        self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float, retries: int = 0
     ) -> asyncio.Future[PubAck]:
-        """Send one message; returns once it is on its way, with the future of its ack."""
+        """Send one message, and again if no ack comes; returns once it is on its way, with the future of its ack."""
+        if not 0 <= retries <= limits.PUBLISH_RETRIES_MAX:
+            raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
         outgoing = _outgoing(subject, value, headers)
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         future: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
         token = str(next(self._tokens))
-        await self._send(_OneAck(self, token, outgoing, future), token, outgoing, future, deadline_s)
+        waiter = _OneAck(self, token, outgoing, future, until_late=retries > 0)
+        await self._send(waiter, token, outgoing, future, deadline_s)
+        if retries:
+            self._repeat(waiter, future, timeout_s / (retries + 1), retries)
         return future
 
     async def publish_to_all(
@@ -253,17 +280,31 @@ class Publisher:
         finally:
             self._waiters.pop(token, None)
 
-    def send_later(self, seconds: float, outgoing: _Outgoing, token: str) -> None:
+    def send_later(self, seconds: float, outgoing: _Outgoing, token: str, sent: Callable[[], None]) -> None:
         """Send once more after a while, unless its waiter has gone."""
-        task = asyncio.get_running_loop().create_task(self._send_again(seconds, outgoing, token))
+        task = asyncio.get_running_loop().create_task(self._send_again(seconds, outgoing, token, sent))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 
-    async def _send_again(self, seconds: float, outgoing: _Outgoing, token: str) -> None:
+    def _repeat(self, waiter: _OneAck, future: asyncio.Future[PubAck], every_s: float, count: int) -> None:
+        loop = asyncio.get_running_loop()
+
+        def again(left: int) -> None:
+            if not future.done():
+                waiter.again()
+                if left > 1:
+                    timers.append(loop.call_later(every_s, again, left - 1))
+                    del timers[0]
+
+        timers = [loop.call_later(every_s, again, count)]
+        future.add_done_callback(lambda _: timers[0].cancel())
+
+    async def _send_again(self, seconds: float, outgoing: _Outgoing, token: str, sent: Callable[[], None]) -> None:
         await asyncio.sleep(seconds)
         if token in self._waiters and self._nats is not None:
             with contextlib.suppress(OperationalError, RemoteError):  # then its time-out tells
                 await _publish(self._nats, outgoing, f"{self._inbox}.{token}")
+                sent()
 
     async def _send(
         self, waiter: _Waiter, token: str, outgoing: _Outgoing, future: asyncio.Future[Any], deadline_s: float
@@ -327,6 +368,7 @@ class Publisher:
             "allow_reconnect": True,
             "max_reconnect_attempts": -1,
             "name": self._name,
+            "ping_interval": _PING_INTERVAL_S,
             "error_cb": self._failed,
             **self._options,
         }
