@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,14 +63,31 @@ async def broker_in_process(
     buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
     stop_timeout_s: float = 4.0,
     stops_clean: bool = True,
+    broker_id: int = 1,
+    remember_cluster: Callable[[str], None] = lambda cluster_id: None,
 ) -> AsyncIterator[InProcess]:
     """A broker on a file system; stopped when the block is left, cleanly or not as the test expects."""
     clock = clock or MovedClock()
     loop = asyncio.get_running_loop()
     servers = parse_nats_urls(nats_url)
     listeners, address = bind(Address("127.0.0.1", 0))
-    node = Node(vfs, Settings(address=str(address), nats_urls=(nats_url,)))
-    driver = Driver(node, loop, clock=clock, disk_threads=2, in_flight_bytes_max=1 << 28, embedded_nats=False)
+    settings = Settings(
+        broker_id=broker_id,
+        broker_version="test",
+        data_dir_id=f"disk-{broker_id}",
+        address=str(address),
+        nats_urls=(nats_url,),
+    )
+    node = Node(vfs, settings)
+    driver = Driver(
+        node,
+        loop,
+        clock=clock,
+        disk_threads=2,
+        in_flight_bytes_max=1 << 28,
+        embedded_nats=False,
+        remember_cluster=remember_cluster,
+    )
     driver.server = Server(
         driver,
         listeners,
@@ -86,7 +103,9 @@ async def broker_in_process(
         clock_us=lambda: clock().wall_us,
         random=random.Random(1).random,
     )
-    hello = PeerHelloRequest(cluster_id="", broker_id=1, data_dir_id="in-process", broker_version="test")
+    hello = PeerHelloRequest(
+        cluster_id="", broker_id=broker_id, data_dir_id=settings.data_dir_id, broker_version="test"
+    )
     driver.peers = Peers(driver, hello, driver.elapsed_us, random.Random(1).random, failed=_raise)
     driver.do(node.start(driver.now()))
     driver.carry_out()

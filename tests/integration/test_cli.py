@@ -360,6 +360,27 @@ def test_serving_says_ready_once_and_stops_on_sigterm(tmp_path: Path) -> None:
     assert all("event" in json.loads(line) for line in err.splitlines())
 
 
+def test_a_broker_of_a_cluster_says_which_one_before_it_is_ready(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    command = [*PENSTOCK, "serve", "--cluster", f"7@{address}", "--id", "7", "--nats-port", "0"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().decode() == f"cluster id=7 voters=7@{address}\n"
+            ready = parse_ready(process.stdout.readline().decode())
+            assert ready is not None
+            assert ready.client == address
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("plain", ["", "1"])
 def test_a_broker_says_in_one_line_that_it_runs_plain(tmp_path: Path, plain: str) -> None:
     with running_broker(tmp_path, environment={"PENSTOCK_PLAIN": plain}) as broker:

@@ -26,9 +26,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.base.errors import ConfigError
+from penstock.base.ids import BrokerId
 from penstock.base.units import format_exact_bytes
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
-from penstock.broker.settings import EMBEDDED, ENVIRONMENT_PREFIX, SETTINGS, Address, Setting
+from penstock.broker.settings import EMBEDDED, ENVIRONMENT_PREFIX, SETTINGS, Address, Setting, Voter
 
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
 
@@ -48,6 +49,7 @@ class Addresses(NamedTuple):
     client: Address
     nats: str  # URL, without credentials
     data_dir: Path
+    cluster: str = ""  # which broker of which; empty: one that is alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ class BrokerConfig:
     listen: Address
     advertise: Address | None  # None: what `listen` came to
     insecure: bool
+    broker_id: BrokerId
+    voters: tuple[Voter, ...]  # empty: this broker is alone, or joins
+    join: tuple[Address, ...]
+    rack: str | None
     nats: tuple[NatsServer, ...] | None
     nats_port: int
     nats_credentials: Credentials
@@ -186,6 +192,7 @@ def _check_combinations(given: dict[str, _Given], mistakes: _Mistakes) -> None:
         secret = _read_secret(given[file_name].value, origin, mistakes)
         # Kept when it cannot be read too: the user beside it does not lack its password then.
         given[name] = _Given(secret or "?", origin)
+    _check_cluster(given, mistakes)
     listen: Address = _value(given, "listen")
     if not listen.is_loopback and not _value(given, "insecure"):
         mistakes.append(
@@ -213,6 +220,39 @@ def _check_combinations(given: dict[str, _Given], mistakes: _Mistakes) -> None:
         for file_name, name in _SECRET_FILES.items()
         if name in given and file_name not in given
     ]
+
+
+def _check_cluster(given: dict[str, _Given], mistakes: _Mistakes) -> None:
+    """Mistakes about who is in the cluster; where this broker listens, if only the cluster says so."""
+    cluster, join = given.get("cluster"), given.get("join")
+    if cluster is not None and join is not None:
+        mistakes.append(f"{join.origin}: the brokers of {cluster.origin} begin a cluster, others join one; set one")
+        return
+    of_several = join if join is not None else cluster if cluster is not None and len(cluster.value) > 1 else None
+    if of_several is not None and "id" not in given and "id" not in mistakes.without_value:
+        mistakes.append(f"{of_several.origin}: which broker of the cluster is this one? Set id (--id)")
+        return
+    if of_several is not None and not _value(given, "nats") and "nats" not in mistakes.without_value:
+        mistakes.append(
+            f"{of_several.origin}: every broker of a cluster uses the same NATS, and the embedded nats-server is for "
+            "this machine only; set nats (--nats)"
+        )
+    if cluster is None or "id" in mistakes.without_value:
+        return
+    broker_id = _value(given, "id")
+    own = next((voter for voter in cluster.value if voter.broker_id == broker_id), None)
+    if own is None:
+        known = ", ".join(str(voter.broker_id) for voter in cluster.value)
+        mistakes.append(
+            f"{cluster.origin}: this broker, {broker_id} ({_origin(given, 'id')}), is none of {known}; a broker that "
+            "comes later is started with --join"
+        )
+    elif "listen" not in given and "listen" not in mistakes.without_value:
+        given["listen"] = _Given(own.address, cluster.origin)
+    elif not _value(given, "listen").port:
+        mistakes.append(f"{_origin(given, 'listen')}: the others look for this broker at {own.address}: not port 0")
+    if own is not None and "advertise" not in given and "advertise" not in mistakes.without_value:
+        given["advertise"] = _Given(own.address, cluster.origin)
 
 
 def _read_secret(file: Path, origin: str, mistakes: _Mistakes) -> str | None:
@@ -268,6 +308,10 @@ def _build(given: Mapping[str, _Given], mistakes: _Mistakes) -> BrokerConfig | N
         listen=value["listen"],
         advertise=value["advertise"],
         insecure=value["insecure"],
+        broker_id=value["id"],
+        voters=value["cluster"] or (),
+        join=value["join"] or (),
+        rack=value["rack"],
         nats=servers,
         nats_port=value["nats_port"],
         nats_credentials=credentials,
@@ -285,6 +329,9 @@ def _build(given: Mapping[str, _Given], mistakes: _Mistakes) -> BrokerConfig | N
 def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> dict[str, Any]:
     """The settings as they may be shown: of a secret only whether it is set."""
     without_secrets = {name: "***" if SETTINGS[name].secret and one is not None else one for name, one in value.items()}
+    for name in ("cluster", "join"):
+        if value[name] is not None:
+            without_secrets[name] = [str(one) for one in value[name]]
     return {**without_secrets, "nats": [str(server) for server in servers or ()] or EMBEDDED}
 
 

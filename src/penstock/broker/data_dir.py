@@ -1,7 +1,10 @@
 """The data directory: whose it is, which format it has, and that one broker at a time uses it.
 
-    penstock.json   {"format": 1, "id": "<random, made once>"}
+    penstock.json   {"format": 1, "id": "<random, made once>", "broker_id": 1, "cluster_id": "<once it is known>"}
     LOCK            holds the process id of the broker that runs, for people
+
+What broker it is, and of which cluster, is said once and for all: another one's data must not be taken for ours. A
+directory that says no broker_id is that of broker 1: it was made when a broker was always alone.
 
 The directory itself is held with flock(2): a file in it could be removed or replaced, and two brokers hold one each.
 """
@@ -21,6 +24,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.base.errors import OperationalError
+from penstock.base.ids import BrokerId
 
 DATA_FORMAT = 1
 
@@ -30,6 +34,7 @@ _OWN = frozenset({_LOCK, f"{_IDENTITY}.new"})
 # What file systems and desktops put into the root of a mount; nobody's data is there.
 _FOREIGN = re.compile(r"lost\+found|\.snapshots?|\.zfs|\.Trash(es|-\d+)?|\.DS_Store|\.fseventsd|\.Spotlight-V100")
 _LOCK_BYTES_MAX = 32
+_FIRST_BROKER = BrokerId(1)
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -37,6 +42,8 @@ class _Identity(msgspec.Struct, frozen=True):
 
     format: Annotated[int, msgspec.Meta(ge=1)]
     id: Annotated[str, msgspec.Meta(min_length=1)]
+    broker_id: Annotated[int, msgspec.Meta(ge=1)] = 1
+    cluster_id: str = ""
 
 
 @dataclass(slots=True)
@@ -45,15 +52,38 @@ class DataDir:
 
     path: Path
     id: str
+    broker_id: BrokerId
+    cluster_id: str  # empty: not known yet
     _folder: int
+
+    def remember_cluster(self, cluster_id: str) -> None:
+        """Say for good which cluster this is of. OperationalError if it is of another, or cannot be written; blocking.
+
+        May be called in a thread, by one at a time.
+        """
+        if cluster_id == self.cluster_id:
+            return
+        if self.cluster_id:
+            raise OperationalError(
+                f"the data directory {self.path} belongs to cluster {self.cluster_id}, and this broker was let into "
+                f"cluster {cluster_id}: check the addresses (--cluster, --join), or start with an empty directory "
+                "(--data-dir)"
+            )
+        try:
+            known = json.loads((self.path / _IDENTITY).read_bytes())
+            _write(self.path, {**known, "broker_id": self.broker_id, "cluster_id": cluster_id})
+        except (OSError, ValueError) as error:
+            text = f"cannot note in {self.path / _IDENTITY} which cluster it is of: {error}"
+            raise OperationalError(text) from error
+        self.cluster_id = cluster_id
 
     def release(self) -> None:
         """Let another broker have it."""
         os.close(self._folder)
 
 
-def take_data_dir(path: Path) -> DataDir:
-    """Make the directory where it is missing, and hold it. OperationalError says why it cannot be used."""
+def take_data_dir(path: Path, broker_id: BrokerId = _FIRST_BROKER) -> DataDir:
+    """Make the directory where it is missing, and hold it for that broker. OperationalError: it cannot be used."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -61,7 +91,8 @@ def take_data_dir(path: Path) -> DataDir:
         raise _unusable(path, error) from error
     try:
         _hold(folder, path)
-        return DataDir(path, _identity(path), folder)
+        identity = _identity(path, broker_id)
+        return DataDir(path, identity.id, broker_id, identity.cluster_id, folder)
     except BaseException:
         os.close(folder)
         raise
@@ -95,13 +126,13 @@ def _unusable(path: Path, error: OSError) -> OperationalError:
     return OperationalError(f"cannot use the data directory {path}: {error.strerror or error}")
 
 
-def _identity(path: Path) -> str:
+def _identity(path: Path, broker_id: BrokerId) -> _Identity:
     file = path / _IDENTITY
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         try:
-            return _new_identity(path)
+            return _new_identity(path, broker_id)
         except OSError as error:
             raise _unusable(path, error) from error
     except OSError as error:
@@ -118,10 +149,15 @@ def _identity(path: Path) -> str:
             f"the data directory {path} has format {identity.format}; this Penstock reads up to {DATA_FORMAT}: "
             "upgrade it"
         )
-    return identity.id
+    if identity.broker_id != broker_id:
+        raise OperationalError(
+            f"the data directory {path} is that of broker {identity.broker_id}, this is broker {broker_id}: start it "
+            f"with --id {identity.broker_id}, or give it a directory of its own (--data-dir)"
+        )
+    return identity
 
 
-def _new_identity(path: Path) -> str:
+def _new_identity(path: Path, broker_id: BrokerId) -> _Identity:
     names = sorted(entry.name for entry in path.iterdir())
     strangers = [name for name in names if name not in _OWN and _FOREIGN.fullmatch(name) is None]
     if strangers:
@@ -129,10 +165,16 @@ def _new_identity(path: Path) -> str:
         raise OperationalError(
             f"{path} has no {_IDENTITY} but holds {shown}: not a data directory of Penstock's; choose an empty one"
         )
-    data_id = uuid.uuid4().hex
+    identity = _Identity(DATA_FORMAT, uuid.uuid4().hex, broker_id)
+    _write(path, {"format": identity.format, "id": identity.id, "broker_id": broker_id})
+    return identity
+
+
+def _write(path: Path, content: dict[str, object]) -> None:
+    """Replace penstock.json; a crash leaves the old one or the new one."""
     new = path / f"{_IDENTITY}.new"
     with new.open("wb") as file:
-        file.write(json.dumps({"format": DATA_FORMAT, "id": data_id}).encode() + b"\n")
+        file.write(json.dumps(content).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     new.rename(path / _IDENTITY)
@@ -141,4 +183,3 @@ def _new_identity(path: Path) -> str:
         os.fsync(folder)
     finally:
         os.close(folder)
-    return data_id

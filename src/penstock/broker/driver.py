@@ -42,6 +42,10 @@ def wall_clock() -> Now:
     return Now(time.time_ns() // 1_000, time.monotonic_ns() // 1_000)
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class Driver:
     """Node, disk threads, link, server and peers of one broker. The latter three are set before the node starts."""
 
@@ -58,8 +62,13 @@ class Driver:
         disk_threads: int,
         in_flight_bytes_max: int,
         embedded_nats: bool,
+        remember_cluster: Callable[[str], None] = lambda cluster_id: None,
+        failed: Callable[[BaseException], None] = _raise,
     ) -> None:
+        """`remember_cluster` keeps the cluster's id for good, in a disk thread; `failed` hears why we must stop."""
         self._node = node
+        self._remember_cluster = remember_cluster
+        self._failed = failed
         self._loop = loop
         self._clock = clock
         self._threads = DiskThreads(loop, disk_threads)
@@ -203,6 +212,8 @@ class Driver:
             self.peers.send(request)
         for broker_id, address in step.peer_addresses:
             self.peers.set_address(broker_id, address)
+        if step.cluster_id:
+            self._learn_cluster(step.cluster_id)
         for command in step.nats:
             if isinstance(command, Subscribe):
                 self.link.subscribe(command.stream_id, command.subject)
@@ -224,6 +235,14 @@ class Driver:
         except Exception:  # noqa: BLE001 (reported; the other answers must get out)
             _log.exception("a mistake in the program: %s gets no answer and is closed", caller.connection.peer)
             caller.connection.close()
+
+    def _learn_cluster(self, cluster_id: str) -> None:
+        def done(error: Exception | None) -> None:
+            if error is not None:  # somebody else's cluster, most likely: nothing of ours belongs there
+                self._failed(error)
+
+        self.peers.hello = msgspec.structs.replace(self.peers.hello, cluster_id=cluster_id)
+        self._threads.submit(Lane.WRITE, lambda: self._remember_cluster(cluster_id), done)
 
     def _complete_status(self, status: StatusResponse) -> StatusResponse:
         link = self.link

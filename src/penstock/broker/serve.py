@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from penstock import __version__
 from penstock.base import limits
@@ -33,7 +34,7 @@ from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.peers import Peers
 from penstock.broker.server import Server, bind
-from penstock.broker.settings import Address
+from penstock.broker.settings import Address, voters_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 from penstock.messages import PeerHelloRequest
@@ -143,7 +144,7 @@ async def _serve(config: BrokerConfig, open_files_max: int, ready: Callable[[Add
 
     on_signals(loop, (signal.SIGTERM, signal.SIGINT), told_to_stop)
     notifier = Notifier(os.environ)
-    running = _Running(take_data_dir(config.data_dir))
+    running = _Running(take_data_dir(config.data_dir, config.broker_id))
     try:
         with made_to_stay():
             addresses = await _start(config, open_files_max, running)
@@ -167,6 +168,10 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -> Addresses:
     loop = asyncio.get_running_loop()
+    if len(config.voters) > 1 or config.join:
+        raise OperationalError("a cluster of several brokers is not possible yet: leave out --cluster and --join")
+    if (advice := voters_advice(config.voters)) is not None:
+        _log.warning("%s", advice)
     servers = config.nats
     if servers is None:
         running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port)
@@ -180,6 +185,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         disk_threads=config.disk_threads,
         in_flight_bytes_max=config.broker_in_flight_bytes,
         embedded_nats=running.embedded is not None,
+        remember_cluster=running.data_dir.remember_cluster,
+        failed=lambda error: _cannot_go_on(error, running),
     )
     driver.server = Server(driver, listeners, loop, driver.elapsed_us, open_files_max=open_files_max)
     driver.link = NatsLink(
@@ -199,7 +206,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         broker_version=settings.broker_version,
     )
     driver.peers = Peers(
-        driver, hello, driver.elapsed_us, random.random, failed=lambda error: _part_failed(error, running)
+        driver, hello, driver.elapsed_us, random.random, failed=lambda error: _cannot_go_on(error, running)
     )
     driver.do(node.start(driver.now()))
     running.driver = driver
@@ -212,16 +219,26 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         await driver.link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's own: every stream is confirmed
     except OperationalError as error:
         _log.warning("%s; serving reads meanwhile, and trying on", error)
-    return Addresses(client_address, ",".join(str(server) for server in servers), config.data_dir)
+    if cluster := cluster_text(config):
+        _log.info("broker of a cluster: %s", cluster)
+    nats = ",".join(str(server) for server in servers)
+    return Addresses(client_address, nats, config.data_dir, cluster)
 
 
 def _settings(
     config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address, open_files_max: int
 ) -> Settings:
+    data_dir = running.data_dir
+    is_alone = not (config.voters or config.join)
+    voters = {voter.broker_id: str(voter.address) for voter in config.voters}
     return Settings(
+        broker_id=config.broker_id,
         broker_version=__version__,
-        cluster_id=running.data_dir.id,
-        data_dir_id=running.data_dir.id,
+        cluster_id=data_dir.cluster_id or (data_dir.id if is_alone else ""),
+        data_dir_id=data_dir.id,
+        voters=MappingProxyType({config.broker_id: str(address)} if is_alone else voters),
+        join=tuple(map(str, config.join)),
+        rack=config.rack,
         address=str(address),
         data_dir=str(config.data_dir.resolve()),
         nats_urls=tuple(str(server) for server in servers),
@@ -231,9 +248,24 @@ def _settings(
     )
 
 
+def cluster_text(config: BrokerConfig) -> str:
+    """Which broker of which cluster this is; empty for one that is alone."""
+    if config.voters:
+        return f"id={config.broker_id} voters={','.join(map(str, config.voters))}"
+    return f"id={config.broker_id} join={','.join(map(str, config.join))}" if config.join else ""
+
+
 def _link_ended(task: asyncio.Task[None], running: _Running) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _part_failed(error, running)
+
+
+def _cannot_go_on(error: BaseException, running: _Running) -> None:
+    if not isinstance(error, PenstockError | OSError):
+        _part_failed(error, running)
+        return
+    _log.critical("the broker stops: %s", error)
+    running.failed.set()
 
 
 def _part_failed(error: BaseException, running: _Running) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.base import limits
+from penstock.base.ids import BrokerId
 from penstock.base.units import format_exact_bytes, parse_bytes
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
@@ -21,6 +22,8 @@ EMBEDDED = "embedded"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("human", "json")
 DISK_THREADS_MAX = 64
+BROKER_ID_MAX = 2**31 - 1
+RACK_CHARS_MAX = 128
 
 
 class Address(NamedTuple):
@@ -39,6 +42,29 @@ class Address(NamedTuple):
             return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
         except ValueError:
             return self.host.lower() == "localhost"
+
+
+class Voter(NamedTuple):
+    """One of the brokers that a cluster begins with; `str()` gives ID@HOST:PORT."""
+
+    broker_id: BrokerId
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.broker_id}@{self.address}"
+
+
+def voters_advice(voters: tuple[Voter, ...]) -> str | None:
+    """What an operator should know about so many voters, or None."""
+    if len(voters) == 2:
+        return (
+            "a cluster of 2 voters does NOT survive the loss of one: both are needed for every decision, so it fails "
+            "more often than a single broker does. Name 3 (--cluster)"
+        )
+    if len(voters) % 2 == 0 and voters:
+        fewer = len(voters) - 1
+        return f"a cluster of {len(voters)} voters survives the loss of no more of them than one of {fewer} does"
+    return None
 
 
 def parse_address(text: str, *, any_port: bool = False) -> Address:
@@ -113,15 +139,62 @@ def _boolean(value: object) -> bool:
     return found
 
 
-def _urls(value: object) -> tuple[str, ...]:
+def _parts(value: object, expected: str) -> tuple[str, ...]:
+    """The texts of a list, or those parted by commas in one text."""
     parts = list(value) if isinstance(value, list | tuple) else [value]
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) < len(parts):
-        raise ValueError("expected a URL such as nats://localhost:4222, or a list of them")
-    urls = tuple(url.strip() for text in texts for url in text.split(",") if url.strip())
+        raise ValueError(f"expected {expected}, or a list of them")
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def _urls(value: object) -> tuple[str, ...]:
+    urls = _parts(value, "a URL such as nats://localhost:4222")
     if not urls:
         raise ValueError(f"no URL given; write for example nats://localhost:4222, or {EMBEDDED}")
     return () if urls == (EMBEDDED,) else urls
+
+
+def _broker_id(value: object) -> BrokerId:
+    return BrokerId(_integer(value, 1, BROKER_ID_MAX))
+
+
+def _voters(value: object) -> tuple[Voter, ...]:
+    expected = "ID@HOST:PORT such as 1@10.0.0.1:7422"
+    voters = tuple(_voter(part, expected) for part in _parts(value, expected))
+    if not voters:
+        raise ValueError(f"no broker given; expected {expected}, several parted by commas")
+    if len(voters) > limits.RAFT_VOTERS_MAX:
+        text = f"{len(voters)} voters; at most {limits.RAFT_VOTERS_MAX} decide together. Start the others with --join"
+        raise ValueError(text)
+    ids = [str(voter.broker_id) for voter in voters]
+    for what, texts in (("id", ids), ("address", [str(voter.address) for voter in voters])):
+        if doubles := sorted({text for text in texts if texts.count(text) > 1}):
+            raise ValueError(f"two brokers with the same {what}: {', '.join(doubles)}")
+    return voters
+
+
+def _voter(text: str, expected: str) -> Voter:
+    id_text, at, address = text.partition("@")
+    if not at:
+        raise ValueError(f"{text!r} is not a broker; expected {expected}")
+    if not (id_text.isascii() and id_text.isdigit() and 0 < int(id_text[:11]) <= BROKER_ID_MAX):
+        raise ValueError(f"{text!r}: {id_text!r} is not an id from 1 to {BROKER_ID_MAX}; expected {expected}")
+    return Voter(BrokerId(int(id_text)), parse_address(address))
+
+
+def _join(value: object) -> tuple[Address, ...]:
+    addresses = tuple(map(parse_address, _parts(value, "HOST:PORT of a broker of the cluster")))
+    if not addresses:
+        raise ValueError("no address given; expected HOST:PORT of brokers of the cluster, parted by commas")
+    return addresses
+
+
+def _rack(value: object) -> str:
+    text = _text(value)
+    if len(text) > RACK_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters; a rack has a name of at most {RACK_CHARS_MAX}")
+    return text
 
 
 def _one_of(*choices: str) -> Callable[[object], str]:
@@ -191,6 +264,36 @@ _TABLE = (
         "",
         "Listen beyond this machine although there is no authentication: whoever reaches the port may read, write "
         "and delete everything.",
+    ),
+    Setting(
+        "id",
+        _broker_id,
+        BrokerId(1),
+        "N",
+        "The number of this broker in its cluster, from 1. Its data directory keeps it for good.",
+    ),
+    Setting(
+        "cluster",
+        _voters,
+        None,
+        "ID@HOST:PORT",
+        "The brokers that the cluster begins with, the same list for each of them, parted by commas: "
+        "1@a:7422,2@b:7422,3@c:7422. Three survive the loss of one, five (the most) of two. Each listens on its own "
+        "address there unless `listen` is set, and all use the same `nats`.",
+    ),
+    Setting(
+        "join",
+        _join,
+        None,
+        "HOST:PORT",
+        "Brokers of the cluster that this one is to join, several parted by commas; instead of `cluster`.",
+    ),
+    Setting(
+        "rack",
+        _rack,
+        None,
+        "NAME",
+        "Where this broker stands: a host, a rack, a zone. Replicas are spread over different ones.",
     ),
     Setting(
         "nats",

@@ -25,10 +25,18 @@ EXAMPLES = examples(
     "penstock serve --data-dir /var/lib/penstock --nats nats://nats.example:4222 --nats-creds penstock.creds",
     "# any free ports; the line `ready` tells them",
     "penstock serve --listen 127.0.0.1:0 --nats-port 0",
+    "# the second of three brokers, which share a NATS",
+    "penstock serve --id 2 --cluster 1@10.0.0.1:7422,2@10.0.0.2:7422,3@10.0.0.3:7422 --nats nats://nats.example:4222 "
+    "--insecure",
     "# what would be used, and where it comes from",
     "penstock serve --config penstock.toml --print-config",
 )
-_PANELS = {"nats": "NATS", "log": "Log", "partition": "Limits", "broker": "Limits", "disk": "Limits"}
+_PANELS = {
+    **dict.fromkeys(("id", "cluster", "join", "rack"), "Cluster"),
+    "nats": "NATS",
+    "log": "Log",
+    **dict.fromkeys(("partition", "broker", "disk"), "Limits"),
+}
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
@@ -59,7 +67,8 @@ def _serve(
     Every setting can also stand in a TOML file (--nats-port as nats_port = 4222) or in the environment
     (PENSTOCK_NATS_PORT=4222). Flags go before the environment, the environment before the file.
 
-    When it serves it prints one line: [bold]ready client=HOST:PORT nats=URL data=DIR[/bold]. It logs to stderr.
+    When it serves it prints one line: [bold]ready client=HOST:PORT nats=URL data=DIR[/bold]; before it, a broker of a
+    cluster prints [bold]cluster id=N voters=ID@HOST:PORT,…[/bold]. It logs to stderr.
     """
     from penstock.broker.config import load, to_toml
 
@@ -84,6 +93,8 @@ def announce(addresses: Addresses) -> None:
     """The line that says that the broker serves; what starts a broker waits for it."""
     # A broker does not end because nobody reads its stdout any more.
     with suppress(OSError):
+        if addresses.cluster:
+            sys.stdout.write(f"cluster {addresses.cluster}\n")
         sys.stdout.write(f"ready client={addresses.client} nats={addresses.nats} data={addresses.data_dir}\n")
         sys.stdout.flush()
 

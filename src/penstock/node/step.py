@@ -105,10 +105,11 @@ class Step(msgspec.Struct):
     replies: list[Reply] = []  # 2. to clients, and to peers that asked
     peers: list[PeerRequest] = []  # 3. to other brokers, in this order; to one that is not up any more: dropped
     peer_addresses: list[tuple[BrokerId, str]] = []  # 4. where a peer is from now on (HOST:PORT); "": it is one no more
-    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 5. to NATS, in this order
-    notes: list[Callable[[], None]] = []  # 6. what nobody waits for: checkpoints
-    disk: list[DiskWork] = []  # 7. to the disk threads
-    notices: list[str] = []  # 8. what an operator should read in the log
+    cluster_id: str = ""  # 5. if not empty: which cluster this is, to be remembered for good and told to every peer
+    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 6. to NATS, in this order
+    notes: list[Callable[[], None]] = []  # 7. what nobody waits for: checkpoints
+    disk: list[DiskWork] = []  # 8. to the disk threads
+    notices: list[str] = []  # 9. what an operator should read in the log
 
     def __bool__(self) -> bool:
         return bool(
@@ -116,6 +117,7 @@ class Step(msgspec.Struct):
             or self.replies
             or self.peers
             or self.peer_addresses
+            or self.cluster_id
             or self.nats
             or self.notes
             or self.disk

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base.errors import ConfigError
 from penstock.broker.config import load, to_toml
-from penstock.broker.settings import SETTINGS, Address, parse_address
+from penstock.broker.settings import SETTINGS, Address, parse_address, voters_advice
 
 
 def mistakes_of(**places) -> list[str]:
@@ -183,6 +183,8 @@ def test_booleans(value: object, expected: bool) -> None:
         {},
         {"data_dir": 'we"ird\\d\tir', "insecure": True, "listen": "[::]:1", "disk_threads": 7},
         {"nats": "tls://a,b:1"},
+        {"nats": "h", "id": 2, "cluster": "1@127.0.0.1:1,2@127.0.0.1:2", "rack": "r"},
+        {"nats": "h", "id": 9, "join": "127.0.0.1:1,[::1]:2"},
     ],
 )
 def test_the_shown_config_is_a_config_file_that_means_the_same(tmp_path: Path, flags: dict[str, object]) -> None:
@@ -196,4 +198,78 @@ def test_the_shown_config_is_a_config_file_that_means_the_same(tmp_path: Path, f
         config.insecure,
         config.disk_threads,
     )
+    assert (again.broker_id, again.voters, again.join, again.rack, again.advertise) == (
+        config.broker_id,
+        config.voters,
+        config.join,
+        config.rack,
+        config.advertise,
+    )
     assert set(tomllib.loads(shown)) <= set(SETTINGS)
+
+
+THREE = "1@127.0.0.1:7001,2@127.0.0.1:7002,3@[::1]:7003"
+
+
+def test_a_broker_of_a_cluster_listens_where_the_others_look_for_it() -> None:
+    config = load(environment={}, flags={"id": "3", "cluster": THREE, "nats": "h", "rack": "attic"})
+    assert [str(voter) for voter in config.voters] == THREE.split(",")
+    assert (config.broker_id, config.listen, config.advertise) == (3, Address("::1", 7003), Address("::1", 7003))
+    assert (config.rack, config.join, config.origins["listen"]) == ("attic", (), "--cluster")
+    environment = {"PENSTOCK_ID": "2", "PENSTOCK_CLUSTER": THREE, "PENSTOCK_NATS": "h"}
+    elsewhere = load(environment=environment, flags={"listen": "127.0.0.1:9"})
+    assert (elsewhere.listen.port, elsewhere.advertise) == (9, Address("127.0.0.1", 7002))
+
+
+def test_one_broker_may_be_a_cluster_with_a_nats_of_its_own() -> None:
+    config = load(environment={}, flags={"cluster": "1@127.0.0.1:7001"})
+    assert (config.listen.port, config.nats) == (7001, None)
+
+
+def test_a_broker_that_joins_says_whom_it_asks() -> None:
+    config = load(environment={}, flags={"id": 4, "join": "a:1, [::1]:2", "nats": "h"})
+    assert (config.broker_id, config.join, config.voters) == (4, (Address("a", 1), Address("::1", 2)), ())
+
+
+def test_a_cluster_in_a_file_is_a_list(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.toml", f'id = 2\nnats = "h"\ncluster = {THREE.split(",")}\n'.replace("'", '"'))
+    assert [str(voter) for voter in load(file=file, environment={}).voters] == THREE.split(",")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"cluster": "127.0.0.1:7001"}, "'127.0.0.1:7001' is not a broker; expected ID@HOST:PORT"),
+        ({"cluster": "0@127.0.0.1:7001"}, "'0' is not an id from 1 to 2147483647"),
+        ({"cluster": "99999999999999@127.0.0.1:7001"}, "is not an id"),
+        ({"cluster": "one@127.0.0.1:7001"}, "'one' is not an id"),
+        ({"cluster": "1@nowhere"}, "'nowhere' is not an address"),
+        ({"cluster": "1@127.0.0.1:0"}, "port 0"),
+        ({"cluster": " , "}, "no broker given"),
+        ({"cluster": "1@a:1,1@b:1"}, "two brokers with the same id: 1"),
+        ({"cluster": "1@a:1,2@a:1"}, "two brokers with the same address: a:1"),
+        ({"cluster": ",".join(f"{one}@a:{one}" for one in range(1, 7))}, "6 voters; at most 5 decide together"),
+        ({"cluster": THREE, "nats": "h"}, "--cluster: which broker of the cluster is this one? Set id (--id)"),
+        ({"join": "a:1", "nats": "h"}, "--join: which broker of the cluster is this one? Set id (--id)"),
+        ({"cluster": THREE, "id": 4, "nats": "h"}, "this broker, 4 (--id), is none of 1, 2, 3"),
+        ({"cluster": THREE, "id": 2}, "--cluster: every broker of a cluster uses the same NATS"),
+        ({"join": "a:1", "id": 2}, "--join: every broker of a cluster uses the same NATS"),
+        ({"cluster": THREE, "join": "a:1", "id": 2}, "begin a cluster, others join one; set one"),
+        ({"cluster": THREE, "id": 2, "nats": "h", "listen": "127.0.0.1:0"}, "look for this broker at 127.0.0.1:7002"),
+        ({"cluster": "1@10.0.0.1:7422"}, "--cluster: 10.0.0.1:7422 can be reached from other machines"),
+        ({"join": " "}, "no address given"),
+        ({"id": 0}, "--id: 0 is not a whole number between 1 and 2147483647"),
+        ({"id": 2**31}, "is not a whole number"),
+        ({"rack": "r" * 129}, "a rack has a name of at most 128"),
+    ],
+)
+def test_clusters_that_cannot_work(flags: dict[str, object], said: str) -> None:
+    (mistake,) = mistakes_of(flags=flags)
+    assert said in mistake
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, None), (2, "does NOT survive"), (3, None), (4, "one of 3"), (5, None)])
+def test_an_even_number_of_voters_is_advised_against(count: int, said: str | None) -> None:
+    cluster = ",".join(f"{number}@127.0.0.1:{number}" for number in range(1, count + 1))
+    advice = voters_advice(load(environment={}, flags={"id": 1, "cluster": cluster, "nats": "h"}).voters)
+    assert (advice is None) if said is None else (advice is not None and said in advice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,4 +38,52 @@ def test_two_brokers_do_not_share_one(tmp_path: Path) -> None:
     held = take_data_dir(tmp_path)
     with pytest.raises(OperationalError, match=r"in use by another broker \(process \d+\)"):
         take_data_dir(tmp_path)
+    held.release()
+
+
+def test_what_belongs_to_one_broker_is_refused_to_another(tmp_path: Path) -> None:
+    take_data_dir(tmp_path, 2).release()
+    with pytest.raises(OperationalError, match="is that of broker 2, this is broker 3: start it with --id 2"):
+        take_data_dir(tmp_path, 3)
+    held = take_data_dir(tmp_path, 2)  # the refusal holds nothing
+    assert (held.broker_id, held.cluster_id) == (2, "")
+    held.release()
+
+
+def test_one_that_says_no_broker_is_that_of_the_first(tmp_path: Path) -> None:
+    (tmp_path / "penstock.json").write_text('{"format": 1, "id": "old"}')
+    with pytest.raises(OperationalError, match="broker 1"):
+        take_data_dir(tmp_path, 2)
+    held = take_data_dir(tmp_path)
+    assert (held.id, held.broker_id) == ("old", 1)
+    held.release()
+
+
+def test_the_cluster_is_kept_for_good_beside_what_a_newer_version_wrote(tmp_path: Path) -> None:
+    (tmp_path / "penstock.json").write_text('{"format": 1, "id": "old", "colour": "green"}')
+    held = take_data_dir(tmp_path)
+    held.remember_cluster("c")
+    held.remember_cluster("c")
+    assert json.loads((tmp_path / "penstock.json").read_bytes()) == {
+        "format": 1,
+        "id": "old",
+        "colour": "green",
+        "broker_id": 1,
+        "cluster_id": "c",
+    }
+    held.release()
+    again = take_data_dir(tmp_path)
+    assert again.cluster_id == "c"
+    with pytest.raises(OperationalError, match="belongs to cluster c, and this broker was let into cluster d"):
+        again.remember_cluster("d")
+    again.release()
+    assert json.loads((tmp_path / "penstock.json").read_bytes())["cluster_id"] == "c"
+
+
+def test_a_cluster_that_cannot_be_written_down_is_told(tmp_path: Path) -> None:
+    held = take_data_dir(tmp_path)
+    (tmp_path / "penstock.json").unlink()
+    with pytest.raises(OperationalError, match="cannot note in"):
+        held.remember_cluster("c")
+    assert held.cluster_id == ""
     held.release()
