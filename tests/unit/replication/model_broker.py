@@ -32,12 +32,12 @@ class Broker:
         self.cluster = cluster
         self.log = ModelLog()
         self.is_up = False
+        self.is_deaf = False  # hears of no image
         self.has_lost = False  # of what was written, since it was last registered
         self.committed_end = 0
         self.leadership: Leadership | None = None
         self.following: Following | None = None
         self.cutting: tuple[str, int] | None = None  # what a disk thread is to do
-        self.clean_cut = True
 
     def start(self, *, clean: bool) -> None:
         assert not self.is_up
@@ -73,7 +73,7 @@ class Broker:
 
     def hear(self) -> bool:
         """The next image, if there is one."""
-        if self.heard >= len(self.cluster.metadata.history):
+        if self.is_deaf or self.heard >= len(self.cluster.metadata.history):
             return False
         self.heard += 1
         image = self.image
@@ -166,7 +166,7 @@ class Broker:
             return False
         self.cluster.values += 1
         end = self.log.log_end
-        self.log.append(Batch(leadership.leader_epoch, end, end + count, size, self.cluster.values))
+        self.log.append(Batch(leadership.leader_epoch, end, end + count, size, (self.cluster.values,) * count))
         if leadership.appended(self.log.log_end, self.cluster.now_us):
             self.moved(leadership)
         self.sessions.appended(leadership)

@@ -12,7 +12,7 @@ class Batch:
     base: int
     end: int
     size: int
-    value: int  # tells apart what has the same place in different histories
+    values: tuple[int, ...]  # of each offset; they tell apart what has the same place in different histories
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class ModelLog:
         merged = [batch for batch in self.batches if batch.end <= end]
         assert len({batch.epoch for batch in merged}) == 1, merged
         size = sum(batch.size for batch in merged)
-        one = Batch(merged[0].epoch, merged[0].base, merged[-1].end, size, merged[0].value)
+        values = tuple(value for batch in merged for value in batch.values)
+        one = Batch(merged[0].epoch, merged[0].base, merged[-1].end, size, values)
         self.batches = [one, *kept]
 
     def truncate(self, end: int) -> None:
@@ -120,4 +121,8 @@ class ModelLog:
 
     def contents(self) -> dict[int, tuple[int, int]]:
         """Each offset's epoch and value."""
-        return {offset: (batch.epoch, batch.value) for batch in self.batches for offset in range(batch.base, batch.end)}
+        return {
+            offset: (batch.epoch, value)
+            for batch in self.batches
+            for offset, value in enumerate(batch.values, batch.base)
+        }
