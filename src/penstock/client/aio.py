@@ -440,9 +440,9 @@ class Client:
     async def _publishing(self, timeout: float) -> Publisher:
         publisher = self._publisher
         if publisher is not None and publisher.is_cut_off and self._nats_urls is None:
-            # The broker may have come back with its NATS at another address.
+            # The broker may have come back with its NATS at another address, or others have one of their own.
             await self._link.refresh(timeout)
-            if self._publisher is publisher and self.nats_urls != publisher.urls:
+            if self._publisher is publisher and not set(self.nats_urls) <= set(publisher.urls):
                 self._publisher = None
                 await publisher.close()
         if self._publisher is None:

@@ -87,6 +87,10 @@ class ClusterView:
         failed_s = self._failed_s.get(address)
         return failed_s is not None and now_s - failed_s < AVOID_S
 
+    def is_met(self, address: str) -> bool:
+        """Whether it is known which broker listens there."""
+        return address in self._id_at
+
     def address_of(self, broker_id: BrokerId) -> str | None:
         """Where to reach that broker; None: not known, or another one listens there."""
         reached = self._reached.get(broker_id)

@@ -46,6 +46,7 @@ _ATTEMPT_S_MAX = 10.0  # for one connection and its hello; a caller with more ti
 _CLUSTER_ATTEMPT_S_MAX = 3.0  # the same, where there are others to try
 _REFRESH_S_MAX = 3.0
 _REFRESH_AGAIN_S = 1.0  # beside the work, at most so often
+_MEET_AGAIN_S = 10.0  # brokers that were away are looked for, at most so often
 
 R = TypeVar("R", bound=Response)
 Answer = tuple[Response, bytes | memoryview]
@@ -65,7 +66,7 @@ class Link:
         self._hellos: dict[BrokerId, HelloResponse] = {}  # the latest last
         self._hello: HelloResponse | None = None
         self._refreshing: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[_Failure | None]] = {}
-        self._refresh_due_s = float("-inf")
+        self._refresh_due_s = self._meeting_due_s = float("-inf")
         self._closed = False
 
     @property
@@ -110,9 +111,16 @@ class Link:
         raise Unavailable(f"no broker of the cluster can be reached ({said})")
 
     async def refresh(self, timeout_s: float) -> None:
-        """Have a connection, so that `hello` is what the broker says now. Unavailable, TimedOut."""
+        """Have a connection, and have met all brokers, so that `nats_urls` is what they say. Unavailable, TimedOut."""
+        clock = asyncio.get_running_loop()
+        deadline_s = clock.time() + timeout_s
         if not self._connections.is_open(self._home):
             await self.call(MetadataRequest(names=()), MetadataResponse, timeout_s=timeout_s)
+        if clock.time() >= self._meeting_due_s:
+            self._meeting_due_s = clock.time() + _MEET_AGAIN_S
+            unmet = [address for address in self.view.candidates() if not self.view.is_met(address)]
+            meetings = (self._connections.at(address, deadline_s) for address in unmet)
+            await asyncio.gather(*meetings, return_exceptions=True)  # who is away says nothing
 
     def learn(self, stream: StreamInfo) -> None:
         """What the caller knows of a stream, perhaps for long."""

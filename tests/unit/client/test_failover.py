@@ -353,6 +353,53 @@ async def test_an_append_goes_to_the_leader_and_is_not_repeated_where_it_may_be_
     assert stream.end == 2
 
 
+def test_the_blocking_face_reads_on_through_a_failover() -> None:
+    """On a thread of its own; the brokers run here."""
+
+    async def story() -> None:
+        async with FakeCluster(3) as cluster, asyncio.timeout(30):
+            stream = fill(cluster, batches=20)
+            cluster[1].fetch_bytes = len(stream.batches[0])
+
+            async def lead_no_more(count: int) -> Answer | None:
+                if count == 3:
+                    await cluster.elect(2)
+                return None
+
+            on(cluster[1], FetchRequest, lead_no_more)
+
+            def read() -> list[int]:
+                with penstock.connect(cluster.servers) as client:
+                    return [offset for batch in client.read("a") for offset in batch.column("offset").to_pylist()]
+
+            assert await asyncio.to_thread(read) == list(range(200))
+            assert asked(cluster[1], FetchRequest) == 3
+
+    asyncio.run(story())
+
+
+async def test_messages_are_published_where_any_broker_says_once_its_own_place_is_gone(
+    cluster: FakeCluster,
+) -> None:
+    for broker in cluster.brokers:
+        broker.hello["nats_urls"] = (f"nats://n{broker.broker_id}", "nats://shared")
+    async with penstock.aio.connect(cluster[2].address) as client:
+        assert client.nats_urls == ("nats://n2", "nats://shared")
+        await client.streams()
+        await client._link.refresh(5.0)
+        assert client.nats_urls[:2] == ("nats://n2", "nats://shared")
+        assert set(client.nats_urls) == {"nats://n1", "nats://n2", "nats://n3", "nats://shared"}
+        cluster[1].hello["nats_urls"] = ("nats://moved",)
+        await cluster.kill(2)
+        cluster[1].cut_connections()
+        cluster[3].cut_connections()
+        await client.status()
+        client._link._meeting_due_s = 0.0
+        await client._link.refresh(5.0)
+        assert {"nats://moved", "nats://n3"} <= set(client.nats_urls)
+        assert "nats://n1" not in client.nats_urls
+
+
 # Connections
 
 

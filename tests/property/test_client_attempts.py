@@ -1,0 +1,121 @@
+"""Whatever brokers say, a request ends in time, asks nobody twice without a pause, and is stored once or not at all."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
+from penstock.client.attempts import Ask, Attempts, GiveUp, Pause, Refresh
+from penstock.client.cluster import ClusterView
+from penstock.client.errors import OutcomeUnknown, Unavailable
+from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
+
+ADDRESSES = ("a", "b", "c")
+KEY = PartitionKey(StreamId(7), PartitionId(0))
+TIME_S = 5.0
+ANSWER_S = 0.01  # what each answer takes
+
+codes = st.sampled_from([str(code) for code in ErrorCode] + ["one_of_a_newer_broker"])
+leaders = st.sampled_from([None, 1, 2, 3, 4])
+epochs = st.integers(1, 6)
+details = st.fixed_dictionaries(
+    {},
+    optional={
+        "leader": st.one_of(leaders, st.just("x"), st.just(-1), st.just(True)),
+        "address": st.one_of(st.sampled_from([*ADDRESSES, "d", "", ":", "@"]), st.none(), st.just(7)),
+        "leader_epoch": st.one_of(epochs, st.just(-1), st.just("1"), st.none()),
+    },
+)
+outcomes = st.one_of(
+    st.just(("unreachable",)),
+    st.tuples(st.just("lost"), st.booleans()),
+    st.tuples(st.just("refused"), codes, details),
+)
+refreshes = st.one_of(st.none(), st.tuples(st.sampled_from(ADDRESSES), leaders, epochs, st.booleans()))
+
+MAY_BE_STORED = {
+    "timed_out",
+    "fenced_epoch",
+    "unknown_epoch",
+    "broker_unavailable",
+    "internal",
+    "one_of_a_newer_broker",
+}
+
+
+def told(leader: int | None, epoch: int) -> StreamInfo:
+    zero = Offset(0)
+    partition = PartitionInfo(
+        leader_id=None if leader is None else BrokerId(leader),
+        leader_epoch=LeaderEpoch(epoch),
+        replicas=(BrokerId(1),),
+        log_start=zero,
+        committed_end=zero,
+        log_end=zero,
+    )
+    return StreamInfo(stream_id=KEY.stream_id, config=StreamConfig(name="s", subject="s"), partitions=(partition,))
+
+
+def hello(broker_id: int) -> HelloResponse:
+    return HelloResponse(broker_id=BrokerId(broker_id), broker_version="v", cluster_id="C", format_version=1)
+
+
+@given(st.data(), st.booleans(), st.booleans(), st.integers(1, 3))
+def test_a_request_ends_in_time_and_is_stored_once_at_most(
+    data: st.DataObject, about_a_partition: bool, repeatable: bool, server_count: int
+) -> None:
+    chance = st.floats(0, 1, exclude_max=True)
+    view = ClusterView(ADDRESSES[:server_count], lambda: data.draw(chance))
+    key = KEY if about_a_partition else None
+    now_s = 0.0
+    attempts = Attempts(
+        view, key, what="work", repeatable=repeatable, deadline_s=TIME_S, chance=lambda: data.draw(chance)
+    )
+    asked: list[str] = []  # since the last pause
+    ever: set[str] = set()
+    broke = False
+    while True:
+        known = view.leader(KEY)
+        match attempts.next(now_s):
+            case Ask(address):
+                assert now_s < TIME_S
+                assert address not in asked or (asked.count(address) == 1 and broke)
+                asked.append(address)
+                ever.add(address)
+                now_s += ANSWER_S
+                match data.draw(outcomes):
+                    case ("unreachable",):
+                        attempts.unreachable(address, Unavailable(f"nothing at {address}"), now_s)
+                    case ("lost", sent):
+                        broke = True
+                        attempts.lost(address, Unavailable("it broke"), now_s, sent=sent)
+                        if sent and not repeatable:
+                            assert isinstance(attempts.next(now_s), GiveUp)
+                    case ("refused", code, fields):
+                        if data.draw(st.booleans()) and address in ADDRESSES:
+                            view.greeted(address, hello(ADDRESSES.index(address) + 1))
+                        attempts.refused(address, RemoteError(code, "no", **fields), now_s)
+                        if not repeatable and code in MAY_BE_STORED:
+                            assert isinstance(attempts.next(now_s), GiveUp)
+            case Refresh():
+                assert key is not None
+                if (news := data.draw(refreshes)) is not None:
+                    address, leader, epoch, with_brokers = news
+                    infos = [BrokerInfo(broker_id=BrokerId(n + 1), address=at) for n, at in enumerate(ADDRESSES)]
+                    view.learn_brokers(infos if with_brokers else [], now_s)
+                    view.learn_stream(told(leader, epoch), address, now_s)
+            case Pause(seconds):
+                assert 0 < seconds <= 2.0
+                assert now_s + seconds < TIME_S
+                now_s += seconds
+                asked.clear()
+                broke = False
+            case GiveUp(error):
+                assert now_s <= TIME_S + ANSWER_S
+                assert isinstance(error, RemoteError | Unavailable | OutcomeUnknown)
+                break
+        after = view.leader(KEY)
+        assert known is None or (after is not None and after.leader_epoch >= known.leader_epoch)
