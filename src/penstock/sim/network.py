@@ -148,7 +148,7 @@ class Network:
         self._accept[name] = accept
 
     def connect(self, source: str, target: str, done: Callable[[Connection | None], None], lost: Call) -> None:
-        """Connect; `done` hears of the connection, or None if nobody answered or listens."""
+        """Connect; `done` hears of the connection, or None where there is none; `lost` comes only behind it."""
         if self.is_blocked(source, target) or self.is_blocked(target, source):
             self.scheduler.after(CONNECT_TIMEOUT_US, lambda: done(None))
             return
@@ -158,10 +158,23 @@ class Network:
             if accept is None:
                 self.scheduler.after(self.delay_us(), lambda: done(None))
                 return
-            connection = Connection(self, source, target, lost)
+            is_told = False
+
+            def made() -> None:
+                nonlocal is_told
+                is_told = True
+                done(connection)
+
+            def ended() -> None:
+                if is_told:
+                    lost()
+                else:
+                    done(None)
+
+            connection = Connection(self, source, target, ended)
             self._connections[connection] = None
             accept(connection)
-            connection.send_back(lambda: done(connection))
+            connection.send_back(made)
 
         self.scheduler.after(self.delay_us(), arrive)
 

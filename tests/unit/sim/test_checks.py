@@ -1,0 +1,97 @@
+"""The promises: what holds, what is excused, and what is a violation."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base.config import Durability, StreamConfig
+from penstock.batch import codec
+from penstock.hot.group import Group
+from penstock.sim.checks import Checks, History, ViolationError
+
+
+def checks_with(*values: bytes, **config) -> tuple[Checks, History]:
+    checks = Checks()
+    checks.begin(StreamConfig(name="a", subject="a.>", **config))
+    checks.sent.update(dict.fromkeys(values, "a.>"))
+    return checks, checks.of("a.>", 0)
+
+
+def batch(base_offset: int, *values: bytes, leader_epoch: int = 1) -> bytes:
+    group = Group.of([b"a.x"] * len(values), values)
+    data, _ = codec.encode(group, 0, len(values), base_offset=base_offset, timestamp_us=1, leader_epoch=leader_epoch)
+    return bytes(data)
+
+
+def test_what_was_acked_is_what_is_read() -> None:
+    checks, history = checks_with(b"1", b"2")
+    checks.promised(history, 1, 1, b"2", fsynced=True)
+    rows = checks.read(history, 0, 2, batch(0, b"1", b"2"))
+    assert rows is not None
+    assert rows.values == [b"1", b"2"]
+    assert history.promised_end == 2
+
+
+@pytest.mark.parametrize(
+    ("offset", "values", "what"),
+    [
+        (0, (b"2",), "offset 0 was b'1', and now b'2'"),
+        (1, (b"1",), "is at offset 0, and is read at 1"),
+        (1, (b"never sent",), "was never sent"),
+    ],
+)
+def test_what_is_read_is_not_what_was_acked(offset: int, values: tuple[bytes, ...], what: str) -> None:
+    checks, history = checks_with(b"1", b"2")
+    checks.promised(history, 0, 1, b"1", fsynced=True)
+    with pytest.raises(ViolationError, match=what):
+        checks.read(history, offset, offset + 1, batch(offset, *values))
+
+
+def test_a_hole() -> None:
+    checks, history = checks_with(b"1", b"2")
+    with pytest.raises(ViolationError, match="got offsets"):
+        checks.read(history, 0, 2, batch(1, b"2"))
+
+
+def test_an_epoch_that_goes_back() -> None:
+    checks, history = checks_with(b"1", b"2")
+    with pytest.raises(ViolationError, match="epoch 1 follows epoch 2"):
+        checks.read(history, 0, 2, batch(0, b"1", leader_epoch=2) + batch(1, b"2"))
+
+
+def test_damage_is_excused_only_where_it_was_made() -> None:
+    checks, history = checks_with(b"1")
+    raw = batch(0, b"1")
+    damaged = raw[:-1] + bytes([raw[-1] ^ 1])
+    with pytest.raises(ViolationError):
+        checks.read(history, 0, 1, damaged)
+    history.is_damaged = True
+    assert checks.read(history, 0, 1, damaged) is None
+
+
+def test_an_ack_before_the_sync_is_for_durability_os() -> None:
+    checks, history = checks_with(b"1")
+    with pytest.raises(ViolationError, match="before it was synced"):
+        checks.promised(history, 0, 1, b"1", fsynced=False)
+    checks, history = checks_with(b"1", durability=Durability.OS)
+    checks.promised(history, 0, 1, b"1", fsynced=False)
+
+
+def test_news_of_what_a_power_loss_took_are_late() -> None:
+    checks, history = checks_with(b"1", b"2", b"3", durability=Durability.OS)
+    history.leaders[4] = (1, 1)
+    checks._cut(history, 1)
+    checks.promised(history, 1, 4, b"2", fsynced=False)
+    assert history.known == {}
+    checks.promised(history, 1, 5, b"3", fsynced=False)
+    assert history.known == {1: b"3"}
+
+
+def test_an_audit_that_ends_early() -> None:
+    checks, history = checks_with(b"1")
+    checks.promised(history, 0, 1, b"1", fsynced=True)
+    with pytest.raises(ViolationError, match="the log ends at 0"):
+        checks.audited(history, 0, 0)
+    with pytest.raises(ViolationError, match="begins at 1"):
+        checks.audited(history, 1, 1)
+    checks.audited(history, 0, 1)

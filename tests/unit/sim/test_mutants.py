@@ -1,0 +1,32 @@
+"""The planted mistakes: each can be made, and is made only where it was asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from penstock.sim.mutants import MUTANTS, Mutant
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_its_text_is_there_once_and_what_replaces_it_compiles(mutant: Mutant) -> None:
+    spec = find_spec(mutant.module)
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text()
+    assert source.count(mutant.old) == 1
+    assert mutant.old != mutant.new
+    compile(source.replace(mutant.old, mutant.new), mutant.module, "exec")
+
+
+def test_a_process_that_installs_one_has_it_and_no_other_has() -> None:
+    code = (
+        "from penstock.sim import mutants; mutants.install('says synced what is not');"
+        "from penstock.sim.run import run_seeds, run_seed; print(bool(run_seed(2, 1).error))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert finished.stdout.strip() == "True"
