@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from penstock.messages import FetchRequest
 from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker
-from tests.unit.node.workload import NAMES, Workload
+from tests.unit.node.workload import NAMES, PARTITIONS, Workload
 
 names = st.sampled_from(NAMES)
 numbers = st.integers(0, 20)
@@ -48,11 +48,13 @@ class NodeMachine(RuleBasedStateMachine):
     def append(self, name: str, count: int) -> None:
         self.workload.append(name, count)
 
-    @rule(name=names, offset=st.integers(0, 5), wait_ms=st.sampled_from((0, 500, 60_000)))
-    def fetch(self, name: str, offset: int, wait_ms: int) -> None:
+    @rule(name=names, number=numbers, offset=st.integers(0, 5), wait_ms=st.sampled_from((0, 500, 60_000)))
+    def fetch(self, name: str, number: int, offset: int, wait_ms: int) -> None:
         stream_id = self.workload.promised().get(name)
         if stream_id is not None:
-            self.broker.request(FetchRequest(stream_id=stream_id, offset=offset, wait_ms_max=wait_ms))  # type: ignore[arg-type]
+            partition = number % (PARTITIONS[name] + 1)  # one too many: it is refused
+            request = FetchRequest(stream_id=stream_id, partition=partition, offset=offset, wait_ms_max=wait_ms)  # type: ignore[arg-type]
+            self.broker.request(request)
 
     @rule(number=numbers)
     def run_disk(self, number: int) -> None:
@@ -98,11 +100,12 @@ class NodeMachine(RuleBasedStateMachine):
     @invariant()
     def readers_see_what_was_promised(self) -> None:
         for name, stream_id in self.workload.promised().items():
-            stored = self.workload.stored.get(stream_id, {})
             info = self.broker.streams().get(name)
-            if info is not None and info.stream_id == stream_id and stored:
-                rows = {row.offset: row.value for row in self.broker.read(name)}
-                assert all(rows[offset] == value for offset, value in stored.items())
+            for number in range(PARTITIONS[name]):
+                stored = self.workload.stored.get((stream_id, number), {})
+                if info is not None and info.stream_id == stream_id and stored:
+                    rows = {row.offset: row.value for row in self.broker.read(name, number)}
+                    assert all(rows[offset] == value for offset, value in stored.items())
 
     @invariant()
     def in_flight_bytes_are_counted_down(self) -> None:

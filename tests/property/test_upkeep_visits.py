@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.config import Durability, StreamConfig
-from penstock.base.ids import BrokerId, StreamId
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, OpenFiles
 from penstock.metadata.image import PartitionState, StreamState
 from penstock.node.partition import Budget, Partition
@@ -37,6 +37,11 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
+def key_of(number: int) -> PartitionKey:
+    """The one partition of a stream."""
+    return PartitionKey(StreamId(number), PartitionId(0))
+
+
 @dataclass
 class Broker:
     """The upkeep of a few partitions, and a disk whose work runs when it is told to."""
@@ -47,7 +52,7 @@ class Broker:
     outbox: Outbox = field(default_factory=Outbox)
     disk: list[DiskWork] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
-    partitions: dict[int, Partition] = field(default_factory=dict)
+    partitions: dict[PartitionKey, Partition] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.upkeep = Upkeep(self.outbox, committed=lambda _: None)
@@ -70,11 +75,11 @@ class Broker:
                 open_files=self.files,
                 noticed=self.upkeep.damage_found,
             )
-            self.partitions[number] = Partition(state, log, self.vfs, Budget(10**9))
-            self.upkeep.opened(self.partitions[number])
+            partition = self.partitions[key_of(number)] = Partition(state, key_of(number), log, self.vfs, Budget(10**9))
+            self.upkeep.opened(partition)
 
     def append(self, number: int, rows: int) -> None:
-        partition = self.partitions[number]
+        partition = self.partitions[key_of(number)]
         self.upkeep.lead(partition)
         committed_end = partition.committed_end
         batch = batch_of([(f"s{number}.x", None, b"v" * 300, None)] * rows)
@@ -82,7 +87,7 @@ class Broker:
         self.upkeep.moved(partition, committed_end)
 
     def alter(self, number: int, changes: dict[str, Any]) -> None:
-        partition = self.partitions[number]
+        partition = self.partitions[key_of(number)]
         config = msgspec.structs.replace(partition.stream.config, **changes)
         partition.reconfigure(
             StreamState(partition.stream.stream_id, config, START_US, (PartitionState.made((BrokerId(1),)),))
@@ -91,7 +96,7 @@ class Broker:
         self.upkeep.moved(partition, partition.committed_end)
 
     def damage(self, number: int) -> None:
-        partition = self.partitions[number]
+        partition = self.partitions[key_of(number)]
         if partition.log.log_end > partition.log.log_start and not partition.log.damage:
             view = partition.log.view()
             path = view.slice(view.log_start, end=view.log_end, bytes_max=1)

@@ -45,11 +45,12 @@ from penstock.client import blocking
 from penstock.commitlog import Log, LogConfig
 from penstock.metadata.commands import CreateStream
 from penstock.metadata.journal import Journal
+from penstock.node.folders import STREAMS_PATH, folder_of, mark_of
 from penstock.node.made import MadeLogs
-from penstock.node.streams import PARTITION, folder_of
 
 IDLE_STREAMS = 10_000
 LONG_MESSAGES = 100_000_000
+_PARTITION = 0  # of each
 START_ROUNDS = 5
 STEPS = 8  # that a run tells of
 _STREAM_MESSAGES = 3
@@ -158,10 +159,10 @@ def _made_in(folder: Path) -> Iterator[tuple[UnsyncedVfs, Journal]]:
 
 def _new_log(vfs: UnsyncedVfs, journal: Journal, marks: MadeLogs, config: StreamConfig) -> Log:
     stream_id = journal.append(CreateStream(config=config, created_us=_FIRST_US))
-    name = folder_of(stream_id, config.name)
-    log = Log.open(vfs, f"streams/{name}/{PARTITION}", stream_id, PARTITION, LogConfig.of(config), now_us=_FIRST_US)
+    path = f"{STREAMS_PATH}/{folder_of(stream_id, config.name)}/{_PARTITION}"
+    log = Log.open(vfs, path, stream_id, _PARTITION, LogConfig.of(config), now_us=_FIRST_US)
     log.start_epoch(1)
-    marks.mark(name)
+    marks.mark(mark_of(stream_id, config.name, _PARTITION))
     return log
 
 

@@ -216,9 +216,9 @@ class Driver:
             self._learn_cluster(step.cluster_id)
         for command in step.nats:
             if isinstance(command, Subscribe):
-                self.link.subscribe(command.stream_id, command.subject)
+                self.link.subscribe(command.sid, command.subject)
             elif isinstance(command, Unsubscribe):
-                self.link.unsubscribe(command.stream_id)
+                self.link.unsubscribe(command.sid)
             else:
                 self._barriers[self.link.barrier()] = command.token
         for note in step.notes:

@@ -59,7 +59,7 @@ class WaitingAnswers:
 
     def add(self, answers: Answers, room: Room) -> int:
         """Keep them, or as many of them as there is room for; returns how many were dropped."""
-        stream = self._streams.get(answers.stream_id)
+        stream = self._streams.get(answers.sid)
         if stream is None:
             stream = _StreamAnswers()
         commands = answers.commands
@@ -69,17 +69,17 @@ class WaitingAnswers:
             stream.pieces.append(commands[:end])
             stream.size_bytes += end
             self.size_bytes += end
-            self._streams[answers.stream_id] = stream
+            self._streams[answers.sid] = stream
         return _count(commands, end)
 
     def take(self) -> bytes:
         """A slice of the stream whose turn it is."""
-        stream_id = next(iter(self._streams))
-        stream = self._streams.pop(stream_id)
+        sid = next(iter(self._streams))
+        stream = self._streams.pop(sid)
         taken = stream.take(limits.NATS_ANSWERS_SLICE_BYTES)
         self.size_bytes -= len(taken)
         if stream.pieces:
-            self._streams[stream_id] = stream  # behind all the others
+            self._streams[sid] = stream  # behind all the others
         return taken
 
     def cut(self, room: Room) -> dict[int, int]:
@@ -87,12 +87,12 @@ class WaitingAnswers:
         dropped = {}
         free_bytes = room.all_bytes
         by_size = sorted(self._streams.items(), key=lambda one: one[1].size_bytes)
-        for place, (stream_id, stream) in enumerate(by_size):
+        for place, (sid, stream) in enumerate(by_size):
             fair_bytes = free_bytes // (len(by_size) - place)  # what smaller ones leave is for the larger
             if count := stream.cut(min(room.stream_bytes, fair_bytes)):
-                dropped[stream_id] = count
+                dropped[sid] = count
                 if not stream.pieces:
-                    del self._streams[stream_id]
+                    del self._streams[sid]
             free_bytes -= stream.size_bytes
         self.size_bytes = room.all_bytes - free_bytes
         return dropped
@@ -204,7 +204,7 @@ class AnswerOutput:
         room = BURST if self._state is _State.BUSY else LASTING
         for one in answers:
             if dropped := self._waiting.add(one, room):
-                self._drop(one.stream_id, dropped)
+                self._drop(one.sid, dropped)
         self._write_on()
 
     def opened(self, connection: NatsConnection) -> None:
@@ -248,8 +248,8 @@ class AnswerOutput:
             self._pauses_left = limits.NATS_WRITE_PAUSES_MAX
             self._look_later()
         elif state is not _State.TAKING:
-            for stream_id, dropped in self._waiting.cut(LASTING).items():
-                self._drop(stream_id, dropped)
+            for sid, dropped in self._waiting.cut(LASTING).items():
+                self._drop(sid, dropped)
         if self._connection is not None and state is not _State.AWAY:
             few = state is not _State.TAKING  # what is in there cannot be overtaken
             self._connection.set_write_buffer(
@@ -274,11 +274,11 @@ class AnswerOutput:
             self._timer = None
             self._become(_State.STALLED)
 
-    def _drop(self, stream_id: int, count: int) -> None:
+    def _drop(self, sid: int, count: int) -> None:
         self.dropped += count
         text = (
             f"nats-server is slow to take the answers to publishers, as it is when one of them does not read them: "
-            f"some of those to {self._subject_of(stream_id)} are dropped; what was published is stored"
+            f"some of those to {self._subject_of(sid)} are dropped; what was published is stored"
         )
         now_us = int(asyncio.get_running_loop().time() * 1e6)
         if (line := self._complaints.line("dropped", text, now_us)) is not None:

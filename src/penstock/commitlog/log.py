@@ -51,7 +51,7 @@ class Log(LogWriter):
         found: Recovered,
         now_us: int,
         open_files: OpenFiles,
-        noticed: Callable[[int], None] | None,
+        noticed: Callable[[int, int], None] | None,
     ) -> None:
         """For `open` only."""
         super().__init__(vfs, directory, ids, config, found, now_us, open_files, noticed)
@@ -73,7 +73,7 @@ class Log(LogWriter):
         now_us: int,
         must_exist: bool = False,
         open_files: OpenFiles | None = None,
-        noticed: Callable[[int], None] | None = None,
+        noticed: Callable[[int, int], None] | None = None,
     ) -> Log:
         """The log in `directory`, recovered; or a new one, whose files are durable. StorageFailedError.
 

@@ -49,7 +49,7 @@ class LogWriter:
         found: Recovered,
         now_us: int,
         open_files: OpenFiles,
-        noticed: Callable[[int], None] | None,
+        noticed: Callable[[int, int], None] | None,
     ) -> None:
         self._vfs = vfs
         self._open_files = open_files
@@ -61,7 +61,7 @@ class LogWriter:
         self._checkpoint.begin(now_us)
         self._rebuilt_indexes = RebuiltIndexes()
         self._validity = Validity()
-        self._damage = KnownDamage(found.damage, None if noticed is None else partial(noticed, ids[0]))
+        self._damage = KnownDamage(found.damage, None if noticed is None else partial(noticed, *ids))
         self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
         self.fence_reason = ""  # why the log takes no more messages
         self.notices: tuple[str, ...] = tuple(found.notices)

@@ -151,7 +151,7 @@ class CreateStreamRequest(Request, frozen=True, kw_only=True):
 
 
 class CreateStreamResponse(Response, frozen=True, kw_only=True):
-    """Sent once the stream's subscription is confirmed: what is published afterwards is stored."""
+    """Sent once the subscriptions of all its partitions are confirmed: what is published afterwards is stored."""
 
     stream: StreamInfo
     created: bool  # False: it was there already

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import PartitionKey
 from penstock.commitlog import LogCutError
 from penstock.node.partition import Partition
 from penstock.node.queries import CheckAppend
@@ -29,34 +30,36 @@ class _Append:
 
 
 class Appends:
-    """All appends on their way, by stream. `store` puts a checked one into its partition."""
+    """All appends on their way, by partition. `store` puts a checked one into its partition."""
 
-    def __init__(self, outbox: Outbox, bytes_max: int, *, store: Callable[[int, Hashable, bytearray], None]) -> None:
+    def __init__(
+        self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Hashable, bytearray], None]
+    ) -> None:
         self.size_bytes = 0
         self._outbox = outbox
         self._bytes_max = bytes_max
         self._store = store
-        self._queues: dict[int, deque[_Append]] = {}
+        self._queues: dict[PartitionKey, deque[_Append]] = {}
 
     def add(self, caller: Hashable, partition: Partition, raw: bytes | memoryview) -> None:
         """Check `raw`, then store it; RemoteError overloaded. A single one is taken whatever its size."""
         if self.size_bytes and self.size_bytes + len(raw) > self._bytes_max:
             raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
         config = partition.stream.config
-        stream_id = partition.stream.stream_id
-        append = _Append(caller, CheckAppend(raw, config.subject, config.max_message_bytes), len(raw))
+        key = partition.key
+        append = _Append(caller, CheckAppend(raw, partition.subject, config.max_message_bytes), len(raw))
         self.size_bytes += len(raw)
-        self._queues.setdefault(stream_id, deque()).append(append)
+        self._queues.setdefault(key, deque()).append(append)
 
         def done(error: Exception | None) -> None:
             append.error = error
             append.checked = True
-            self._checked(stream_id)
+            self._checked(key)
 
         self._outbox.work(Lane.READ, append.check.run, done)
 
-    def _checked(self, stream_id: int) -> None:
-        queue = self._queues.get(stream_id)
+    def _checked(self, key: PartitionKey) -> None:
+        queue = self._queues.get(key)
         if queue is None:
             return  # the stream was deleted, and everybody told
         while queue and queue[0].checked:
@@ -65,20 +68,20 @@ class Appends:
             if append.error is not None:
                 self._outbox.reply(append.caller, as_remote(append.error))
             else:
-                self._store(stream_id, append.caller, append.check.message)
+                self._store(key, append.caller, append.check.message)
         if not queue:
-            self._queues.pop(stream_id, None)
+            self._queues.pop(key, None)
 
-    def refuse(self, stream_id: int, error: RemoteError) -> None:
+    def refuse(self, key: PartitionKey, error: RemoteError) -> None:
         """The stream is gone: tell all that wait."""
-        for append in self._queues.pop(stream_id, ()):
+        for append in self._queues.pop(key, ()):
             self.size_bytes -= append.size_bytes
             self._outbox.reply(append.caller, error)
 
     def stop(self, error: RemoteError) -> None:
         """The broker stops: tell all that wait."""
-        for stream_id in list(self._queues):
-            self.refuse(stream_id, error)
+        for key in list(self._queues):
+            self.refuse(key, error)
 
 
 def as_remote(error: Exception) -> RemoteError:

@@ -1,7 +1,8 @@
 """Which streams there are by name, and which of them store a subject: looked up, not searched.
 
 Rules: an index is made when it is first asked after a stream came or went, and then serves every question until the
-next one does. Neither a stream's name nor its subject ever changes (`base/config.py`: ALTERABLE).
+next one does. Neither a stream's name nor its subject nor the number of its partitions ever changes (`base/config.py`:
+ALTERABLE). Partition n listens on `<subject>.<n>`: what is stored there is found through the subject.
 
     orders.*.eu     ┐          orders ─┬─ * ── eu: {1}
     orders.>        ├─▶  root ─┤       └─ behind: {2}
@@ -11,14 +12,19 @@ next one does. Neither a stream's name nor its subject ever changes (`base/confi
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+from penstock.base import limits
 from penstock.base.config import ALTERABLE
 from penstock.base.ids import StreamId
 from penstock.base.subjects import is_reserved
 from penstock.metadata.image import ClusterImage, StreamState
 
-assert not {"name", "subject"} & set(ALTERABLE)
+assert not {"name", "subject", "partitions"} & set(ALTERABLE)
+
+_DIGITS_MAX = len(str(limits.STREAM_PARTITIONS_MAX))
 
 
 @dataclass(slots=True, eq=False)
@@ -39,13 +45,18 @@ class Directory:
         self._root: _Token | None = None
 
     def page(self, image: ClusterImage, after: str | None, size: int) -> tuple[list[str], str | None]:
-        """Up to `size` names behind `after`, sorted, and the last of them if there are more."""
+        """Up to `size` names behind `after`, sorted, and the last of them if there are more.
+
+        Fewer, if more would have over METADATA_PARTITIONS_MAX partitions.
+        """
         self._look_at(image)
         if self._names is None:
             self._names = sorted(image.names)
         start = 0 if after is None else bisect_right(self._names, after)
         names = self._names[start : start + size]
-        return names, names[-1] if names and start + size < len(self._names) else None
+        counts = accumulate(len(image.by_name(name).partitions) for name in names)
+        names = names[: max(1, sum(count <= limits.METADATA_PARTITIONS_MAX for count in counts))]
+        return names, names[-1] if names and start + len(names) < len(self._names) else None
 
     def covering(self, image: ClusterImage, subject: str) -> list[StreamState]:
         """The streams that store a message on this plain subject, by name."""
@@ -54,13 +65,16 @@ class Directory:
             self._root = _planted(image)
         found: list[StreamId] = []
         tokens = [self._root]
-        for number, name in enumerate(subject.split(".")):
+        names = subject.split(".")
+        for number, name in enumerate(names):
+            if number and number == len(names) - 1:
+                found += _with_partition(image, name, (one for token in tokens for one in token.here))
             is_hidden = number == 0 and is_reserved(subject)
             if not is_hidden:
                 for token in tokens:
                     found += token.behind
-            names = (name,) if is_hidden else (name, "*")
-            tokens = [token.next[one] for token in tokens for one in names if one in token.next]
+            steps = (name,) if is_hidden else (name, "*")
+            tokens = [token.next[one] for token in tokens for one in steps if one in token.next]
         for token in tokens:
             found += token.here
         return sorted((image.streams[stream_id] for stream_id in found), key=lambda state: state.name)
@@ -69,6 +83,15 @@ class Directory:
         if self._made_of is not image.names:
             self._made_of = image.names
             self._names = self._root = None
+
+
+def _with_partition(image: ClusterImage, name: str, stream_ids: Iterable[StreamId]) -> Iterator[StreamId]:
+    """Those of these streams that have a partition of this number; its subject ends with it."""
+    if not name.isascii() or not name.isdecimal() or name[0] == "0" or len(name) > _DIGITS_MAX:
+        return
+    for stream_id in stream_ids:
+        if int(name) < len(image.streams[stream_id].partitions):
+            yield stream_id
 
 
 def _planted(image: ClusterImage) -> _Token:

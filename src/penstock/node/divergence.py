@@ -39,7 +39,7 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
     lost = f"offsets {end_offset} to {request.offset - 1}, as this reader knows them, are not in it any more"
     raise RemoteError(
         ErrorCode.LOG_TRUNCATED,
-        f"the log of stream {partition.stream.name!r} was cut or began anew: {lost}; drop what was made of them, "
+        f"the log of {partition.label} was cut or began anew: {lost}; drop what was made of them, "
         f"then read on from {end_offset}",
         offset=int(request.offset),
         end_offset=end_offset,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import Offset
+from penstock.base.ids import Offset, PartitionKey
 from penstock.commitlog import Slice
 from penstock.fetch.waiters import Waiter, Waiters
 from penstock.messages import FetchRequest, FetchResponse
@@ -57,13 +57,13 @@ class Fetches:
 
     def grown(self, partition: Partition) -> None:
         """More is committed: look again for those who can have enough now."""
-        for waiter in self._waiters.ready(partition.stream.stream_id, partition.committed_bytes):
+        for waiter in self._waiters.ready(partition.key, partition.committed_bytes):
             self._look_again(waiter, partition, is_final=False)
 
-    def tick(self, now: Now, partitions: Mapping[int, Partition]) -> None:
+    def tick(self, now: Now, partitions: Mapping[PartitionKey, Partition]) -> None:
         """Answer those whose time is up."""
         for waiter in self._waiters.expired(now.elapsed_us):
-            self._look_again(waiter, partitions[waiter.request.stream_id], is_final=True)
+            self._look_again(waiter, partitions[_key(waiter.request)], is_final=True)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -76,12 +76,12 @@ class Fetches:
             self._waiters.drop((caller,))
             self._looking.pop(caller, None)
 
-    def refuse(self, stream_id: int, error: RemoteError) -> None:
-        """The stream, or the broker, is at its end: tell all that wait."""
-        for waiter in self._waiters.waiting(stream_id):
+    def refuse(self, key: PartitionKey, error: RemoteError) -> None:
+        """The partition, or the broker, is at its end: tell all that wait."""
+        for waiter in self._waiters.waiting(key):
             self._waiters.take(waiter)
             self._outbox.reply(waiter.caller, error)
-        for look in [look for look in self._looking.values() if look.partition.stream.stream_id == stream_id]:
+        for look in [look for look in self._looking.values() if look.partition.key == key]:
             del self._looking[look.caller]
             self._outbox.reply(look.caller, error)
 
@@ -139,10 +139,8 @@ class Fetches:
         if missing_bytes <= 0 or is_cut or look.is_final:
             self._answer(look, found)
             return
-        stream_id = look.partition.stream.stream_id
-        self._waiters.park(
-            Waiter(look.caller, request, stream_id, look.deadline_us, look.committed_bytes + missing_bytes)
-        )
+        wanted_bytes = look.committed_bytes + missing_bytes
+        self._waiters.park(Waiter(look.caller, request, look.partition.key, look.deadline_us, wanted_bytes))
         if look.partition.committed_bytes > look.committed_bytes:
             self.grown(look.partition)  # meanwhile
 
@@ -164,8 +162,12 @@ class Fetches:
         self._outbox.reply(look.caller, response, extent)
 
 
+def _key(request: FetchRequest) -> PartitionKey:
+    return PartitionKey(request.stream_id, request.partition)
+
+
 def _out_of_range(partition: Partition, offset: int) -> RemoteError:
     start, end = partition.log.log_start, partition.committed_end
     holds = f"offsets {start} to {end - 1}" if end > start else f"nothing; its next offset is {end}"
-    text = f"offset {offset} is out of range: stream {partition.stream.name!r} holds {holds}"
+    text = f"offset {offset} is out of range: {partition.label} holds {holds}"
     return RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, log_start=start, committed_end=end)

@@ -2,12 +2,12 @@
 
 Rules: a gap begins when the connection was last known to work (or the broker stops) and ends when NATS has confirmed
 the subscriptions again: nobody was unsubscribed for longer. What was published in between may not be stored; what was
-acked is. A stream has gaps of its own where only its subscription was missing. The last GAPS_MAX of the broker and
-STREAM_GAPS_MAX of each stream are kept. A line that cannot be read stays in the file as it is; a file that cannot be
-read is moved aside.
+acked is. A partition has gaps of its own where only its subscription was missing. The last GAPS_MAX of the broker and
+PARTITION_GAPS_MAX of each partition are kept. A line that cannot be read stays in the file as it is; a file that cannot
+be read is moved aside.
 
-    gaps.jsonl   one JSON object a line, the oldest of the broker (and of each stream) first; one that is open (no end)
-                 lasted when it was written; with a stream_id it is that stream's alone
+    gaps.jsonl   one JSON object a line, the oldest of the broker (and of each partition) first; one that is open (no
+                 end) lasted when it was written; with a stream_id it is one partition's alone (0, unless it says which)
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from operator import attrgetter
 
 import msgspec
 
-from penstock.base.ids import TimestampUs
+from penstock.base.ids import PartitionId, PartitionKey, TimestampUs
 from penstock.messages import GapInfo
+from penstock.messages.fields import PartitionField, StreamIdField
 from penstock.vfs import Vfs
 
 GAPS_PATH = "gaps.jsonl"
 GAPS_MAX = 1_000
-STREAM_GAPS_MAX = 20
+PARTITION_GAPS_MAX = 20
 
 
 class _Line(GapInfo, frozen=True, kw_only=True):
-    """One line of the file. `stream_id`: of a stream alone; None: of the whole broker."""
+    """One line of the file. `stream_id`: of one partition of it alone; None: of the whole broker."""
 
-    stream_id: int | None = None
+    stream_id: StreamIdField | None = None
+    partition: PartitionField = PartitionId(0)
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -79,12 +81,12 @@ class _History:
 
 
 class Gaps:
-    """The gaps of one broker (`stream_id` None) and those of single streams."""
+    """The gaps of one broker (`key` None) and those of single partitions."""
 
     def __init__(self, vfs: Vfs) -> None:
         self._vfs = vfs
         self._broker = _History(deque(maxlen=GAPS_MAX))
-        self._streams: dict[int, _History] = {}
+        self._partitions: dict[PartitionKey, _History] = {}
         self._unknown: list[bytes] = []  # lines that this version cannot read
 
     def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> str | None:
@@ -106,7 +108,8 @@ class Gaps:
                 continue
             if gap.stream_id is not None and gap.stream_id not in known:
                 continue  # deleted
-            history = self._history(gap.stream_id)
+            key = None if gap.stream_id is None else PartitionKey(gap.stream_id, gap.partition)
+            history = self._history(key)
             plain = GapInfo(start_us=gap.start_us, end_us=gap.end_us, reason=gap.reason)
             if gap.end_us is None:
                 history.open = plain
@@ -143,27 +146,27 @@ class Gaps:
             return f"{told}, and new ones cannot be kept ({second.strerror or second})"
         return f"{told}; it was moved to {path}"
 
-    def _history(self, stream_id: int | None) -> _History:
-        if stream_id is None:
+    def _history(self, key: PartitionKey | None) -> _History:
+        if key is None:
             return self._broker
-        return self._streams.setdefault(stream_id, _History(deque(maxlen=STREAM_GAPS_MAX)))
+        return self._partitions.setdefault(key, _History(deque(maxlen=PARTITION_GAPS_MAX)))
 
     @property
     def is_open(self) -> bool:
         """Whether nobody listens now."""
         return self._broker.open is not None
 
-    def begin(self, now_us: int, reason: str, stream_id: int | None = None) -> bool:
+    def begin(self, now_us: int, reason: str, key: PartitionKey | None = None) -> bool:
         """Nobody listens from now on. A gap that is open already keeps its start (and False comes back)."""
-        history = self._history(stream_id)
+        history = self._history(key)
         if history.open is not None:
             return False
         history.open = GapInfo(start_us=TimestampUs(now_us), reason=reason)
         return True
 
-    def end(self, now_us: int, stream_id: int | None = None) -> GapInfo | None:
-        """The subscriptions (or that of the stream) are confirmed: the gap that this ends, or None."""
-        history = self._broker if stream_id is None else self._streams.get(stream_id)
+    def end(self, now_us: int, key: PartitionKey | None = None) -> GapInfo | None:
+        """The subscriptions (or that of the partition) are confirmed: the gap that this ends, or None."""
+        history = self._broker if key is None else self._partitions.get(key)
         if history is None or history.open is None:
             return None
         end_us = TimestampUs(max(now_us, history.open.start_us))
@@ -172,22 +175,20 @@ class Gaps:
         history.closed.append(gap)
         return gap
 
-    def forget(self, stream_id: int) -> bool:
-        """The stream is gone; whether it had gaps."""
-        return self._streams.pop(stream_id, None) is not None
+    def forget(self, key: PartitionKey) -> bool:
+        """The partition is gone; whether it had gaps."""
+        return self._partitions.pop(key, None) is not None
 
     def save(self) -> GapsSave:
         """The task that writes what is known now."""
         lines = [*self._unknown, *map(msgspec.json.encode, self._broker.all())]
-        for stream_id, history in self._streams.items():
-            lines += (
-                msgspec.json.encode({"stream_id": stream_id, **msgspec.structs.asdict(gap)}) for gap in history.all()
-            )
+        for key, history in self._partitions.items():
+            lines += (msgspec.json.encode({**key._asdict(), **msgspec.structs.asdict(gap)}) for gap in history.all())
         return GapsSave(self._vfs, b"".join(line + b"\n" for line in lines))
 
-    def since(self, start_us: int, stream_id: int | None = None, *, limit: int = 20) -> tuple[GapInfo, ...]:
-        """The latest ones that reach past `start_us`, oldest first: the broker's, and the stream's own."""
+    def since(self, start_us: int, key: PartitionKey | None = None, *, limit: int = 20) -> tuple[GapInfo, ...]:
+        """The latest ones that reach past `start_us`, oldest first: the broker's, and the partition's own."""
         found = list(self._broker.since(start_us, limit))
-        if stream_id is not None and (history := self._streams.get(stream_id)) is not None:
+        if key is not None and (history := self._partitions.get(key)) is not None:
             found += history.since(start_us, limit)
         return tuple(sorted(found, key=attrgetter("start_us"))[-limit:])

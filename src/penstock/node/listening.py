@@ -1,6 +1,6 @@
 """Who listens to NATS, and when nobody did: subscriptions and gaps together.
 
-Rules: a gap of the broker lasts from the loss of the connection until every stream has its verdict. A stream whose
+Rules: a gap of the broker lasts from the loss of the connection until every partition has its verdict. One whose
 subscription NATS refuses then, or takes away, has a gap of its own until it is confirmed. Both are on their way to the
 disk as soon as they are known.
 """
@@ -12,30 +12,31 @@ from collections.abc import Callable, Iterable
 from penstock.base.clock import Now
 from penstock.messages import GapInfo
 from penstock.node.gaps import Gaps
+from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 from penstock.node.subscriptions import Subscriptions, Verdicts
 from penstock.vfs import Vfs
 
 
 class Listening:
-    """`confirmed` and `refused` tell what NATS says of one stream."""
+    """`confirmed` and `refused` tell what NATS says of one partition."""
 
     def __init__(
         self,
         vfs: Vfs,
         outbox: Outbox,
         *,
-        name: Callable[[int], str],
-        confirmed: Callable[[int], None],
-        refused: Callable[[int, str], None],
+        confirmed: Callable[[Partition], None],
+        refused: Callable[[Partition, str], None],
     ) -> None:
         self.gaps = Gaps(vfs)
-        self.subscriptions = Subscriptions(outbox, Verdicts(self._confirmed, self._refused, self._settled))
+        self.subscriptions: Subscriptions[Partition] = Subscriptions(
+            outbox, Verdicts(self._confirmed, self._refused, self._settled)
+        )
         self._outbox = outbox
-        self._name = name
         self._tell_confirmed = confirmed
         self._tell_refused = refused
-        self._refusals: dict[int, str] = {}
+        self._refusals: dict[Partition, str] = {}
         self._is_saving = self._is_changed = self._is_stopped = False
 
     def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> None:
@@ -44,11 +45,11 @@ class Listening:
         if note is not None:
             self._outbox.notice(note)
 
-    def remove(self, stream_id: int) -> None:
-        """The stream was deleted."""
-        self.subscriptions.remove(stream_id)
-        self._refusals.pop(stream_id, None)
-        if self.gaps.forget(stream_id):
+    def remove(self, partition: Partition) -> None:
+        """Its stream was deleted."""
+        self.subscriptions.remove(partition)
+        self._refusals.pop(partition, None)
+        if self.gaps.forget(partition.key):
             self._save()
 
     def lost(self, now: Now, reason: str) -> None:
@@ -68,27 +69,27 @@ class Listening:
         except OSError as error:
             self._saved(error)
 
-    def _confirmed(self, stream_id: int, now: Now) -> None:
-        self._refusals.pop(stream_id, None)
-        if (gap := self.gaps.end(now.wall_us, stream_id)) is not None:
-            self._tell(f"stream {self._name(stream_id)!r}: ", gap)
+    def _confirmed(self, partition: Partition, now: Now) -> None:
+        self._refusals.pop(partition, None)
+        if (gap := self.gaps.end(now.wall_us, partition.key)) is not None:
+            self._tell(f"{partition.label}: ", gap)
             self._save()
-        self._tell_confirmed(stream_id)
+        self._tell_confirmed(partition)
 
-    def _refused(self, stream_id: int, reason: str, now: Now) -> None:
-        self._refusals[stream_id] = reason
+    def _refused(self, partition: Partition, reason: str, now: Now) -> None:
+        self._refusals[partition] = reason
         if not self.gaps.is_open:
-            self._begin_for(stream_id, reason, now)
-        self._tell_refused(stream_id, reason)
+            self._begin_for(partition, reason, now)
+        self._tell_refused(partition, reason)
 
-    def _begin_for(self, stream_id: int, reason: str, now: Now) -> None:
-        if self.gaps.begin(now.wall_us, f"NATS refused the subscription: {reason}", stream_id):
+    def _begin_for(self, partition: Partition, reason: str, now: Now) -> None:
+        if self.gaps.begin(now.wall_us, f"NATS refused the subscription: {reason}", partition.key):
             self._save()
 
     def _settled(self, now: Now) -> None:
         gap = self.gaps.end(now.wall_us)
-        for stream_id, reason in self._refusals.items():
-            self._begin_for(stream_id, reason, now)
+        for partition, reason in self._refusals.items():
+            self._begin_for(partition, reason, now)
         if gap is not None:
             self._tell("", gap)
             self._save()

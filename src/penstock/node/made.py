@@ -7,7 +7,7 @@ it: they must outlive it (a disk that was not mounted, a folder that was removed
 
     journaled → log durable → mark durable → answered
 
-A mark is an empty file `made/<folder of the stream>`; ids are never used again, so an old one does no harm.
+A mark is an empty file in `made/` (named in `node/folders.py`); ids are never used again, so an old one does no harm.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class MadeLogs:
         """Take over what is there. OSError."""
         self._names = set(self._vfs.list(MADE_PATH))
 
-    def __contains__(self, folder: str) -> bool:
-        """Whether the log in this stream's folder (its name, without path) was made."""
-        return folder in self._names
+    def __contains__(self, mark: str) -> bool:
+        """Whether the log with this mark was made."""
+        return mark in self._names
 
-    def mark(self, folder: str) -> None:
+    def mark(self, mark: str) -> None:
         """The log is durable. Once this returns, it is known to have been made. OSError."""
-        self._vfs.open(f"{MADE_PATH}/{folder}", create=True).close()
+        self._vfs.open(f"{MADE_PATH}/{mark}", create=True).close()
         self._vfs.sync_dir(MADE_PATH)
-        self._names.add(folder)
+        self._names.add(mark)
 
-    def forget(self, folder: str) -> None:
+    def forget(self, mark: str) -> None:
         """The stream was deleted, and its folder is removed. OSError."""
-        self._vfs.remove(f"{MADE_PATH}/{folder}")
-        self._names.discard(folder)
+        self._vfs.remove(f"{MADE_PATH}/{mark}")
+        self._names.discard(mark)

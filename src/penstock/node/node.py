@@ -27,7 +27,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import OpenFiles
 from penstock.hot.group import Group
@@ -54,19 +54,21 @@ from penstock.messages import (
     api_versions,
 )
 from penstock.metadata.fold import fold
+from penstock.metadata.image import StreamState
 from penstock.metadata.journal import Journal
 from penstock.node.appends import Appends
 from penstock.node.arrivals import Arrivals
 from penstock.node.catalog import Catalog
 from penstock.node.directory import Directory
 from penstock.node.fetches import Fetches
+from penstock.node.folders import check_folders
 from penstock.node.listening import Listening
-from penstock.node.partition import Budget, Partition
+from penstock.node.partition import Budget, Partition, label
 from penstock.node.peers import Peers, introduced
 from penstock.node.questions import Questions
 from penstock.node.report import Report, Settings
 from penstock.node.step import DiskWork, Outbox, Step
-from penstock.node.streams import PARTITION, Streams, check_folders, deleted_error
+from penstock.node.streams import Streams, deleted_error
 from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
 
@@ -85,9 +87,8 @@ class Node:
         self._listening = Listening(
             vfs,
             self._outbox,
-            name=lambda stream_id: self._catalog.image.by_id(stream_id).name,
-            confirmed=lambda stream_id: self._streams.confirmed(stream_id),
-            refused=lambda stream_id, reason: self._streams.refused(stream_id, reason),
+            confirmed=lambda partition: self._streams.confirmed(partition),
+            refused=lambda partition, reason: self._streams.refused(partition, reason),
         )
         self._peers = Peers(self._outbox)
         self._directory = Directory()
@@ -140,7 +141,7 @@ class Node:
             OpenFiles(self._settings.log_files_max),
             listening=self._listening,
             info=lambda state: self._report.stream(state),
-            closed=self._stream_closed,
+            closed=self._partition_closed,
         )
         self._report = Report(
             self._settings,
@@ -177,7 +178,7 @@ class Node:
         self._arrivals.go_on(must=True)
         for partition in self._streams.partitions.values():
             self._upkeep.close(partition)
-            self._fetches.refuse(partition.stream.stream_id, _STOPPING)
+            self._fetches.refuse(partition.key, _STOPPING)
         self._appends.stop(_STOPPING)
         self._catalog.stop(_STOPPING)
         self._streams.stop(_STOPPING)
@@ -210,9 +211,9 @@ class Node:
         if self._arrivals.add(groups.items()):
             self._next_tick_us = now.elapsed_us  # what is not waited for is synced now as well: it holds its file open
 
-    def _ingest(self, stream_id: int, group: Group, must: bool) -> bool:
+    def _ingest(self, sid: int, group: Group, must: bool) -> bool:
         """Store the messages, unless that takes a file open for which there is no room now."""
-        partition = self._streams.partitions.get(stream_id)
+        partition = self._listening.subscriptions.by_sid.get(sid)
         if partition is None:
             return True  # the last messages of a stream that was just deleted
         if not (must or partition.log.is_awake or not partition.is_writable or partition.log.has_room):
@@ -235,10 +236,10 @@ class Node:
         if not self._is_stopped:
             self._listening.subscriptions.reached(token, now)
 
-    def refused(self, stream_id: int | None, reason: str, now: Now) -> None:
-        """NATS does not let the broker subscribe for this stream, or no longer; None: NATS does not say which."""
+    def refused(self, sid: int | None, reason: str, now: Now) -> None:
+        """NATS does not grant this subscription, or no longer; None: NATS does not say which."""
         if not self._is_stopped:
-            self._listening.subscriptions.refused(stream_id, reason, now)
+            self._listening.subscriptions.refused(sid, reason, now)
 
     def nats_lost(self, now: Now, reason: str) -> None:
         """Nobody listens from `now` on."""
@@ -328,15 +329,18 @@ class Node:
         self._questions.gone(callers)
 
     def _partition(self, stream_id: int, number: int) -> Partition:
-        partition = self._streams.partitions.get(stream_id)
-        if partition is None:
-            state = self._catalog.image.by_id(stream_id)
-            reason = self._streams.failures.get(stream_id, "its log is being opened; try again in a moment")
-            raise RemoteError(ErrorCode.STORAGE_FAILED, f"stream {state.name!r} cannot be used: {reason}")
-        if number != PARTITION:
-            text = f"stream {partition.stream.name!r} has 1 partition; there is no partition {number}"
+        key = PartitionKey(StreamId(stream_id), PartitionId(number))
+        partition = self._streams.partitions.get(key)
+        if partition is not None:
+            return partition
+        state = self._catalog.image.by_id(stream_id)
+        count = len(state.partitions)
+        if number >= count:
+            has = "1 partition" if count == 1 else f"{count} partitions"
+            text = f"stream {state.name!r} has {has}, counted from 0; there is no partition {number}"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
-        return partition
+        reason = self._streams.failures.get(key, "its log is being opened; try again in a moment")
+        raise RemoteError(ErrorCode.STORAGE_FAILED, f"{label(state, number)} cannot be used: {reason}")
 
     def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
         response = HelloResponse(
@@ -366,6 +370,7 @@ class Node:
                 text = f"{len(request.names)} names at once; the limit is {limits.METADATA_STREAMS_MAX}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
             names = [name for name in dict.fromkeys(request.names) if name in image.names]
+            _check_partitions([image.by_name(name) for name in names])
         else:
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
             names, next_after = self._directory.page(image, request.after, page)
@@ -386,9 +391,9 @@ class Node:
     def _status(self, caller: Hashable, request: StatusRequest, raw: bytes | memoryview, now: Now) -> None:
         self._outbox.reply(caller, self._report.status(now.wall_us, in_flight_bytes=self.in_flight_bytes))
 
-    def _stream_closed(self, stream_id: int, error: RemoteError) -> None:
-        self._fetches.refuse(stream_id, error)
-        self._appends.refuse(stream_id, error)
+    def _partition_closed(self, key: PartitionKey, error: RemoteError) -> None:
+        self._fetches.refuse(key, error)
+        self._appends.refuse(key, error)
 
     # Fetch
 
@@ -408,10 +413,17 @@ class Node:
     def _append(self, caller: Hashable, request: AppendRequest, raw: bytes | memoryview, now: Now) -> None:
         self._appends.add(caller, self._partition(request.stream_id, request.partition), raw)
 
-    def _store(self, stream_id: int, caller: Hashable, message: bytearray) -> None:
-        partition = self._streams.partitions[stream_id]
+    def _store(self, key: PartitionKey, caller: Hashable, message: bytearray) -> None:
+        partition = self._streams.partitions[key]
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
         partition.append(caller, message, self._now.wall_us, self._outbox.step)
         self._upkeep.moved(partition, committed_end)
+
+
+def _check_partitions(states: list[StreamState]) -> None:
+    count = sum(len(state.partitions) for state in states)
+    if len(states) > 1 and count > limits.METADATA_PARTITIONS_MAX:
+        text = f"streams with {count} partitions at once; the limit is {limits.METADATA_PARTITIONS_MAX}: ask for fewer"
+        raise RemoteError(ErrorCode.TOO_LARGE, text)

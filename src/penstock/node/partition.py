@@ -22,7 +22,8 @@ from types import MappingProxyType
 from penstock.base import limits
 from penstock.base.config import Durability
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import Offset, TimestampUs
+from penstock.base.ids import Offset, PartitionKey, TimestampUs
+from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.commitlog import Log, LogState, ShortageError, StorageFullError
 from penstock.hot.acks import waiting, waiting_count
@@ -45,7 +46,6 @@ _CODES = {
     READ_ONLY: ErrorCode.READ_ONLY,
     OVER_BUDGET: ErrorCode.OVERLOADED,
 }
-_PARTITION = 0  # every stream has one
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -70,16 +70,24 @@ class Budget:
     counters: Counter[str] = field(default_factory=Counter)  # of deleted streams, too
 
 
+def label(stream: StreamState, partition: int) -> str:
+    """What a partition is called in texts for people."""
+    name = f"stream {stream.name!r}"
+    return name if len(stream.partitions) == 1 else f"partition {partition} of {name}"
+
+
 class Partition:
     """The leader's side of one partition. An idle one is small: what it counts and what waits is made when needed."""
 
     __slots__ = (
         "_budget", "_pending", "_recovered_end", "_rules", "_tails", "cannot_lead", "committed_bytes", "committed_end",
-        "counters", "damage_told", "dropped", "fenced_told", "flushing", "in_flight_bytes", "leader_epoch", "leads",
-        "log", "refusal", "stream", "subscribed", "trouble", "vfs", "visit_us", "waits_for_sync", "when_idle",
+        "counters", "damage_told", "dropped", "fenced_told", "flushing", "in_flight_bytes", "key", "leader_epoch",
+        "leads", "log", "refusal", "sid", "stream", "subscribed", "trouble", "vfs", "visit_us", "waits_for_sync",
+        "when_idle",
     )  # fmt: skip
 
-    def __init__(self, stream: StreamState, log: Log, vfs: Vfs, budget: Budget) -> None:
+    def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
+        self.key = key
         self.log = log
         self.leads = False  # the log has the beginning of this leadership: from the first message on
         self.cannot_lead = ""  # why it could not begin
@@ -94,6 +102,7 @@ class Partition:
         self.in_flight_bytes = 0
         self.committed_bytes = 0  # so far, since the start: only grows
         self._recovered_end = log.log_end
+        self.sid = 0  # of its subscription; 0: there is none
         self.subscribed = False
         self.refusal = ""  # why NATS does not let the broker subscribe
         self.counters = budget.counters
@@ -103,6 +112,16 @@ class Partition:
         self.reconfigure(stream)
 
     @property
+    def subject(self) -> str:
+        """Where it listens."""
+        return partition_subject(self.stream.config.subject, self.key.partition)
+
+    @property
+    def label(self) -> str:
+        """What it is called in texts for people."""
+        return label(self.stream, self.key.partition)
+
+    @property
     def is_writable(self) -> bool:
         """Whether messages are stored now."""
         return not self.cannot_lead and self.log.state is LogState.WRITABLE
@@ -110,9 +129,9 @@ class Partition:
     def reconfigure(self, stream: StreamState) -> None:
         """Take over an altered config."""
         self.stream = stream
-        self.leader_epoch = stream.partitions[_PARTITION].leader_epoch
+        self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self._rules = Rules.of(stream.config)
-        self._tails = acks.ack_tails(_PARTITION, self.leader_epoch, _REPLICAS)
+        self._tails = acks.ack_tails(self.key.partition, self.leader_epoch, _REPLICAS)
         self.waits_for_sync = stream.config.durability is not Durability.OS
 
     def ingest(self, group: Group, now_us: int, step: Step) -> None:
@@ -126,7 +145,7 @@ class Partition:
         if admission.dropped:
             self._count_dropped(admission.dropped)
         if admission.errors:
-            step.publish.append(Answers(self.stream.stream_id, b"".join(admission.errors)))
+            step.publish.append(Answers(self.sid, b"".join(admission.errors)))
         rows = admission.rows
         refusal: acks.AckError | None = None
         start, count = 0, len(rows)
@@ -149,7 +168,7 @@ class Partition:
     def _refuse(self, replies: bytes, error: acks.AckError, step: Step) -> None:
         if replies:
             commands = acks.error_acks(self._rules.name, replies, error)
-            step.publish.append(Answers(self.stream.stream_id, commands))
+            step.publish.append(Answers(self.sid, commands))
 
     def _why_closed(self) -> tuple[acks.AckError, str] | None:
         if self.log.state is not LogState.WRITABLE:
@@ -193,7 +212,7 @@ class Partition:
 
     def _ack(self, replies: bytes, base_offset: int, step: Step, *, fsynced: bool) -> None:
         commands = acks.pubacks(self._rules.name, replies, base_offset, self._tails[fsynced])
-        step.publish.append(Answers(self.stream.stream_id, commands))
+        step.publish.append(Answers(self.sid, commands))
         self.counters["acks_made"] += waiting_count(replies)
 
     def append(self, caller: Hashable, message: bytearray, now_us: int, step: Step) -> None:

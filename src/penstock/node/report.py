@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from penstock.base import limits
-from penstock.base.ids import BrokerId, Offset, PartitionId, TimestampUs
+from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
 from penstock.batch.schema import FORMAT_VERSION
 from penstock.commitlog import LogState
 from penstock.messages import (
@@ -90,20 +90,23 @@ class Report:
 
     def stream(self, state: StreamState) -> StreamInfo:
         """One stream as it is now."""
-        partition = self._streams.partitions.get(state.stream_id)
-        info = self._closed_partition(state) if partition is None else self._partition(state, partition)
         return StreamInfo(
             stream_id=state.stream_id,
             config=state.config,
-            partitions=(info,),
+            partitions=tuple(self._partition(state, number) for number in range(len(state.partitions))),
             created_us=TimestampUs(state.created_us),
         )
 
-    def _health(self, stream_id: int) -> tuple[PartitionHealth, str]:
+    def _partition(self, state: StreamState, number: int) -> PartitionInfo:
+        key = PartitionKey(state.stream_id, PartitionId(number))
+        partition = self._streams.partitions.get(key)
+        return self._closed_partition(state, key) if partition is None else self._open_partition(state, partition)
+
+    def _health(self, key: PartitionKey) -> tuple[PartitionHealth, str]:
         """What the partition can do now, and why no more."""
-        partition = self._streams.partitions.get(stream_id)
+        partition = self._streams.partitions.get(key)
         if partition is None:
-            failure = self._streams.failures.get(stream_id)
+            failure = self._streams.failures.get(key)
             return (PartitionHealth.STARTING, "") if failure is None else (PartitionHealth.FAILED, failure)
         state = partition.log.state
         if state is not LogState.WRITABLE:
@@ -114,12 +117,18 @@ class Report:
             return PartitionHealth.STARTING, partition.refusal or "not subscribed: NATS is not connected"
         return PartitionHealth.ONLINE, ""
 
-    def _closed_partition(self, state: StreamState) -> PartitionInfo:
-        health, reason = self._health(state.stream_id)
+    def _closed_partition(self, state: StreamState, key: PartitionKey) -> PartitionInfo:
+        health, reason = self._health(key)
+        known = state.partitions[key.partition]
         nothing = Offset(0)
         return PartitionInfo(
+            partition=key.partition,
             leader=self._settings.address,
-            leader_epoch=state.partitions[0].leader_epoch,
+            leader_id=known.leader,
+            leader_epoch=known.leader_epoch,
+            replicas=known.replicas,
+            isr=known.isr,
+            eligible=known.eligible,
             log_start=nothing,
             committed_end=nothing,
             log_end=nothing,
@@ -127,13 +136,18 @@ class Report:
             state_reason=reason,
         )
 
-    def _partition(self, state: StreamState, partition: Partition) -> PartitionInfo:
+    def _open_partition(self, state: StreamState, partition: Partition) -> PartitionInfo:
         log = partition.log
-        health, reason = self._health(state.stream_id)
+        health, reason = self._health(partition.key)
+        known = state.partitions[partition.key.partition]
         return PartitionInfo(
-            partition=PartitionId(0),
+            partition=partition.key.partition,
             leader=self._settings.address,
+            leader_id=known.leader,
             leader_epoch=partition.leader_epoch,
+            replicas=known.replicas,
+            isr=known.isr,
+            eligible=known.eligible,
             log_start=Offset(log.log_start),
             committed_end=Offset(partition.committed_end),
             log_end=Offset(log.log_end),
@@ -154,7 +168,7 @@ class Report:
                 )
                 for damage in log.damage
             ),
-            gaps=self._gaps.since(state.created_us, state.stream_id),
+            gaps=self._gaps.since(state.created_us, partition.key),
             dropped=dict(partition.dropped),
         )
 
@@ -162,11 +176,13 @@ class Report:
         """The broker as the node knows it; the driver adds its connections and its link to NATS."""
         by_state: Counter[str] = Counter()
         partitions = self._streams.partitions
-        for stream_id in self._catalog.image.streams:
-            # All streams at once: what nearly all of them are is seen at a glance.
-            partition = partitions.get(stream_id)
-            is_online = partition is not None and partition.subscribed and partition.is_writable
-            by_state[PartitionHealth.ONLINE if is_online else self._health(stream_id)[0]] += 1
+        for stream_id, state in self._catalog.image.streams.items():
+            for number in range(len(state.partitions)):
+                key = PartitionKey(stream_id, PartitionId(number))
+                # All streams at once: what nearly all of them are is seen at a glance.
+                partition = partitions.get(key)
+                is_online = partition is not None and partition.subscribed and partition.is_writable
+                by_state[PartitionHealth.ONLINE if is_online else self._health(key)[0]] += 1
         return StatusResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,

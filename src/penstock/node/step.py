@@ -37,17 +37,17 @@ class DiskWork:
 
 
 class Answers(msgspec.Struct, frozen=True, gc=False):
-    """What publishers to one stream are told: ready-made PUB commands for NATS."""
+    """What publishers to one partition are told: ready-made PUB commands for NATS."""
 
-    stream_id: int
+    sid: int  # of the partition's subscription
     commands: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Subscribe to a stream's subject, under the stream's id."""
+    """Subscribe to a partition's subject, under an id that no other subscription of this run has had."""
 
-    stream_id: int
+    sid: int
     subject: str
 
 
@@ -55,7 +55,7 @@ class Subscribe:
 class Unsubscribe:
     """End that subscription; one that does not exist is fine."""
 
-    stream_id: int
+    sid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from itertools import islice
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, Removal, Retention
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
@@ -40,8 +41,8 @@ class Upkeep:
         self._outbox = outbox
         self._committed = committed
         self._touched: dict[Partition, None] = {}  # to be visited next, in this order
-        self._planned: list[tuple[int, int, Partition]] = []  # a heap: when, stream id; old plans stay in it
-        self._damaged: deque[int] = deque()  # streams, as threads that read find them
+        self._planned: list[tuple[int, PartitionKey, Partition]] = []  # a heap: when, which; old plans stay in it
+        self._damaged: deque[PartitionKey] = deque()  # as threads that read find it
         self._plans_kept = 0  # when the old ones were last thrown away
         self._ticked_us = 0
 
@@ -49,9 +50,9 @@ class Upkeep:
         """Something has happened: visit it with the next tick."""
         self._touched[partition] = None
 
-    def damage_found(self, stream_id: int) -> None:
-        """A reader has found damage in the log of this stream; in any thread."""
-        self._damaged.append(stream_id)
+    def damage_found(self, stream_id: int, partition: int) -> None:
+        """A reader has found damage in this log; in any thread."""
+        self._damaged.append(PartitionKey(StreamId(stream_id), PartitionId(partition)))
 
     def moved(self, partition: Partition, committed_end: int) -> None:
         """After rows were appended, synced or promised less: wake readers, and see that what is unsynced gets synced.
@@ -95,13 +96,13 @@ class Upkeep:
         self.moved(partition, committed_end)
 
     def _fenced(self, partition: Partition, reason: str) -> None:
-        text = f"cannot write the log of stream {partition.stream.name!r} ({reason}); it stores nothing until a restart"
+        text = f"cannot write the log of {partition.label} ({reason}); it stores nothing until a restart"
         partition.fail_pending(text, self._outbox.step)
         if not partition.fenced_told:
             partition.fenced_told = True
             self._outbox.notice(text)
 
-    def tick(self, partitions: Mapping[int, Partition], now_us: int) -> bool:
+    def tick(self, partitions: Mapping[PartitionKey, Partition], now_us: int) -> bool:
         """Visit whose turn it is, up to UPKEEP_VISITS_MAX of them; whether that was all."""
         if now_us < self._ticked_us:
             self._touched.update(dict.fromkeys(partitions.values()))
@@ -130,7 +131,7 @@ class Upkeep:
         if due_us is None or (partition.visit_us is not None and partition.visit_us <= due_us):
             return
         partition.visit_us = due_us
-        heappush(self._planned, (due_us, partition.stream.stream_id, partition))
+        heappush(self._planned, (due_us, partition.key, partition))
         if len(self._planned) > 2 * self._plans_kept + _PLANS_MIN:
             self._forget_old_plans()
 
@@ -177,7 +178,7 @@ class Upkeep:
         for one in damage[partition.damage_told :]:
             end = "an unknown end" if one.end_offset is None else str(one.end_offset)
             self._outbox.notice(
-                f"stream {partition.stream.name!r} is read-only: {one.file} is damaged at byte {one.position}, "
+                f"{partition.label} is read-only: {one.file} is damaged at byte {one.position}, "
                 f"offsets {one.base_offset} to {end} are lost: {one.reason}"
             )
         partition.damage_told = len(damage)
@@ -186,18 +187,17 @@ class Upkeep:
         # Once a second the same line would hide the others.
         if trouble != partition.trouble:
             partition.trouble = trouble
-            self._outbox.notice(f"stream {partition.stream.name!r}: {trouble}")
+            self._outbox.notice(f"{partition.label}: {trouble}")
 
     def opened(self, partition: Partition) -> None:
         """Tell what recovery found, and sync what it left unsynced."""
         self.touch(partition)
         log = partition.log
-        name = partition.stream.name
         for note in log.notices:
-            self._outbox.notice(f"stream {name!r}: {note}")
+            self._outbox.notice(f"{partition.label}: {note}")
         for cut in log.cuts:
             kept = "" if cut.kept_as is None else f", kept in {cut.kept_as}"
-            self._outbox.notice(f"stream {name!r}: cut {cut.length_bytes} torn bytes{kept}: {cut.reason}")
+            self._outbox.notice(f"{partition.label}: cut {cut.length_bytes} torn bytes{kept}: {cut.reason}")
         self._tell_damage(partition)
         if not self._may_lead:
             partition.cannot_lead = _NOT_JOURNALED
@@ -247,7 +247,7 @@ class Upkeep:
         try:
             partition.log.close()
         except OperationalError as failure:
-            self._outbox.notice(f"stream {partition.stream.name!r}: {failure}")
+            self._outbox.notice(f"{partition.label}: {failure}")
             # It is written: to say that it was not would have it written twice.
             text = f"the broker stopped and could not sync: the message may or may not be stored ({failure})"
             partition.fail_pending(text, self._outbox.step)

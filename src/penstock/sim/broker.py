@@ -248,10 +248,10 @@ class SimBroker:
         else:
             self.node.reached(token, self._now())
 
-    def subscription_refused(self, stream_id: int | None, reason: str) -> None:
+    def subscription_refused(self, sid: int | None, reason: str) -> None:
         """NATS refuses."""
         assert self.node is not None
-        self.node.refused(stream_id, reason, self._now())
+        self.node.refused(sid, reason, self._now())
 
     def now_ms(self) -> int:
         """By its own clock."""

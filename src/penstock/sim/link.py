@@ -95,14 +95,14 @@ class Link:
     def take(self, command: Subscribe | Unsubscribe | Barrier) -> None:
         """One command of a step."""
         if isinstance(command, Subscribe):
-            assert command.stream_id not in self._wanted
-            self._wanted[command.stream_id] = command.subject
+            assert command.sid not in self._wanted
+            self._wanted[command.sid] = command.subject
             if self._is_ready:
-                self._ready.subscribe(command.stream_id, command.subject)
+                self._ready.subscribe(command.sid, command.subject)
         elif isinstance(command, Unsubscribe):
-            self._wanted.pop(command.stream_id, None)
+            self._wanted.pop(command.sid, None)
             if self._is_ready:
-                self._ready.unsubscribe(command.stream_id)
+                self._ready.unsubscribe(command.sid)
         elif self._is_ready:
             self._barriers[self._ready.barrier()] = command.token
 
@@ -113,8 +113,8 @@ class Link:
 
     def drain(self, token: int) -> bool:
         """End all subscriptions; `barrier_reached(token)` follows. False if there is no connection."""
-        for stream_id in list(self._wanted):
-            self.take(Unsubscribe(stream_id))
+        for sid in list(self._wanted):
+            self.take(Unsubscribe(sid))
         if not self._is_ready:
             return False
         self._barriers[self._ready.barrier()] = token

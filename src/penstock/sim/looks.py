@@ -26,12 +26,12 @@ class Look(NamedTuple):
 
 def partitions(node: Node) -> Iterator[Look]:
     """All partitions that the broker has open."""
-    for stream_id, partition in node._streams.partitions.items():  # noqa: SLF001 (see the module)
+    for key, partition in node._streams.partitions.items():  # noqa: SLF001 (see the module)
         log = partition.log
         yield Look(
-            stream_id,
+            key.stream_id,
             partition.stream.config.subject,
-            0,
+            key.partition,
             log.log_start,
             partition.committed_end,
             log.log_end,
@@ -44,7 +44,7 @@ def partitions(node: Node) -> Iterator[Look]:
 
 
 def failed(node: Node) -> int:
-    """How many streams have a log that could not be opened."""
+    """How many logs could not be opened."""
     return len(node._streams.failures)  # noqa: SLF001
 
 

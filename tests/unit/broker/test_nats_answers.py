@@ -24,17 +24,17 @@ _BODY = b"{%b}" % (b"x" * 998)
 _COMMAND_BYTES = 1_024
 
 
-def _acks(stream_id: int, first: int, count: int) -> Answers:
+def _acks(sid: int, first: int, count: int) -> Answers:
     """Numbered ones, 1 KiB each."""
     commands = []
     for number in range(first, first + count):
-        head = b"PUB s%d.%07d 1000\r\n" % (stream_id, number)
+        head = b"PUB s%d.%07d 1000\r\n" % (sid, number)
         commands.append(head + _BODY.rjust(_COMMAND_BYTES - len(head) - 2, b"{") + b"\r\n")
-    return Answers(stream_id, b"".join(commands))
+    return Answers(sid, b"".join(commands))
 
 
-def _numbers(commands: bytes, stream_id: int) -> list[int]:
-    return [int(number) for number in re.findall(rb"PUB s%d\.(\d+) " % stream_id, commands)]
+def _numbers(commands: bytes, sid: int) -> list[int]:
+    return [int(number) for number in re.findall(rb"PUB s%d\.(\d+) " % sid, commands)]
 
 
 class _SlowSocket(asyncio.Transport):
@@ -141,8 +141,8 @@ async def test_what_the_buffer_has_room_for_is_written_at_once() -> None:
     link = _Link()
     with _connection(link) as (connection, _):
         link.output.opened(connection)
-        for stream_id in range(3):
-            link.output.send([_acks(stream_id, 0, 1_000)])
+        for sid in range(3):
+            link.output.send([_acks(sid, 0, 1_000)])
         assert connection.write_buffer_bytes == 3 * 1_000 * _COMMAND_BYTES
         assert link.paused == []
 

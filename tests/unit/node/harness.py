@@ -29,7 +29,7 @@ import pyarrow as pa
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import PenstockError, RemoteError
-from penstock.base.ids import Offset, StreamId
+from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import schema
 from penstock.messages import (
     AppendRequest,
@@ -104,7 +104,7 @@ class Clock:
 class Refusal(NamedTuple):
     """nats-server refuses a subscription, perhaps without saying which."""
 
-    stream_id: int | None
+    sid: int | None
     reason: str
 
 
@@ -126,14 +126,14 @@ class Nats:
     def take(self, command: Subscribe | Unsubscribe | Barrier) -> None:
         """Do what a step says."""
         match command:
-            case Subscribe(stream_id, subject):
-                assert stream_id not in self.wanted, stream_id
-                self.wanted[stream_id] = subject
+            case Subscribe(sid, subject):
+                assert sid not in self.wanted, sid
+                self.wanted[sid] = subject
                 if self.is_up:
-                    self._subscribe(stream_id, subject)
-            case Unsubscribe(stream_id):
-                self.wanted.pop(stream_id, None)
-                self.subscriptions.pop(stream_id, None)
+                    self._subscribe(sid, subject)
+            case Unsubscribe(sid):
+                self.wanted.pop(sid, None)
+                self.subscriptions.pop(sid, None)
             case Barrier():
                 assert self.is_up
                 self.answers.append(command)
@@ -142,8 +142,8 @@ class Nats:
         """A new connection: the link subscribes everything again."""
         self.is_up = True
         self.subscriptions.clear()
-        for stream_id, subject in self.wanted.items():
-            self._subscribe(stream_id, subject)
+        for sid, subject in self.wanted.items():
+            self._subscribe(sid, subject)
 
     def disconnect(self) -> None:
         """Everything on its way is lost."""
@@ -154,17 +154,21 @@ class Nats:
     def forbid(self, subject: str) -> None:
         """Permissions change while the connection is there."""
         self.forbidden.add(subject)
-        for stream_id in [one for one, taken in self.subscriptions.items() if taken == subject]:
-            del self.subscriptions[stream_id]
-            self.answers.append(Refusal(stream_id, "permissions violation"))
+        for sid in self.sids(subject):
+            del self.subscriptions[sid]
+            self.answers.append(Refusal(sid, "permissions violation"))
 
-    def _subscribe(self, stream_id: int, subject: str) -> None:
+    def sids(self, subject: str) -> list[int]:
+        """The subscriptions to exactly this subject."""
+        return [sid for sid, taken in self.subscriptions.items() if taken == subject]
+
+    def _subscribe(self, sid: int, subject: str) -> None:
         if subject in self.forbidden:
-            self.answers.append(Refusal(stream_id, "permissions violation"))
+            self.answers.append(Refusal(sid, "permissions violation"))
         elif len(self.subscriptions) >= self.limit:
             self.answers.append(Refusal(None, "maximum subscriptions exceeded"))
         else:
-            self.subscriptions[stream_id] = subject
+            self.subscriptions[sid] = subject
 
 
 @dataclass
@@ -307,7 +311,7 @@ class Broker:
         if isinstance(answer, Barrier):
             self.node.reached(answer.token, self.clock.now)
         else:
-            self.node.refused(answer.stream_id, answer.reason, self.clock.now)
+            self.node.refused(answer.sid, answer.reason, self.clock.now)
 
     def nats_down(self, reason: str = "the connection broke") -> None:
         """The connection is gone."""
@@ -338,10 +342,10 @@ class Broker:
         """One read of the NATS connection: (subject, reply, header block, value) in the order of the wire."""
         found: dict[int, list[Message]] = {}
         for message in messages:
-            for stream_id, pattern in self.nats.subscriptions.items():
+            for sid, pattern in self.nats.subscriptions.items():
                 if self.nats.is_up and nats_matches(pattern, message[0].decode("utf-8", "replace")):
-                    found.setdefault(stream_id, []).append(message)
-        groups = {stream_id: group_of(own) for stream_id, own in found.items()}
+                    found.setdefault(sid, []).append(message)
+        groups = {sid: group_of(own) for sid, own in found.items()}
         self.node.messages(groups, self.clock.now)
         self.turn()
 
@@ -409,20 +413,21 @@ class Broker:
         """Ask for what is stored from `offset` on."""
         return self.request(FetchRequest(stream_id=self.stream_id(name), offset=offset, **options))
 
-    def append(self, name: str, *values: bytes, subject: str | None = None) -> Hashable:
+    def append(self, name: str, *values: bytes, subject: str | None = None, partition: int = 0) -> Hashable:
         """Append a batch over the socket."""
         return self.request(
-            AppendRequest(stream_id=self.stream_id(name)),
+            AppendRequest(stream_id=self.stream_id(name), partition=PartitionId(partition)),
             batch_of([(subject or f"{name}.x", None, value, None) for value in values]),
         )
 
-    def read(self, name: str) -> list[Row]:
-        """Everything that readers can see."""
+    def read(self, name: str, partition: int = 0) -> list[Row]:
+        """Everything that readers of a partition can see."""
         info = self.stream(name)
+        part = info.partitions[partition]
         rows: list[Row] = []
-        offset = int(info.partitions[0].log_start)
-        while offset < info.partitions[0].committed_end:
-            request = FetchRequest(stream_id=info.stream_id, offset=Offset(offset))
+        offset = int(part.log_start)
+        while offset < part.committed_end:
+            request = FetchRequest(stream_id=info.stream_id, partition=part.partition, offset=Offset(offset))
             caller = self.request(request, caller=self._aside())
             if caller in self.open_requests:
                 self.run_disk(len(self.disk) - 1)  # an index is looked into; all else waits on
@@ -432,9 +437,9 @@ class Broker:
             offset = int(response.end_offset)
         return rows
 
-    def values(self, name: str) -> list[bytes | None]:
-        """The values of everything that readers can see."""
-        return [row.value for row in self.read(name)]
+    def values(self, name: str, partition: int = 0) -> list[bytes | None]:
+        """The values of everything that readers of a partition can see."""
+        return [row.value for row in self.read(name, partition)]
 
     def acked(self) -> list[str]:
         """Reply subjects that got an ack that is no error, in order."""

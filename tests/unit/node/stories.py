@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
+from penstock.base.ids import Offset, PartitionId
 from penstock.batch.header import CRC_POSITION
 from penstock.messages import (
     AlterStreamRequest,
@@ -33,6 +34,7 @@ from penstock.messages import (
     GetResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    PartitionInfo,
     Request,
     StreamInfo,
 )
@@ -53,6 +55,10 @@ def _field(text: str) -> Any:
     if text == "none":
         return None
     return int(text) if text.isdigit() else text
+
+
+def _partition(options: dict[str, str]) -> PartitionId:
+    return PartitionId(int(options.get("partition", "0")))
 
 
 def _shown(row: Row) -> str:
@@ -185,8 +191,11 @@ class Story:
 
     def _show(self, name: str) -> list[str]:
         info = self._info(name)
-        one = info.partitions[0]
-        line = f"{name} id={info.stream_id} epoch={one.leader_epoch} {one.state}"
+        return [line for one in info.partitions for line in self._show_partition(info, one)]
+
+    def _show_partition(self, info: StreamInfo, one: PartitionInfo) -> list[str]:
+        which = f"/{one.partition}" if len(info.partitions) > 1 else ""
+        line = f"{info.name}{which} id={info.stream_id} epoch={one.leader_epoch} {one.state}"
         line += f" log_start={one.log_start} committed_end={one.committed_end} log_end={one.log_end}"
         dropped = "".join(f" {reason}={count}" for reason, count in sorted(one.dropped.items()))
         gaps = [
@@ -207,24 +216,35 @@ class Story:
 
     def _fetch(self, name: str, offset: str, wait: str = "0", **options: str) -> None:
         request = FetchRequest(
-            stream_id=self._id(name), offset=int(offset), wait_ms_max=int(wait), bytes_min=int(options.get("min", "1"))
-        )  # type: ignore[arg-type]
+            stream_id=self._id(name),
+            partition=_partition(options),
+            offset=Offset(int(offset)),
+            wait_ms_max=int(wait),
+            bytes_min=int(options.get("min", "1")),
+        )
         self._ask(request)
 
-    def _read(self, name: str) -> list[str]:
-        return [_shown(row) for row in self.broker.read(name)]
+    def _read(self, name: str, **options: str) -> list[str]:
+        rows = self.broker.read(name, _partition(options))
+        return [_shown(row) for row in rows] or ["nothing"] * len(options)
 
-    def _get(self, name: str, offset: str | None = None, key: str | None = None, subject: str | None = None) -> None:
+    def _get(
+        self, name: str, offset: str | None = None, key: str | None = None, subject: str | None = None, **options: str
+    ) -> None:
         wanted: Any = None if offset is None else int(offset)
         self._ask(
             GetRequest(
-                stream_id=self._id(name), offset=wanted, key=None if key is None else key.encode(), subject=subject
+                stream_id=self._id(name),
+                partition=_partition(options),
+                offset=wanted,
+                key=None if key is None else key.encode(),
+                subject=subject,
             )
         )
 
-    def _offsets(self, name: str, at: str) -> None:
+    def _offsets(self, name: str, at: str, **options: str) -> None:
         wanted: Any = at if at in ("earliest", "latest") else START_US + int(at) * 1_000
-        self._ask(ListOffsetsRequest(stream_id=self._id(name), at=wanted))
+        self._ask(ListOffsetsRequest(stream_id=self._id(name), partition=_partition(options), at=wanted))
 
     def _append(self, name: str, *values: str, subject: str | None = None, **options: str) -> None:
         batch = batch_of([(subject or f"{name}.x", None, _value(value), None) for value in values])
@@ -235,7 +255,7 @@ class Story:
             batch = with_buffer(batch, _VALUE_OFFSETS, 4, b"\xff\xff\xff\x7f")
         elif damage == "tail":
             del batch[-8:]
-        self._ask(AppendRequest(stream_id=self._id(name)), batch)
+        self._ask(AppendRequest(stream_id=self._id(name), partition=_partition(options)), batch)
 
     # Disk
 
@@ -295,8 +315,8 @@ class Story:
         elif what == "silent":
             broker.nats.confirms = False
         elif what == "refuses":
-            info = self._info(words[0])
-            broker.node.refused(info.stream_id, "permissions violation", broker.clock.now)
+            (sid,) = broker.nats.sids(self._info(words[0]).subject)
+            broker.node.refused(sid, "permissions violation", broker.clock.now)
             broker.turn()
         elif what == "forbids":
             broker.nats.forbid(words[0])
@@ -321,4 +341,5 @@ def _ack_line(ack: Ack) -> str:
     if ack.err_code:
         error = body["error"]
         return f"=> {ack.reply} {error['code']}/{error['err_code']} {error['description']}"
-    return f"=> {ack.reply} {body['stream']} seq={body['seq']} epoch={body['epoch']} fsynced={body['fsynced']}"
+    which = f"/{body['partition']}" if body["partition"] else ""
+    return f"=> {ack.reply} {body['stream']}{which} seq={body['seq']} epoch={body['epoch']} fsynced={body['fsynced']}"

@@ -17,11 +17,11 @@ class _Logs:
         self.broken: int | None = None
         self.stored: list[int] = []
 
-    def store(self, stream_id: int, group: Group, must: bool) -> bool:
+    def store(self, sid: int, group: Group, must: bool) -> bool:
         if not (self.have_room or must):
             return False
-        self.stored.append(stream_id)
-        if stream_id == self.broken:
+        self.stored.append(sid)
+        if sid == self.broken:
             raise ZeroDivisionError
         return True
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
-from penstock.base.subjects import matches
+from penstock.base.errors import ErrorCode
+from penstock.base.subjects import is_wildcard, matches, partition_subject
 from penstock.messages import (
     FindStreamsRequest,
     FindStreamsResponse,
@@ -19,7 +22,7 @@ from penstock.messages import (
 )
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, CreateStream, DeleteStream
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.directory import Directory
 from tests.unit.node.harness import Broker
 
@@ -27,24 +30,33 @@ TOKENS = st.sampled_from(["a", "b", "*", "$JS", "_INBOX"])
 PATTERNS = st.tuples(st.lists(TOKENS, min_size=1, max_size=4), st.booleans()).map(
     lambda drawn: ".".join([*drawn[0], ">"] if drawn[1] else drawn[0])
 ) | st.just(">")
-SUBJECTS = st.lists(st.sampled_from(["a", "b", "c", "$JS", "_INBOX"]), min_size=1, max_size=5).map(".".join)
+SUBJECTS = st.lists(
+    st.sampled_from(["a", "b", "c", "$JS", "_INBOX", "0", "1", "2", "3", "01"]), min_size=1, max_size=5
+).map(".".join)
 
 
-def image_of(patterns: list[str], image: ClusterImage | None = None) -> ClusterImage:
+def image_of(patterns: list[str], image: ClusterImage | None = None, partitions: int = 1) -> ClusterImage:
+    """Streams on these subjects; with so many partitions, if they have no wildcard."""
     image = ClusterImage() if image is None else image
     for pattern in patterns:
-        name = f"s{image.index}"
-        command = CreateStream(config=StreamConfig(name=name, subject=pattern, acks=Acks.NEVER), created_us=1)
+        count = 1 if is_wildcard(pattern) else partitions
+        config = StreamConfig(name=f"s{image.index}", subject=pattern, acks=Acks.NEVER, partitions=count)
+        command = CreateStream(config=config, created_us=1)
         image, _ = apply(image, image.index + 1, command)
     return image
 
 
-@given(st.lists(PATTERNS, max_size=8), st.lists(SUBJECTS, max_size=5))
-def test_covering_finds_every_stream_that_matches(patterns: list[str], subjects: list[str]) -> None:
-    image = image_of(patterns)
+def stores(state: StreamState, subject: str) -> bool:
+    listens = (partition_subject(state.config.subject, number) for number in range(len(state.partitions)))
+    return any(matches(one, subject) for one in listens)
+
+
+@given(st.lists(PATTERNS, max_size=8), st.integers(1, 3), st.lists(SUBJECTS, max_size=5))
+def test_covering_finds_every_stream_that_matches(patterns: list[str], partitions: int, subjects: list[str]) -> None:
+    image = image_of(patterns, partitions=partitions)
     directory = Directory()
     for subject in subjects:
-        wanted = sorted(state.name for state in image.streams.values() if matches(state.config.subject, subject))
+        wanted = sorted(state.name for state in image.streams.values() if stores(state, subject))
         assert [state.name for state in directory.covering(image, subject)] == wanted
 
 
@@ -59,6 +71,25 @@ def test_pages_are_all_names_in_order(count: int, size: int) -> None:
         assert 0 < len(page) <= size
         found += page
     assert found == sorted(image.names)
+
+
+def test_pages_are_cut_by_partitions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METADATA_PARTITIONS_MAX", 7)
+    image = image_of(["a", "b", "c"], partitions=3)
+    directory = Directory()
+    assert directory.page(image, None, 9) == (["s0", "s1"], "s1")
+    assert directory.page(image, "s1", 9) == (["s2"], None)
+    monkeypatch.setattr(limits, "METADATA_PARTITIONS_MAX", 2)
+    assert directory.page(image, "s0", 9) == (["s1"], "s1"), "a large one comes alone"
+
+
+def test_names_with_too_many_partitions_are_asked_for_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METADATA_PARTITIONS_MAX", 3)
+    broker = Broker().start()
+    broker.create("orders", "orders", partitions=4)
+    broker.create("users")
+    assert broker.refusal(MetadataRequest(names=("orders", "users"))).code == ErrorCode.TOO_LARGE
+    assert len(broker.stream("orders").partitions) == 4
 
 
 def test_covering_is_by_name_and_leaves_reserved_subjects_out() -> None:
@@ -100,8 +131,9 @@ def test_a_deleted_stream_is_found_no_more() -> None:
 def test_status_counts_states_as_the_streams_tell_them() -> None:
     broker = Broker().start()
     broker.create("orders")
-    broker.nats.forbidden.add("users.>")
     broker.create("users")
+    broker.nats.forbid("users.>")
     broker.create("more")
-    counted = Counter(info.partitions[0].state for info in broker.streams().values())
-    assert broker.ask(StatusRequest(), StatusResponse).partitions_by_state == counted
+    broker.create("trades", "trades", partitions=3)
+    counted = Counter(one.state for info in broker.streams().values() for one in info.partitions)
+    assert broker.ask(StatusRequest(), StatusResponse).partitions_by_state == counted == {"online": 5, "starting": 1}

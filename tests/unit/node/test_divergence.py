@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode
-from penstock.base.ids import LeaderEpoch, Offset
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey
 from penstock.messages import CreateStreamResponse, FetchRequest, FetchResponse
 from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker
@@ -116,7 +116,7 @@ def test_forgotten_epochs_below_log_start_alarm_nobody_falsely(monkeypatch: pyte
     partition = broker.stream("orders").partitions[0]
     log_start, log_end = int(partition.log_start), int(partition.log_end)
     assert 0 < log_start < log_end == 20
-    lineage = broker.node._streams.partitions[broker.stream_id("orders")].log.lineage
+    lineage = broker.node._streams.partitions[PartitionKey(broker.stream_id("orders"), PartitionId(0))].log.lineage
     assert lineage[0].leader_epoch > 2, "nothing was forgotten"
     for epoch in range(1, 7):
         agrees(broker, log_start, epoch)

@@ -105,3 +105,29 @@ def test_a_stream_in_memory_is_empty_after_a_restart() -> None:
     assert not any("gone" in notice for notice in after.notices)
     assert after.values("orders") == []
     assert not any(path.startswith("made/") for path in after.memory.files())
+
+
+def test_one_partition_whose_files_vanished_leaves_the_others() -> None:
+    broker = Broker().start()
+    broker.answer(broker.create("orders", "orders", partitions=3), CreateStreamResponse)
+    broker.stop()
+    memory = broker.memory.crash_clone(Keep.ALL)
+    memory.remove(f"{FOLDER}/1")
+    after = Broker(memory, clock=broker.clock).start()
+    assert any("partition 1 of stream 'orders'" in notice and "gone" in notice for notice in after.notices)
+    assert [one.state for one in after.stream("orders").partitions] == ["online", "failed", "online"]
+    after.publish("orders.2", b"1", reply="r")
+    assert after.acked() == ["r"]
+    after.delete("orders")
+    assert [path for path in memory.files() if path.startswith(("made/", "streams/"))] == []
+
+
+def test_a_removal_that_a_crash_cut_short_is_finished_by_the_next_start() -> None:
+    broker = Broker().start()
+    broker.create("orders", "orders", partitions=2)
+    broker.disk_runs_at_once = False
+    broker.delete("orders")
+    broker.run_disk()  # the command; its files are still there
+    after = broker.crash().start()
+    assert [path for path in after.memory.files() if path.startswith(("made/", "streams/"))] == []
+    assert after.notices[1:] == []

@@ -13,6 +13,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `get NAME offset=N` or `key=K` or `subject=S`      | one message                                                     |
 | `offsets NAME earliest` or `latest` or `+MS`       | list offsets; `+MS` counts from the beginning of the story      |
 | `show NAME`, `read NAME`, `find SUBJECT`           | state, all readable messages, streams on a subject              |
+| `partition=N` on `fetch` … `offsets`, `read`       | which partition; 0 unless told otherwise                        |
 | `disk hold`, `disk run [n]`, `disk all`            | hold disk work back; run it                                     |
 | `disk turn`                                        | all disk work is done before anything is carried out            |
 | `disk broken`                                      | writes fail half-way and cannot be undone                       |

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.node.step import Barrier, Outbox, Subscribe, Unsubscribe
 from penstock.node.subscriptions import Subscriptions, Verdicts
 
 NOW = Now(0, 0)
+
+
+@dataclass(eq=False)
+class Listener:
+    """Who wants to listen."""
+
+    subject: str
+    sid: int = 0
 
 
 class Recorder:
@@ -18,11 +28,11 @@ class Recorder:
         self.confirmed: list[int] = []
         self.refused: list[int] = []
         self.settled = 0
-        self.core = Subscriptions(
+        self.core: Subscriptions[Listener] = Subscriptions(
             self.outbox,
             Verdicts(
-                confirmed=lambda stream_id, now: self.confirmed.append(stream_id),
-                refused=lambda stream_id, reason, now: self.refused.append(stream_id),
+                confirmed=lambda listener, now: self.confirmed.append(listener.sid),
+                refused=lambda listener, reason, now: self.refused.append(listener.sid),
                 settled=self._settled,
             ),
         )
@@ -34,10 +44,16 @@ class Recorder:
         """The barriers of what is to be done now."""
         return [one.token for one in self.outbox.take().nats if isinstance(one, Barrier)]
 
-    def connect(self, *stream_ids: int) -> None:
-        """Settled, with these streams."""
-        for stream_id in stream_ids:
-            self.core.add(stream_id, f"s{stream_id}")
+    def listen(self, count: int = 1) -> list[Listener]:
+        """So many more; their ids count on."""
+        listeners = [Listener("x") for _ in range(count)]
+        for listener in listeners:
+            self.core.add(listener)
+        return listeners
+
+    def connect(self, count: int = 0) -> None:
+        """Settled, with so many."""
+        self.listen(count)
         self.core.up()
         for token in self.tokens():
             self.core.reached(token, NOW)
@@ -46,8 +62,7 @@ class Recorder:
 def test_a_nameless_refusal_is_about_the_oldest_that_waits() -> None:
     seen = Recorder()
     seen.connect(1)
-    seen.core.add(2, "b")
-    seen.core.add(3, "c")
+    seen.listen(2)
     second, third = seen.tokens()
     seen.core.reached(second, NOW)
     seen.core.refused(None, "too many", NOW)
@@ -57,8 +72,7 @@ def test_a_nameless_refusal_is_about_the_oldest_that_waits() -> None:
 
 def test_nobody_is_confirmed_while_it_is_unclear_who_was_refused() -> None:
     seen = Recorder()
-    for stream_id in (1, 2, 3):
-        seen.core.add(stream_id, "x")
+    seen.listen(3)
     seen.core.refused(None, "too many", NOW)
     seen.core.up()
     (proof,) = seen.tokens()
@@ -74,7 +88,7 @@ def test_nobody_is_confirmed_while_it_is_unclear_who_was_refused() -> None:
 
 def test_an_answer_of_an_earlier_connection_confirms_nothing() -> None:
     seen = Recorder()
-    seen.core.add(1, "a")
+    seen.listen()
     seen.core.up()
     (old,) = seen.tokens()
     seen.core.lost()
@@ -86,12 +100,11 @@ def test_an_answer_of_an_earlier_connection_confirms_nothing() -> None:
     assert (seen.confirmed, seen.settled) == ([1], 1)
 
 
-def test_a_stream_that_was_removed_gets_no_verdict() -> None:
+def test_who_was_removed_gets_no_verdict() -> None:
     seen = Recorder()
     seen.connect()
-    seen.core.add(1, "a")
-    seen.core.add(2, "b")
-    seen.core.remove(1)
+    one, _ = seen.listen(2)
+    seen.core.remove(one)
     first, second = seen.tokens()
     seen.core.refused(None, "too many", NOW)
     seen.core.reached(first, NOW)
@@ -103,8 +116,7 @@ def test_few_are_asked_for_at_once() -> None:
     seen = Recorder()
     count = limits.NATS_SUBSCRIBES_ASKED_MAX + 5
     seen.connect()
-    for stream_id in range(1, count + 1):
-        seen.core.add(stream_id, "x")
+    seen.listen(count)
     while commands := seen.outbox.take().nats:
         assert sum(isinstance(one, Subscribe) for one in commands) <= limits.NATS_SUBSCRIBES_ASKED_MAX
         for one in commands:
@@ -117,17 +129,15 @@ def test_whose_turn_had_not_come_is_subscribed_by_the_next_connection() -> None:
     seen = Recorder()
     last = limits.NATS_SUBSCRIBES_ASKED_MAX + 5
     seen.connect()
-    for stream_id in range(1, last + 1):
-        seen.core.add(stream_id, "x")
-    seen.core.remove(last)
+    seen.core.remove(seen.listen(last)[-1])
     seen.core.lost()
     given: list[int] = []  # what the link subscribes; it takes no id twice
     for one in seen.outbox.take().nats:
         if isinstance(one, Subscribe):
-            assert one.stream_id not in given
-            given.append(one.stream_id)
-        elif isinstance(one, Unsubscribe) and one.stream_id in given:
-            given.remove(one.stream_id)
+            assert one.sid not in given
+            given.append(one.sid)
+        elif isinstance(one, Unsubscribe) and one.sid in given:
+            given.remove(one.sid)
     seen.core.up()
     (proof,) = seen.tokens()
     seen.core.reached(proof, NOW)
@@ -137,8 +147,7 @@ def test_whose_turn_had_not_come_is_subscribed_by_the_next_connection() -> None:
 def test_what_waits_to_be_asked_for_again_is_given_once_when_the_link_is_lost() -> None:
     seen = Recorder()
     count = limits.NATS_SUBSCRIBES_ASKED_MAX + 5
-    for stream_id in range(1, count + 1):
-        seen.core.add(stream_id, "x")
+    seen.listen(count)
     seen.core.refused(None, "too many", NOW)
     seen.core.up()
     (proof,) = seen.tokens()
@@ -147,16 +156,16 @@ def test_what_waits_to_be_asked_for_again_is_given_once_when_the_link_is_lost() 
     held = set(range(1, count + 1))
     for one in seen.outbox.take().nats:
         if isinstance(one, Subscribe):
-            assert one.stream_id not in held
-            held.add(one.stream_id)
+            assert one.sid not in held
+            held.add(one.sid)
         elif isinstance(one, Unsubscribe):
-            held.discard(one.stream_id)
+            held.discard(one.sid)
     assert held == set(range(1, count + 1))
 
 
 def test_what_is_refused_is_asked_for_again_in_time() -> None:
     seen = Recorder()
-    seen.connect(1, 2)
+    seen.connect(2)
     seen.core.refused(2, "permissions", NOW)
     seen.core.tick(Now(0, limits.NATS_SUBSCRIBE_RETRY_MS * 1_000 - 1))
     assert seen.tokens() == []
@@ -164,3 +173,16 @@ def test_what_is_refused_is_asked_for_again_in_time() -> None:
     (token,) = seen.tokens()
     seen.core.reached(token, NOW)
     assert seen.confirmed == [1, 2, 2]
+
+
+def test_an_id_is_never_used_again() -> None:
+    """What NATS had sent for one that has ended must not reach another."""
+    seen = Recorder()
+    seen.connect(1)
+    (second,) = seen.listen()
+    seen.core.remove(second)
+    (third,) = seen.listen()
+    assert (second.sid, third.sid) == (2, 3)
+    assert list(seen.core.by_sid) == [1, 3]
+    seen.core.refused(2, "permissions", NOW)
+    assert seen.refused == []

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, StreamId
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, checkpoint
 from penstock.messages import AppendResponse
 from penstock.metadata.image import PartitionState, StreamState
@@ -80,7 +80,7 @@ def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
         StreamId(2), StreamConfig(name="orders", subject="orders.>"), START_US, (PartitionState.made((BrokerId(1),)),)
     )
     log = Log.open(vfs, "orders/0", 2, 0, LogConfig.of(state.config), now_us=START_US)
-    partition = Partition(state, log, vfs, Budget(1_000_000))
+    partition = Partition(state, PartitionKey(StreamId(2), PartitionId(0)), log, vfs, Budget(1_000_000))
     outbox = Outbox()
     upkeep = Upkeep(outbox, committed=lambda _: None)
     log.start_epoch(1)

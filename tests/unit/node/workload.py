@@ -1,11 +1,12 @@
 """What people do with a broker, and what they may rely on afterwards: a model that any crash is held against.
 
 Rules: a promise is what was answered or acked, and nothing else. What was asked and not answered may have happened or
-not. Every value is unique, so that a message that is there twice, or in the wrong stream, is seen.
+not. Every value is unique, so that a message that is there twice, or in the wrong place, is seen. One of the streams
+has several partitions.
 
 | promise                             | holds after any crash                                              |
 |-------------------------------------|--------------------------------------------------------------------|
-| a PubAck, an append's answer        | the value is at that offset of that stream, once                   |
+| a PubAck, an append's answer        | the value is at that offset of that partition, once                 |
 | a create's, alter's answer          | the stream is there under its id with that config                  |
 | a delete's answer                   | it is gone, and so are its files                                   |
 | nothing                             | what is there was sent to that stream, without holes               |
@@ -21,7 +22,8 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
-from penstock.base.ids import StreamId
+from penstock.base.ids import PartitionId, StreamId
+from penstock.base.subjects import partition_subject
 from penstock.messages import (
     AlterStreamRequest,
     AppendRequest,
@@ -34,6 +36,8 @@ from penstock.messages import (
 from tests.unit.node.harness import Broker, Executed, batch_of, nats_matches
 
 NAMES = ("a", "b", "c")
+PARTITIONS = {"a": 1, "b": 1, "c": 3}
+Key = tuple[int, int]  # stream and partition
 
 
 @dataclass
@@ -52,8 +56,8 @@ class Workload:
         self.configs: dict[int, list[dict[str, Any]]] = {}  # of streams that were promised: those that they may have
         self.deleting: set[int] = set()
         self.deleted: set[int] = set()
-        self.stored: dict[int, dict[int, bytes]] = {}  # stream → offset → value that was promised
-        self.sent: dict[int, set[bytes]] = {}
+        self.stored: dict[Key, dict[int, bytes]] = {}  # partition → offset → value that was promised
+        self.sent: dict[Key, set[bytes]] = {}
         self._values = 0
 
     def begin(self, broker: Broker) -> None:
@@ -62,7 +66,7 @@ class Workload:
         broker.disk_runs_at_once = False
         self.executed: list[Executed] = []
         self._asked: dict[Hashable, Asked] = {}
-        self._published: dict[str, tuple[bytes, dict[str, int]]] = {}
+        self._published: dict[str, tuple[bytes, dict[str, Key]]] = {}
         self._acks_seen = 0
 
     # Doing
@@ -79,7 +83,9 @@ class Workload:
 
     def create(self, name: str, **config: Any) -> None:
         """Ask for a stream."""
-        wanted = msgspec.convert({"name": name, "subject": f"{name}.>", **config}, StreamConfig)
+        partitions = PARTITIONS[name]
+        subject = name if partitions > 1 else f"{name}.>"
+        wanted = msgspec.convert({"name": name, "subject": subject, "partitions": partitions, **config}, StreamConfig)
         self._ask(CreateStreamRequest(config=wanted))
 
     def alter(self, name: str, **changes: Any) -> None:
@@ -99,15 +105,18 @@ class Workload:
 
     def publish(self, name: str, count: int, size_bytes: int = 0) -> None:
         """One read of the NATS connection with so many messages; all want an ack."""
-        subject = f"{name}.x"
-        streams = {p[:-2]: sid for sid, p in self.broker.nats.subscriptions.items() if nats_matches(p, subject)}
+        partition = self._values % PARTITIONS[name]
+        subject = self._subject(name, partition)
+        ids = {stream: int(info.stream_id) for stream, info in self.broker.streams().items()}
+        patterns = self.broker.nats.subscriptions.values()
+        streams = {p[0]: (ids[p[0]], partition) for p in patterns if nats_matches(p, subject)}
         messages = []
         for _ in range(count):
             value = self._next_value().ljust(size_bytes, b".")
             reply = f"r{self._values}"
             self._published[reply] = (value, streams)
-            for stream_id in streams.values():
-                self.sent.setdefault(stream_id, set()).add(value)
+            for key in streams.values():
+                self.sent.setdefault(key, set()).add(value)
             messages.append((subject.encode(), reply.encode(), None, value))
         self.broker.deliver(messages)
         self.listen()
@@ -118,9 +127,14 @@ class Workload:
         if stream_id is None:
             return
         values = tuple(self._next_value() for _ in range(count))
-        self.sent.setdefault(stream_id, set()).update(values)
-        raw = batch_of([(f"{name}.y", None, value, None) for value in values])
-        self._ask(AppendRequest(stream_id=StreamId(stream_id)), raw, values)
+        partition = self._values % PARTITIONS[name]
+        self.sent.setdefault((stream_id, partition), set()).update(values)
+        raw = batch_of([(self._subject(name, partition), None, value, None) for value in values])
+        self._ask(AppendRequest(stream_id=StreamId(stream_id), partition=PartitionId(partition)), raw, values)
+
+    @staticmethod
+    def _subject(name: str, partition: int) -> str:
+        return partition_subject(name, partition) if PARTITIONS[name] > 1 else f"{name}.x"
 
     def run_disk(self, number: int) -> None:
         """Some piece of disk work runs; the broker hears of it later."""
@@ -155,13 +169,15 @@ class Workload:
             if not ack.err_code:
                 assert ack.body["fsynced"]
                 value, streams = self._published[ack.reply]
-                self._store(streams[ack.body["stream"]], ack.body["offset"], value)
+                key = streams[ack.body["stream"]]
+                assert ack.body["partition"] == key[1]
+                self._store(key, ack.body["offset"], value)
         self._acks_seen = len(self.broker.acks)
         for caller in [caller for caller in self._asked if caller in self.broker.replies]:
             self._heard(self._asked.pop(caller), self.broker.replies[caller].response)
 
-    def _store(self, stream_id: int, offset: int, value: bytes) -> None:
-        stored = self.stored.setdefault(stream_id, {})
+    def _store(self, key: Key, offset: int, value: bytes) -> None:
+        stored = self.stored.setdefault(key, {})
         assert offset not in stored, f"offset {offset} was promised twice"
         stored[offset] = value
 
@@ -172,7 +188,7 @@ class Workload:
         elif isinstance(response, AppendResponse):
             assert isinstance(request, AppendRequest)
             for number, value in enumerate(asked.values):
-                self._store(request.stream_id, response.base_offset + number, value)
+                self._store((request.stream_id, request.partition), response.base_offset + number, value)
         elif isinstance(request, AlterStreamRequest) and not isinstance(response, RemoteError):
             assert request.stream_id is not None
             del self.configs[request.stream_id][:-1]
@@ -189,14 +205,17 @@ class Workload:
                 assert msgspec.to_builtins(found[stream_id].config) in configs
         assert not self.deleted & found.keys()
         for stream_id, info in found.items():
-            rows = after.read(info.name)
-            assert info.partitions[0].state == "online", info
-            assert [row.offset for row in rows] == list(range(len(rows)))
-            values = [row.value for row in rows]
-            assert len(set(values)) == len(values)
-            assert set(values) <= self.sent.get(stream_id, set())
-            for offset, value in self.stored.get(stream_id, {}).items():
-                assert values[offset] == value
+            assert len(info.partitions) == PARTITIONS[info.name]
+            for one in info.partitions:
+                key = (stream_id, int(one.partition))
+                rows = after.read(info.name, one.partition)
+                assert one.state == "online", info
+                assert [row.offset for row in rows] == list(range(len(rows)))
+                values = [row.value for row in rows]
+                assert len(set(values)) == len(values)
+                assert set(values) <= self.sent.get(key, set())
+                for offset, value in self.stored.get(key, {}).items():
+                    assert values[offset] == value
         folders = {path.split("/")[1] for path in after.memory.files() if path.startswith("streams/")}
         assert folders == {f"{stream_id:08d}-{info.name}" for stream_id, info in found.items()}
         assert not any(path.startswith("quarantine/") for path in after.memory.files())
@@ -205,8 +224,9 @@ class Workload:
         """After a crash: what this broker shows is what it promises from now on."""
         found = after.streams()
         for info in found.values():
-            rows = after.read(info.name)
-            self.stored[info.stream_id] = {row.offset: row.value or b"" for row in rows}
+            for number in range(len(info.partitions)):
+                rows = after.read(info.name, number)
+                self.stored[info.stream_id, number] = {row.offset: row.value or b"" for row in rows}
             self.configs[info.stream_id] = [msgspec.to_builtins(info.config)]
         ids = {int(info.stream_id) for info in found.values()}
         self.deleted |= self.deleting - ids

@@ -1,0 +1,105 @@
+"""Where the logs of streams lie in the data directory, and what becomes of folders that nobody owns.
+
+Rules: a folder that no stream of the journal owns is moved to `quarantine/`, never adopted and never deleted; that of a
+stream which the journal deleted is removed, and the marks of its logs after it. The id comes first in a name, because a
+stream's name can come again.
+
+    streams/00000002-orders/0     the log of partition 0
+    streams/00000002-orders/1     the log of partition 1
+    made/00000002-orders          the mark of partition 0: its log was made
+    made/00000002-orders.1        the mark of partition 1 (no stream's name holds a dot)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.base.config import Storage
+from penstock.base.errors import CorruptionError
+from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.journal import JOURNAL_PATH
+from penstock.node.made import MadeLogs
+from penstock.node.step import Outbox
+from penstock.vfs import Vfs
+
+STREAMS_PATH = "streams"
+QUARANTINE_PATH = "quarantine"
+
+
+def folder_of(stream_id: int, name: str) -> str:
+    """The name of a stream's folder, without its path."""
+    return f"{stream_id:08d}-{name}"
+
+
+def stream_path(stream: StreamState) -> str:
+    """The folder of a stream."""
+    return f"{STREAMS_PATH}/{folder_of(stream.stream_id, stream.name)}"
+
+
+def log_path(stream: StreamState, partition: int) -> str:
+    """The folder of one of its logs."""
+    return f"{stream_path(stream)}/{partition}"
+
+
+def mark_of(stream_id: int, name: str, partition: int) -> str:
+    """The name of the mark that this log was made, without its path."""
+    folder = folder_of(stream_id, name)
+    return f"{folder}.{partition}" if partition else folder
+
+
+def check_folders(vfs: Vfs, last_index: int) -> None:
+    """CorruptionError if a folder was made by a command behind the journal's last: to go on would orphan its stream.
+
+    A command is on the disk before its folder is made.
+    """
+    for folder in vfs.list(STREAMS_PATH):
+        number = folder.partition("-")[0]
+        if not last_index or (number.isdecimal() and int(number) > last_index):
+            expected = f"the command that made {STREAMS_PATH}/{folder}"
+            raise CorruptionError(JOURNAL_PATH, 0, expected, f"{last_index} commands")
+
+
+class Folders:
+    """The folders of one data directory, and which logs have been made in it."""
+
+    def __init__(self, vfs: Vfs, outbox: Outbox) -> None:
+        self.made = MadeLogs(vfs)
+        self._vfs = vfs
+        self._outbox = outbox
+
+    def tidy(self, image: ClusterImage, deleted: Iterable[StreamState]) -> None:
+        """At the start: take over the marks, remove what was deleted, move away what is nobody's; blocking. OSError."""
+        self.made.read()
+        known = {stream_path(state) for state in image.streams.values()}
+        # By its whole name: a folder that only shares the number of a deleted stream is somebody else's.
+        removed = {stream_path(state): state for state in deleted if state.config.storage is Storage.FILE}
+        for name in self._vfs.list(STREAMS_PATH):
+            path = f"{STREAMS_PATH}/{name.rstrip('/')}"
+            if path in removed:
+                try:
+                    self.remove(self._vfs, removed[path])
+                except OSError as error:
+                    text = f"cannot remove {path} of a deleted stream: {error}; the next start tries again"
+                    self._outbox.notice(text)
+            elif path not in known:
+                self._quarantine(path)
+
+    def remove(self, vfs: Vfs, stream: StreamState) -> None:
+        """Remove the logs of a deleted stream, then their marks; blocking. OSError."""
+        vfs.remove(stream_path(stream))
+        for number in range(len(stream.partitions)):
+            self.made.forget(mark_of(stream.stream_id, stream.name, number))
+
+    def _quarantine(self, path: str) -> None:
+        target = self._free_quarantine_path(path.rpartition("/")[2])
+        self._vfs.rename(path, target)
+        self._vfs.sync_dir(QUARANTINE_PATH)
+        self._vfs.sync_dir(STREAMS_PATH)
+        self._outbox.notice(f"{path} belongs to no stream of this broker; moved to {target}")
+
+    def _free_quarantine_path(self, folder: str) -> str:
+        taken = {name.rstrip("/") for name in self._vfs.list(QUARANTINE_PATH)}
+        number = 1
+        while (name := folder if number == 1 else f"{folder}.{number}") in taken:
+            number += 1
+        return f"{QUARANTINE_PATH}/{name}"
