@@ -26,7 +26,7 @@ from penstock.broker.peers import Peers
 from penstock.broker.server import Server
 from penstock.hot.group import Group
 from penstock.ingest.nats import BarrierReached, ServerComplaint, SubscriptionRefused
-from penstock.messages import NatsStatus, Request, Response, StatusResponse
+from penstock.messages import JoinResponse, NatsStatus, Request, Response, StatusResponse
 from penstock.node.node import Node
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
@@ -174,6 +174,11 @@ class Driver:
             self.peers.cut(broker_id, "its answer found a mistake in the program")
         self.schedule()
 
+    def peer_joined(self, response: JoinResponse) -> None:
+        """Some broker has said what the cluster is."""
+        self._node.joined(response, self.now())
+        self.schedule()
+
     # Carrying out
 
     def schedule(self) -> None:
@@ -214,6 +219,8 @@ class Driver:
             self.peers.set_address(broker_id, address)
         if step.cluster_id:
             self._learn_cluster(step.cluster_id)
+        if step.join is not None:
+            self.peers.join(step.join)
         for command in step.nats:
             if isinstance(command, Subscribe):
                 self.link.subscribe(command.sid, command.subject)

@@ -69,10 +69,10 @@ def watch_peer(sock: socket.socket) -> None:
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """See the module. `hello` is what this broker says of itself; the answer must be of `peer_id`."""
+    """See the module. `hello` is what this broker says of itself; the answer must be of `peer_id`, if that is known."""
 
     def __init__(
-        self, peer_id: BrokerId, hello: PeerHelloRequest, calls: PeerCalls, elapsed_us: Callable[[], int]
+        self, peer_id: BrokerId | None, hello: PeerHelloRequest, calls: PeerCalls, elapsed_us: Callable[[], int]
     ) -> None:
         self.state = PeerState.CONNECTING
         self.end_reason = ""
@@ -97,7 +97,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self.state is not PeerState.UP:
             return
         if self._session.is_full:
-            text = f"broker {self._peer_id} has too many requests to answer"
+            text = "it has too many requests to answer"
             self._calls.answered(request.token, RemoteError(ErrorCode.OVERLOADED, text), b"")
             return
         try:
@@ -244,12 +244,14 @@ class PeerConnection(asyncio.BufferedProtocol):
         return int.from_bytes(found, sys.byteorder) > 0
 
 
-def introduction_mistake(peer_id: BrokerId, hello: PeerHelloRequest, who: PeerHelloResponse) -> str | None:
+def introduction_mistake(peer_id: BrokerId | None, hello: PeerHelloRequest, who: PeerHelloResponse) -> str | None:
     """Why the side that said `who` is not the peer that was to be reached, or None."""
     if hello.cluster_id and who.cluster_id and who.cluster_id != hello.cluster_id:
         return f"it belongs to cluster {who.cluster_id}, this broker to {hello.cluster_id}: the address is wrong"
     if who.data_dir_id == hello.data_dir_id:
-        return f"that is this broker's own data directory: is {peer_id} at this broker's address, or a copy of it?"
-    if who.broker_id != peer_id:
+        return "that is this broker's own data directory: the address is its own, or the directory was copied"
+    if who.broker_id == hello.broker_id:
+        return f"another broker has the id {who.broker_id}, too"
+    if peer_id is not None and who.broker_id != peer_id:
         return f"broker {who.broker_id} answers there, not {peer_id}: the address or an id is wrong"
     return None

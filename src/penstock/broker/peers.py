@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.base import limits
-from penstock.base.errors import RemoteError
+from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
+from penstock.broker.joining import ask_to_join
 from penstock.broker.peer_connection import PeerConnection, PeerState
 from penstock.broker.settings import Address, parse_address
-from penstock.messages import PeerHelloRequest, Response
-from penstock.node.step import PeerRequest
+from penstock.messages import JoinResponse, PeerHelloRequest, Response
+from penstock.node.step import Join, PeerRequest
 
 _log = logging.getLogger("penstock.peers")
 
@@ -42,12 +43,16 @@ class PeerOwner(Protocol):
     ) -> None:
         """What came of a request."""
 
+    def peer_joined(self, response: JoinResponse) -> None:
+        """Some broker has said what the cluster is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How patient the making of connections is."""
 
     connect_timeout_ms: int = limits.PEER_CONNECT_TIMEOUT_MS
+    answer_timeout_ms: int = limits.PEER_SILENCE_MS_MAX
     reconnect_ms_min: int = limits.PEER_RECONNECT_MS_MIN
     reconnect_ms_max: int = limits.PEER_RECONNECT_MS_MAX
 
@@ -73,6 +78,7 @@ class Peers:
         self._failed = failed
         self._timing = timing or Timing()
         self._links: dict[BrokerId, _Link] = {}
+        self._joining: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
 
@@ -90,12 +96,22 @@ class Peers:
         try:
             where = parse_address(address)
         except ValueError as error:
-            self.complain(broker_id, str(error))
+            self.complain(f"broker {broker_id}", str(error))
             return
         link = self._links[broker_id] = _Link(self, broker_id, address, where)
-        task = link.task = asyncio.create_task(link.run(), name=f"link to broker {broker_id}")
+        link.task = self._begin(link.run(), f"link to broker {broker_id}")
+
+    def join(self, join: Join) -> None:
+        """Ask the brokers at these addresses, again and again, until one of them has answered."""
+        if self._joining is not None:
+            self._joining.cancel()
+        self._joining = self._begin(self._join(join), "joining")
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
+        return task
 
     def send(self, request: PeerRequest) -> None:
         """Ask a peer; dropped unless it is up."""
@@ -117,15 +133,29 @@ class Peers:
         """Close all; each peer that was up is lost."""
         for broker_id in list(self._links):
             self.set_address(broker_id, "")
+        if self._joining is not None:
+            self._joining.cancel()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    def complain(self, broker_id: BrokerId, text: str) -> None:
-        """Log what is wrong with a peer."""
-        self._tell(broker_id, "trouble", logging.WARNING, f"broker {broker_id}: {text}")
+    async def _join(self, join: Join) -> None:
+        failures = 0
+        while True:
+            where = join.addresses[failures % len(join.addresses)]
+            try:
+                self._owner.peer_joined(await ask_to_join(parse_address(where), join.request, self))
+                return
+            except (OperationalError, ValueError) as error:
+                self.complain("joining", f"{where}: {error}")
+            failures += 1
+            await asyncio.sleep(self.pause_s(failures))
 
-    def _tell(self, broker_id: BrokerId, kind: str, level: int, text: str) -> None:
-        line = self._complaints.line(f"{kind} {broker_id}", text, self._elapsed_us())
+    def complain(self, who: str, text: str) -> None:
+        """Log what is wrong with a peer."""
+        self._tell(who, logging.WARNING, f"{who}: {text}")
+
+    def _tell(self, kind: str, level: int, text: str) -> None:
+        line = self._complaints.line(kind, text, self._elapsed_us())
         if line is not None:
             _log.log(level, "%s", line)
 
@@ -138,12 +168,13 @@ class Peers:
 
     def up(self, link: _Link) -> None:
         """It is who it should be."""
-        self._tell(link.broker_id, "up", logging.INFO, f"connected to broker {link.broker_id} at {link.address}")
+        text = f"connected to broker {link.broker_id} at {link.address}"
+        self._tell(f"up {link.broker_id}", logging.INFO, text)
         self._owner.peer_up(link.broker_id)
 
     def ended(self, link: _Link, reason: str, *, was_up: bool) -> None:
         """Its connection is gone, or could not be made."""
-        self.complain(link.broker_id, f"{link.address}: {reason}")
+        self.complain(f"broker {link.broker_id}", f"{link.address}: {reason}")
         if was_up:
             self._owner.peer_lost(link.broker_id)
 
@@ -165,6 +196,11 @@ class Peers:
             return 0.0
         longest_ms = min(self._timing.reconnect_ms_min * (1 << min(failures - 1, 16)), self._timing.reconnect_ms_max)
         return longest_ms * (0.5 + 0.5 * self._random()) / 1_000
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """How long who is asked to let us join may take."""
+        return self._timing.answer_timeout_ms / 1_000
 
     @property
     def connect_timeout_s(self) -> float:

@@ -15,6 +15,7 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 | a peer can be asked             | `peer_up`                |
 | a peer cannot be asked any more | `peer_lost`              |
 | a peer has answered             | `answered`               |
+| a cluster has let us in         | `joined`                 |
 | disk work is done               | `complete`               |
 | time has passed                 | `tick`                   |
 """
@@ -43,6 +44,7 @@ from penstock.messages import (
     GetRequest,
     HelloRequest,
     HelloResponse,
+    JoinResponse,
     ListOffsetsRequest,
     MetadataRequest,
     MetadataResponse,
@@ -268,6 +270,12 @@ class Node:
         if not self._is_stopped:
             self._now = now
             self._peers.answered(broker_id, token, response, raw)
+
+    def joined(self, response: JoinResponse, now: Now) -> None:
+        """A broker has answered the `join` of a step: what the cluster is, and who is in it."""
+        if not self._is_stopped:
+            self._now = now
+            self._peers.joined(self._settings.broker_id, response)
 
     # Disk
 

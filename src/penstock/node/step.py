@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import Request, Response
+from penstock.messages import JoinRequest, Request, Response
 from penstock.vfs import Vfs
 
 
@@ -98,6 +98,13 @@ class PeerRequest(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
+class Join(msgspec.Struct, frozen=True):
+    """Ask one broker after the other, whoever it is, until one answers; the answer goes to `Node.joined`."""
+
+    request: JoinRequest
+    addresses: tuple[str, ...]  # HOST:PORT
+
+
 class Step(msgspec.Struct):
     """What the driver must do, top to bottom."""
 
@@ -106,10 +113,11 @@ class Step(msgspec.Struct):
     peers: list[PeerRequest] = []  # 3. to other brokers, in this order; to one that is not up any more: dropped
     peer_addresses: list[tuple[BrokerId, str]] = []  # 4. where a peer is from now on (HOST:PORT); "": it is one no more
     cluster_id: str = ""  # 5. if not empty: which cluster this is, to be remembered for good and told to every peer
-    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 6. to NATS, in this order
-    notes: list[Callable[[], None]] = []  # 7. what nobody waits for: checkpoints
-    disk: list[DiskWork] = []  # 8. to the disk threads
-    notices: list[str] = []  # 9. what an operator should read in the log
+    join: Join | None = None  # 6. be let into a cluster
+    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 7. to NATS, in this order
+    notes: list[Callable[[], None]] = []  # 8. what nobody waits for: checkpoints
+    disk: list[DiskWork] = []  # 9. to the disk threads
+    notices: list[str] = []  # 10. what an operator should read in the log
 
     def __bool__(self) -> bool:
         return bool(
@@ -118,6 +126,7 @@ class Step(msgspec.Struct):
             or self.peers
             or self.peer_addresses
             or self.cluster_id
+            or self.join
             or self.nats
             or self.notes
             or self.disk

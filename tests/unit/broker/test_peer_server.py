@@ -16,6 +16,7 @@ from penstock.broker.settings import Address
 from penstock.messages import (
     HelloRequest,
     HelloResponse,
+    JoinResponse,
     PeerHelloRequest,
     PeerHelloResponse,
     RaftRequest,
@@ -215,6 +216,9 @@ class Asking:
     ) -> None:
         self.answers[token] = response
         self.events.put_nowait(f"answered {token}")
+
+    def peer_joined(self, response: JoinResponse) -> None:
+        raise AssertionError(response)
 
     async def next(self) -> str:
         async with asyncio.timeout(TIMEOUT_S):

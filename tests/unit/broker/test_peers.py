@@ -16,7 +16,10 @@ from penstock.broker.peers import Peers, Timing
 from penstock.messages import (
     Api,
     ApiVersions,
+    ClusterMember,
     HelloResponse,
+    JoinRequest,
+    JoinResponse,
     PeerHelloRequest,
     PeerHelloResponse,
     RaftRequest,
@@ -27,7 +30,7 @@ from penstock.messages import (
     Response,
     api_versions,
 )
-from penstock.node.step import PeerRequest
+from penstock.node.step import Join, PeerRequest
 from penstock.wire import Frame, decode_request, encode_error, encode_response_head
 from tests.integration.raw_client import RawClient
 
@@ -46,6 +49,7 @@ class Owner:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.answers: dict[int, tuple[Response | RemoteError, bytes]] = {}
+        self.members: list[int] = []
         self.now_us = 1_000_000
         self._changed = asyncio.Event()
 
@@ -60,6 +64,10 @@ class Owner:
     ) -> None:
         self.answers[token] = (response, bytes(raw))
         self._note(f"answered {token}")
+
+    def peer_joined(self, response: JoinResponse) -> None:
+        self.members = [member.broker_id for member in response.members]
+        self._note("joined")
 
     def _note(self, event: str) -> None:
         self.events.append(event)
@@ -455,6 +463,50 @@ async def test_after_a_steady_connection_the_next_is_made_at_once() -> None:
         await owner.until("up 2")
         theirs.writer.close()  # so soon: a pause comes now, and the stop of the test ends it
         await owner.until("lost 2")
+
+
+JOIN = JoinRequest(broker_id=1, data_dir_id="disk-1", address="a:1", broker_version="1")
+LET_IN = JoinResponse(cluster_id="c", members=(ClusterMember(broker_id=2, address="b:1", is_voter=True),))
+
+
+async def test_one_broker_after_the_other_is_asked_to_let_us_join_whoever_it_is() -> None:
+    owner = Owner()
+    async with _listening() as first, _listening() as second, _peers(owner) as peers:
+        peers.join(Join(JOIN, ("127.0.0.1:1", first.address, second.address)))
+        unready = await first.next()
+        await unready.greet()
+        await unready.introduce()
+        frame = await unready.request(JoinRequest)
+        assert decode_request(frame) == JOIN
+        unready.send(encode_error(frame.api, 1, frame.correlation_id, RemoteError("broker_unavailable", "not yet")))
+        assert await unready.is_closed()
+        impostor = await second.next()
+        await impostor.greet()
+        await impostor.introduce(PeerHelloResponse(cluster_id="c", broker_id=1, data_dir_id="x", broker_version="1"))
+        assert await impostor.is_closed()
+        theirs = await first.next()  # the round begins anew
+        await theirs.greet()
+        await theirs.introduce()
+        theirs.answer(await theirs.request(JoinRequest), LET_IN)
+        await owner.until("joined")
+        assert owner.members == [2]
+        assert await theirs.is_closed()
+
+
+async def test_who_does_not_answer_is_not_waited_for() -> None:
+    owner = Owner()
+    timing = Timing(reconnect_ms_min=1, reconnect_ms_max=2, answer_timeout_ms=50)
+    async with _listening() as silent, _listening() as place, _peers(owner, timing) as peers:
+        peers.join(Join(JOIN, (silent.address, place.address)))
+        theirs = await place.next()
+        assert await (await silent.next()).frame() is not None
+        peers.join(Join(JOIN, (place.address,)))  # anew, and nowhere else
+        theirs = await place.next()
+        await theirs.greet()
+        await theirs.introduce()
+        assert await theirs.request(JoinRequest)
+        await peers.stop()
+        assert await theirs.is_closed()
 
 
 def test_pauses_grow_up_to_a_limit_and_are_spread() -> None:

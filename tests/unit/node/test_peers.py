@@ -7,8 +7,16 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import RaftRequest, RaftResponse, Response
-from penstock.node.peers import Done, Peers
+from penstock.messages import (
+    ClusterMember,
+    JoinResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    RaftRequest,
+    RaftResponse,
+    Response,
+)
+from penstock.node.peers import Done, Peers, introduced
 from penstock.node.step import Outbox
 
 ANNA, BERT = BrokerId(2), BrokerId(3)
@@ -104,3 +112,39 @@ def test_whoever_is_told_of_a_loss_may_ask_somebody_else(outbox: Outbox, peers: 
     peers.lost(ANNA)
     assert [request.to for request in outbox.take().peers] == [BERT]
     assert heard == [("broker_unavailable", b"")]  # of the one that asked the lost one again
+
+
+def test_a_cluster_that_lets_us_in_is_remembered_and_its_brokers_are_peers(outbox: Outbox, peers: Peers) -> None:
+    members = tuple(ClusterMember(broker_id=number, address=f"h:{number}", is_voter=True) for number in (1, 2, 3))
+    peers.joined(BERT, JoinResponse(cluster_id="c", members=members))
+    step = outbox.take()
+    assert (step.cluster_id, step.peer_addresses) == ("c", [(1, "h:1"), (ANNA, "h:2")])
+
+
+@pytest.mark.parametrize(
+    ("hello", "said"),
+    [
+        (("c", 1, "disk-1"), None),
+        (("", 1, "disk-1"), None),
+        (("d", 1, "disk-1"), "belongs to cluster c, not to d"),
+        (("c", 2, "disk-1"), "there is a broker 2 already"),
+        (("c", 2, "disk-2"), "the data directory disk-2 is in use here"),
+        (("c", 1, "disk-2"), "the data directory disk-2 is in use here"),
+    ],
+)
+def test_who_may_be_a_peer(hello: tuple[str, int, str], said: str | None) -> None:
+    ours = PeerHelloResponse(cluster_id="c", broker_id=2, data_dir_id="disk-2", broker_version="1")
+    cluster_id, broker_id, data_dir_id = hello
+    request = PeerHelloRequest(cluster_id=cluster_id, broker_id=broker_id, data_dir_id=data_dir_id, broker_version="1")
+    if said is None:
+        assert introduced(request, ours) is ours
+        return
+    with pytest.raises(RemoteError, match=said) as caught:
+        introduced(request, ours)
+    assert caught.value.code == ErrorCode.CLUSTER_MISMATCH
+
+
+def test_a_cluster_without_a_name_yet_takes_any() -> None:
+    ours = PeerHelloResponse(cluster_id="", broker_id=2, data_dir_id="disk-2", broker_version="1")
+    request = PeerHelloRequest(cluster_id="c", broker_id=1, data_dir_id="disk-1", broker_version="1")
+    assert introduced(request, ours) is ours

@@ -1,0 +1,82 @@
+"""Asking to be let into a cluster, of a broker of which only the address is known.
+
+Rules: a connection for one question, which must say who it is like any other between brokers; it is closed with the
+answer. Whoever asks bounds the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.broker.peer_connection import PeerConnection
+from penstock.broker.settings import Address
+from penstock.messages import JoinRequest, JoinResponse, PeerHelloRequest, Response
+from penstock.node.step import PeerRequest
+
+_NOBODY_YET = BrokerId(0)
+_TOKEN = 1
+
+
+class Asking(Protocol):
+    """Who asks."""
+
+    hello: PeerHelloRequest
+
+    def elapsed_us(self) -> int:
+        """The time."""
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """How long all of it may take."""
+
+
+class _Attempt:
+    """One connection, one question."""
+
+    def __init__(self, request: JoinRequest, asking: Asking) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.said: asyncio.Future[JoinResponse] = self._loop.create_future()
+        self.connection = PeerConnection(None, asking.hello, self, asking.elapsed_us)
+        self._request = request
+
+    # PeerCalls
+
+    def up(self) -> None:
+        """Ask it, in a moment."""
+        self._loop.call_soon(self.connection.send, PeerRequest(_NOBODY_YET, _TOKEN, self._request, b""))
+
+    def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
+        """The answer."""
+        if self.said.done():
+            return
+        if isinstance(response, RemoteError):
+            self.said.set_exception(OperationalError(f"it does not let us join: {response}"))
+        else:
+            assert isinstance(response, JoinResponse)
+            self.said.set_result(response)
+
+    def ended(self) -> None:
+        """There will be none."""
+        if not self.said.done():
+            self.said.set_exception(OperationalError(self.connection.end_reason))
+
+
+async def ask_to_join(address: Address, request: JoinRequest, asking: Asking) -> JoinResponse:
+    """What a broker there says of its cluster. OperationalError: why it says nothing."""
+    attempt = _Attempt(request, asking)
+    try:
+        async with asyncio.timeout(asking.answer_timeout_s):
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: attempt.connection, address.host, address.port)
+            return await attempt.said
+    except TimeoutError:
+        raise OperationalError(f"no answer within {asking.answer_timeout_s:g} s") from None
+    except OSError as error:
+        raise OperationalError(f"no connection: {error.strerror or error}") from error
+    finally:
+        if not attempt.said.done():
+            attempt.said.cancel()
+        attempt.connection.end("answered")
