@@ -54,6 +54,7 @@ class ClusterView:
         self._is_live: dict[BrokerId, bool] = {}
         self._id_at: dict[str, BrokerId] = {}  # by hello
         self._reached: dict[BrokerId, str] = {}
+        self._candidates: tuple[str, ...] | None = None  # kept until one of the four above changes
         self._failed_s: dict[str, float] = {}
         self._leaders: dict[PartitionKey, Leader] = {}
         self._names: dict[StreamId, str] = {}
@@ -65,12 +66,15 @@ class ClusterView:
         """Whether there is more than one broker to ask."""
         return len(self.candidates()) > 1
 
-    def candidates(self) -> list[str]:
+    def candidates(self) -> tuple[str, ...]:
         """An address of every broker known, and the servers of which it is not known whose they are."""
-        found = [address for broker_id in self._known_ids() if (address := self.address_of(broker_id)) is not None]
-        reached_at = set(self._advertised.values()) | set(self._id_at)
-        found += [server for server in self.servers if server not in reached_at]
-        return list(dict.fromkeys(found)) or list(self.servers)
+        if self._candidates is None:
+            broker_ids = dict.fromkeys((*self._advertised, *self._reached))
+            found = [address for broker_id in broker_ids if (address := self.address_of(broker_id)) is not None]
+            reached_at = set(self._advertised.values()) | set(self._id_at)
+            found += [server for server in self.servers if server not in reached_at]
+            self._candidates = tuple(dict.fromkeys(found)) or self.servers
+        return self._candidates
 
     def any_broker(self, now_s: float, *, home: str | None = None, avoid: Collection[str] = ()) -> str:
         """Whom to ask what any broker can answer: `home` if nothing speaks against it, else one at random."""
@@ -132,6 +136,7 @@ class ClusterView:
         before = self._id_at.get(address)
         if before is not None and before != hello.broker_id and self._reached.get(before) == address:
             del self._reached[before]
+        self._candidates = None
         self._id_at[address] = hello.broker_id
         self._reached[hello.broker_id] = address
         _bound(self._id_at, 2 * limits.CLIENT_BROKERS_MAX)
@@ -150,6 +155,7 @@ class ClusterView:
     def failed(self, address: str, now_s: float) -> None:
         """No broker can be reached there, or its connection broke: it may have moved."""
         self.avoid(address, now_s)
+        self._candidates = None
         broker_id = self._id_at.get(address)
         if broker_id is not None and self._reached.get(broker_id) == address:
             if self._advertised.get(broker_id, address) != address:
@@ -161,6 +167,7 @@ class ClusterView:
         self.brokers_learned_s = now_s
         found = [one for one in brokers if is_address(one.address)][: limits.CLIENT_BROKERS_MAX]
         if found:
+            self._candidates = None
             self._advertised = {one.broker_id: one.address for one in found}
             self._is_live = {one.broker_id: one.is_live for one in found}
 
@@ -209,6 +216,7 @@ class ClusterView:
 
     def _advertise(self, broker_id: BrokerId, address: str) -> None:
         if broker_id in self._advertised or len(self._advertised) < limits.CLIENT_BROKERS_MAX:
+            self._candidates = None
             self._advertised[broker_id] = address
 
     def _learn(self, key: PartitionKey, broker_id: BrokerId | None, leader_epoch: LeaderEpoch, now_s: float) -> None:
@@ -218,9 +226,6 @@ class ClusterView:
         self._leaders.pop(key, None)
         self._leaders[key] = Leader(broker_id, leader_epoch, now_s)
         _bound(self._leaders, limits.CLIENT_PARTITIONS_MAX)
-
-    def _known_ids(self) -> list[BrokerId]:
-        return list(dict.fromkeys((*self._advertised, *self._reached)))
 
 
 def _bound(kept: dict[Any, Any], count_max: int) -> None:
