@@ -1,7 +1,9 @@
 """What a command does to the image: the one function that everything the cluster agrees on comes from.
 
-Rules: pure. The index of a command is higher than that of every one before; it need not be the next, for the log of
-commands holds entries of its own, too. A command that is refused changes nothing but the index.
+Rules: pure, and the same in every version that knows the command: brokers of two versions must not come to two images.
+So limits, which a version may draw as it likes, are asked when a command is proposed, not here. The index of a command
+is higher than that of every one before; it need not be the next, for the log of commands holds entries of its own, too.
+A command that is refused changes nothing but the index.
 
 | module        | commands                                                        |
 |---------------|-----------------------------------------------------------------|

@@ -13,8 +13,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from penstock.base import limits
-from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.metadata import elections
 from penstock.metadata.commands import FenceBroker, RegisterBroker, StopBroker
@@ -25,11 +23,9 @@ _Change: TypeAlias = Callable[[PartitionState, Rules], Elected]
 
 
 def register_broker(image: ClusterImage, index: int, command: RegisterBroker) -> tuple[ClusterImage, Outcome]:
-    """Begin a run of a broker; one that is still taken for live ends. RemoteError too_large."""
+    """Begin a run of a broker; one that is still taken for live ends."""
     broker_id = command.broker_id
     known = image.brokers.get(broker_id)
-    if known is None and len(image.brokers) >= limits.BROKERS_MAX:
-        raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
     registered = BrokerState(
         broker_id,
         command.address,

@@ -208,7 +208,7 @@ class Controller:
         return wanted
 
     def register(self, caller: Hashable, request: RegisterBrokerRequest, now: Now) -> None:
-        """Answered with the incarnation. RemoteError: cluster_mismatch, broker_unavailable, overloaded."""
+        """Answered with the incarnation. RemoteError: cluster_mismatch, broker_unavailable, too_large, overloaded."""
         if not self._may_answer(caller):
             return
         if (refusal := self._registration_refused(request)) is not None:
@@ -241,6 +241,8 @@ class Controller:
                 text = f"the data directory is that of broker {broker_id}; a new broker begins with an empty one"
                 return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(broker_id))
         known = self._image.brokers.get(request.broker_id)
+        if known is None and len(self._image.brokers) >= limits.BROKERS_MAX:
+            return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
         if known is not None and known.is_live and known.data_dir_id != request.data_dir_id:
             text = (
                 f"broker {request.broker_id} is there, at {known.address} with another data directory; if it is gone "

@@ -14,9 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.metadata.commands import CreateStream
 from penstock.metadata.image import BrokerLoad, BrokerState, ClusterImage
+from penstock.metadata.streams import replicas_wanted
 
 
 class Chance(Protocol):
@@ -24,6 +27,13 @@ class Chance(Protocol):
 
     def random(self) -> float:
         """A number in [0, 1)."""
+
+
+def placed(image: ClusterImage, config: StreamConfig, created_us: int, chance: Chance) -> CreateStream:
+    """The command that makes a stream (which `check_create` found can be made). RemoteError not_enough_replicas."""
+    replicas = replicas_wanted(config, len(image.live_brokers()))
+    assignments = place(image, config.partitions, max(1, replicas), chance)
+    return CreateStream(config=config, created_us=created_us, assignments=assignments)
 
 
 def place(image: ClusterImage, partitions: int, replicas: int, chance: Chance) -> tuple[tuple[BrokerId, ...], ...]:

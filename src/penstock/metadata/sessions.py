@@ -1,7 +1,7 @@
 """Which live brokers were heard of lately: kept by the metadata leader alone, in memory.
 
 Rules: only a run that the image takes for live has a session. One that has just begun, and every one when a metadata
-leader begins, has its full time. Nobody's silence is counted while this broker itself did not run.
+leader begins, has its full time. Of a time in which this broker itself did not run only a little is counted as silence.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class Sessions:
         """Whose time is up."""
         looked_us, self._looked_us = self._looked_us, now_us
         if looked_us is not None and now_us - looked_us > self._session_us // 2:
-            # This process slept, and their heartbeats wait in its sockets.
+            # This process slept, and their heartbeats wait in its sockets. Some of it counts all the same, so that one
+            # that sleeps again and again still finds out who is dead.
             for session in self._sessions.values():
-                session.deadline_us = now_us + self._session_us
+                session.deadline_us += now_us - looked_us - self._session_us // 6
         return [(one, session.incarnation) for one, session in self._sessions.items() if session.deadline_us <= now_us]
 
     def behind(self, index: int) -> tuple[BrokerId, ...]:

@@ -75,14 +75,20 @@ def decode_image(data: bytes) -> ClusterImage:
     _expect(0 <= snapshot.index <= INT64_MAX, f"index {snapshot.index}")
     _check_brokers(snapshot)
     _check_streams(snapshot)
+    alike: dict[PartitionState, PartitionState] = {}
     return ClusterImage(
         snapshot.index,
-        PersistentMap({state.stream_id: state for state in snapshot.streams}),
+        PersistentMap({state.stream_id: _shared(state, alike) for state in snapshot.streams}),
         PersistentMap({state.name: state.stream_id for state in snapshot.streams}),
         PersistentMap({broker.broker_id: broker for broker in snapshot.brokers}),
         loads_of(snapshot.streams),
         snapshot.cluster_id,
     )
+
+
+def _shared(state: StreamState, alike: dict[PartitionState, PartitionState]) -> StreamState:
+    partitions = tuple(alike.setdefault(partition, partition) for partition in state.partitions)
+    return StreamState(state.stream_id, state.config, state.created_us, partitions)
 
 
 def _expect(is_so: bool, found: str) -> None:

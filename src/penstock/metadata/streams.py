@@ -25,6 +25,7 @@ from penstock.metadata.image import ClusterImage, Outcome, PartitionState, Strea
 from penstock.metadata.persistent import PersistentMap
 
 _ON_FIRST_BROKER = (BrokerId(1),)
+_FIXED = frozenset({"name", "partitions", "replicas"})  # no version alters them so: the image holds them elsewhere, too
 
 
 def check_create(image: ClusterImage, config: StreamConfig, *, live_brokers: int) -> StreamState | None:
@@ -170,6 +171,8 @@ def _check_assignments(assignments: tuple[tuple[BrokerId, ...], ...], partitions
 def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple[ClusterImage, Outcome]:
     """Change a config, and who may lead by it. RemoteError: stream_not_found, stream_changed, invalid_config."""
     state = image.by_id(command.stream_id)
+    if fixed := sorted(_FIXED.intersection(command.changes)):
+        raise _invalid([f"{name}: cannot be changed once the stream is there" for name in fixed])
     changed = StreamState(state.stream_id, _merged(state.config, command.changes), state.created_us, state.partitions)
     rules, live = Rules.of(changed), image.live_brokers()
     if rules == Rules.of(state):

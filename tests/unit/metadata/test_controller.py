@@ -252,12 +252,30 @@ def test_a_new_metadata_leader_begins_all_sessions_anew() -> None:
     assert len(cluster.after(100)) == 3
 
 
+def test_a_run_that_begins_before_the_last_one_was_missed_has_its_full_time() -> None:
+    cluster = Cluster()
+    cluster.after(2_000, ONE, TWO)
+    cluster.register(THREE)
+    cluster.commit()
+    assert cluster.after(2_900, ONE, TWO) == []
+    assert cluster.after(100, ONE, TWO) == [fence(cluster, THREE)]
+
+
 def test_a_pause_of_its_own_is_nobodys_silence() -> None:
     cluster = Cluster()
     cluster.after(100)
     cluster.now_ms += 60_000
-    assert cluster.after(2_900) == []
-    assert len(cluster.after(200)) == 3
+    assert cluster.after(2_200) == []
+    assert len(cluster.after(700)) == 3
+
+
+def test_one_that_pauses_again_and_again_still_finds_out_who_is_dead() -> None:
+    cluster = Cluster()
+    wanted = []
+    for _ in range(40):
+        cluster.now_ms += 1_900
+        wanted += cluster.after(100, ONE, TWO)
+    assert wanted == [fence(cluster, THREE)]
 
 
 def test_who_is_behind() -> None:
@@ -439,6 +457,14 @@ def test_a_copy_of_a_data_directory_is_refused() -> None:
     assert cluster.error(cluster.register(THREE, "disk2")) == ErrorCode.CLUSTER_MISMATCH
 
 
+def test_the_number_of_brokers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BROKERS_MAX", 2)
+    cluster = Cluster(2)
+    assert cluster.error(cluster.register(THREE)) == ErrorCode.TOO_LARGE
+    cluster.register(TWO)
+    assert len(cluster.take()) == 1
+
+
 def test_two_brokers_of_one_id_do_not_fence_each_other() -> None:
     cluster = Cluster(2)
     assert cluster.error(cluster.register(TWO, "other")) == ErrorCode.BROKER_UNAVAILABLE
@@ -485,6 +511,9 @@ def test_what_waits_becomes_one_command(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(limits, "ISR_CHANGES_PER_COMMAND_MAX", 3)
     cluster = Cluster()
     streams = [cluster.create(f"s{number}", ONE, TWO) for number in range(6)]
+    for isr in ((ONE,), (ONE, TWO)):
+        cluster.change_isr(ONE, (streams[5], isr))
+        cluster.commit()
     callers = [cluster.change_isr(ONE, (streams[0], (ONE,)))]
     callers += [cluster.change_isr(ONE, (one, (ONE,)), (two, (ONE,))) for one, two in [streams[1:3], streams[3:5]]]
     callers += [cluster.change_isr(ONE, (streams[5], (ONE,)))]
@@ -492,8 +521,16 @@ def test_what_waits_becomes_one_command(monkeypatch: pytest.MonkeyPatch) -> None
     while commands := cluster.commit():
         sizes += [len(command.changes) for command in commands if isinstance(command, ChangeIsr)]
     assert sizes == [1, 2, 3]
-    for caller, count in zip(callers, [1, 2, 2, 1], strict=True):
-        assert cluster.answer(caller, ChangeIsrResponse).results == (IsrResult(version=2),) * count
+    versions = [[result.version for result in cluster.answer(one, ChangeIsrResponse).results] for one in callers]
+    assert versions == [[2], [2, 2], [2, 2], [4]]
+
+
+def test_a_request_larger_than_a_command_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ISR_CHANGES_PER_COMMAND_MAX", 1)
+    cluster = Cluster()
+    streams = [cluster.create(f"s{number}", ONE, TWO) for number in range(2)]
+    cluster.change_isr(ONE, *((one, (ONE,)) for one in streams))
+    assert [len(command.changes) for command in cluster.take() if isinstance(command, ChangeIsr)] == [2]
 
 
 def test_changes_of_a_run_that_is_over_are_refused_together() -> None:

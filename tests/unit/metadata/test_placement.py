@@ -14,7 +14,7 @@ from penstock.base.ids import BrokerId, Incarnation
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream, FenceBroker, RegisterBroker
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.placement import place
+from penstock.metadata.placement import place, placed
 
 
 def brokers(count: int, racks: str = "") -> ClusterImage:
@@ -78,6 +78,22 @@ def test_the_same_seed_places_alike() -> None:
     image = brokers(5)
     assert place(image, 9, 3, Random(7)) == place(image, 9, 3, Random(7))
     assert place(image, 9, 3, Random(7)) != place(image, 9, 3, Random(8))
+
+
+@pytest.mark.parametrize(("wanted", "there", "replicas"), [(None, 5, 3), (None, 2, 2), (1, 5, 1), (4, 5, 4)])
+def test_a_stream_gets_as_many_replicas_as_it_wants(wanted: int | None, there: int, replicas: int) -> None:
+    config = StreamConfig(name="orders", subject="x", partitions=2, replicas=wanted)
+    command = placed(brokers(there), config, 7, Random(1))
+    assert [len(set(one)) for one in command.assignments] == [replicas, replicas]
+    image, _ = apply(brokers(there), there + 1, command)
+    made = image.by_name("orders").config
+    assert (made.replicas, made.min_isr) == (replicas, (replicas + 1) // 2)
+
+
+def test_nothing_is_placed_where_nobody_is() -> None:
+    with pytest.raises(RemoteError, match="only 0 of 0") as caught:
+        placed(ClusterImage(), StreamConfig(name="orders", subject="x"), 7, Random(1))
+    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_only_on_who_is_there() -> None:

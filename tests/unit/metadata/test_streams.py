@@ -124,6 +124,13 @@ def test_what_was_journaled_is_not_lost_to_stricter_limits(monkeypatch: pytest.M
     assert image.by_name("orders").config.max_message_bytes == 11
 
 
+@pytest.mark.parametrize("changes", [{"name": "x"}, {"partitions": 2}, {"replicas": 1, "max_bytes": 9}])
+def test_what_the_image_also_holds_elsewhere_is_never_altered(changes: dict[str, object]) -> None:
+    image, outcomes = folded(create(), AlterStream(stream_id=1, changes=changes))
+    assert code_of(outcomes[1]) == ErrorCode.INVALID_CONFIG
+    assert image.by_name("orders").config == ORDERS_MADE
+
+
 def test_a_change_that_is_no_config_changes_nothing() -> None:
     image, outcomes = folded(create(), AlterStream(stream_id=1, changes={"durability": "hope"}))
     assert code_of(outcomes[1]) == ErrorCode.INVALID_CONFIG
