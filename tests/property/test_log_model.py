@@ -1,4 +1,6 @@
-"""The log against a list, through crashes, damage to derived files, a clock that jumps, and retention."""
+"""The log against a list, through crashes, damage to derived files, a clock that jumps, retention, and what a follower
+does: append what was fetched, truncate, begin anew, begin later.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.base.errors import RemoteError
-from penstock.commitlog import Flush, LogConfig, LogState, LogView, Retention
+from penstock.commitlog import Flush, LogConfig, LogCutError, LogState, LogView, Retention
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import DIRECTORY, Message, append, give_up_before, open_log, read_batches, read_slices
+from tests.logs import (
+    DIRECTORY,
+    Message,
+    append,
+    give_up_before,
+    make_batch,
+    messages_in,
+    open_log,
+    read_batches,
+    read_slices,
+    run,
+)
 
 CONFIGS = st.builds(
     LogConfig,
@@ -38,12 +51,76 @@ class LogMachine(RuleBasedStateMachine):
         self.flush: Flush | None = None
         self.retention: Retention | None = None
         self.kept_view: LogView | None = None
+        self.is_view_cut = False
         self.log = open_log(self.vfs, config, now_us=self.now_us)
 
     @rule(rows=st.integers(1, 5), step_us=st.integers(0, 3_000_000), size_bytes=st.sampled_from([0, 40, 700, 5000]))
     def append(self, rows: int, step_us: int, size_bytes: int) -> None:
         self.now_us += step_us
+        if not self.log.lineage or self.log.lineage[-1].leader_epoch != self.log.leader_epoch:
+            self.log.start_epoch(self.log.leader_epoch + 1)
         self.messages += append(self.log, rows, self.now_us, size_bytes=size_bytes)
+
+    @rule()
+    def start_epoch(self) -> None:
+        self.log.start_epoch(self.log.leader_epoch + 1)
+
+    @rule(batches=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 10**6), st.integers(0, 1)), max_size=5))
+    def append_fetched(self, batches: list[tuple[int, int, int]]) -> None:
+        data, offset = b"", self.log.log_end
+        at_us, epoch = self.log.last_timestamp_us, max(1, self.log.last_epoch)
+        for rows, step_us, epochs in batches:
+            at_us, epoch = at_us + step_us, epoch + epochs
+            data += make_batch(offset, rows, at_us, size_bytes=rows * 150, leader_epoch=epoch)[0]
+            offset += rows
+        appended = self.log.append_fetched(data)
+        assert (appended.log_end, appended.batches, appended.size_bytes) == (offset, len(batches), len(data))
+        self.messages += messages_in(data)
+
+    @precondition(lambda self: self.flush is None)
+    @rule(part=st.floats(0, 1))
+    def truncate(self, part: float) -> None:
+        log = self.log
+        end = log.log_start + round((log.log_end - log.log_start) * part)
+        cut = log.view().batch_at(end)[1].base_offset if end < log.log_end else log.log_end
+        if cut == log.log_end:
+            assert log.truncate(end) is None
+            return
+        run(log, log.truncate(end))
+        assert log.log_end == log.flushed_end == cut <= end
+        del self.messages[cut:]
+        self._was_cut(min(self.log_start, cut), cut)
+
+    @precondition(lambda self: self.flush is None)
+    @rule(step=st.integers(-20, 20))
+    def reset(self, step: int) -> None:
+        start = max(0, self.log.log_end + step)
+        run(self.log, self.log.reset(start))
+        # The messages before it are nobody's.
+        self.messages = [(offset, 0, b"") for offset in range(start)]
+        self._was_cut(start, start)
+
+    def _was_cut(self, log_start: int, log_end: int) -> None:
+        assert log_start == log_end or self.log.last_timestamp_us == self.messages[-1][1]
+        self.retention = None
+        self.is_view_cut = True
+        self.log_start = self.log.log_start
+        assert self.log_start == log_start
+        self.durable_start = min(self.durable_start, log_start)
+        self.durable_end = log_end
+
+    @rule(step=st.integers(-3, 10))
+    def follow_start(self, step: int) -> None:
+        wanted = self.log_start + step
+        self.log.follow_start(wanted)
+        assert self.log.log_start == max(self.log_start, min(wanted, self.log.flushed_end))
+        self.log_start = self.log.log_start
+
+    @rule(step=st.integers(0, 20))
+    def note_committed(self, step: int) -> None:
+        before = self.log.committed_end
+        self.log.note_committed(before + step)
+        assert self.log.committed_end == min(before + step, self.log.log_end)
 
     @rule()
     def clock_steps_back(self) -> None:
@@ -114,6 +191,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def keep_view(self) -> None:
         self.kept_view = self.log.view()
+        self.is_view_cut = False
 
     @precondition(lambda self: self.kept_view is not None)
     @rule()
@@ -124,9 +202,15 @@ class LogMachine(RuleBasedStateMachine):
         found: list[Message] = []
         try:
             found = read_slices(self.vfs, view)
+        except LogCutError:
+            assert self.is_view_cut
+            return
         except (RemoteError, FileNotFoundError) as error:
             # The latter: the file of a slice is opened after retention has removed it; the broker asks again.
             refused = error
+        if self.is_view_cut:
+            assert refused is None or isinstance(refused, FileNotFoundError) or self.log_start > view.log_start
+            return
         if refused is None:
             assert found == self.messages[view.log_start : view.log_end]
             return
@@ -220,6 +304,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = open_log(vfs, self.config, now_us=self.now_us)
         again = open_log(vfs.crash_clone(), self.config, now_us=self.now_us)
         assert (again.log_start, again.log_end) == (self.log.log_start, self.log.log_end)
+        assert (again.lineage, again.committed_end) == (self.log.lineage, self.log.committed_end)
         assert self.log.state is again.state is LogState.WRITABLE, (self.log.damage, again.damage)
         assert self.durable_start <= self.log.log_start <= max(self.log_start, self._first_base())
         self.log_start = self.durable_start = self.log.log_start
@@ -233,6 +318,11 @@ class LogMachine(RuleBasedStateMachine):
         assert log.state is LogState.WRITABLE, log.damage
         assert (log.log_start, log.log_end) == (self.log_start, len(self.messages))
         assert log.log_start <= log.flushed_end <= log.log_end
+        assert log.log_start <= log.committed_end <= log.log_end
+        assert not any(entry.start_offset > log.log_end for entry in log.lineage)
+        for header, _ in log.view().batches(log.log_start, log.log_end):
+            assert log.epoch_end(header.leader_epoch).leader_epoch == header.leader_epoch
+            assert log.epoch_end(header.leader_epoch).start_offset >= header.end_offset
         # Without a checkpoint the time of messages that are removed is forgotten.
         assert log.last_timestamp_us >= (self.messages[-1][1] if log.log_start < log.log_end else 0)
         view = log.view()

@@ -15,7 +15,7 @@ What cannot be looked up, or is damaged, changes nothing; once something has cha
 | to begin anew (the cut is where the first segment begins):      |                                               |
 | 6. an empty segment of the new name                             | the empty log of before: it has no batches    |
 | 7. the checkpoint: the log begins, and ends, there              | the new log: all else is not its own          |
-| 8. all other segments                                           | the new log                                   |
+| 8. all other segments; the checkpoint's other slot              | the new log                                   |
 
 A cut inside of a batch is where that batch begins, also where that is below log_start: then the log is empty, and
 begins there. A segment of which nothing is left goes, but for the first one.
@@ -232,6 +232,7 @@ class Truncation:
         )
         self._write_checkpoint(values)
         self._remove_all_but(start)
+        self._write_checkpoint(values)  # of the log of before no slot may tell any more
         return Left((), active, (), values)
 
     def _remove_all_but(self, base_offset: int) -> None:

@@ -104,6 +104,21 @@ class LogView:
         segment = self._segment_of(offset)
         return self._with_entries(segment, lambda entries: self._cut(segment, entries, offset, end, bytes_max))
 
+    def replica_range(self, offset: int, *, bytes_max: int) -> Slice | None:
+        """What a replica that ends at `offset` lacks: as `slice`, but up to log_end, committed or not.
+
+        A replica's log may begin with the batch that holds log_start, of which the rows before it come along.
+        RemoteError as of `slice`; the detail `replica_start` of offset_out_of_range is where that batch begins.
+        """
+        if self.log_start <= offset <= self.log_end:
+            return self.slice(offset, end=self.log_end, bytes_max=bytes_max)
+        first = self.batch_at(self.log_start)[1].base_offset if self.log_start < self.log_end else self.log_start
+        if not first <= offset < self.log_start:
+            error = self._out_of_range(offset)
+            error.details["replica_start"] = first
+            raise error
+        return self.slice(self.log_start, end=self.log_end, bytes_max=bytes_max)
+
     def batch_at(self, offset: int) -> tuple[int, Extent]:
         """The number of the segment that holds `offset`, and the place of its batch. RemoteError as of `slice`."""
         if not self.log_start <= offset < self.log_end:

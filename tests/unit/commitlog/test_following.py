@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from penstock.base import limits
+from penstock.base.errors import RemoteError
 from penstock.commitlog import LogConfig, NotWritableError, StorageFullError
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.checkpoint import Checkpoint, pack_slot, unpack_slot
@@ -126,3 +127,29 @@ def test_checkpoints_of_before_are_read() -> None:
     assert unpack_slot(pack_slot(old)).committed_end == 0
     new = old._replace(committed_end=2**63)
     assert unpack_slot(pack_slot(new)) == new
+
+
+def test_a_replica_gets_what_is_not_committed_and_the_whole_batch_that_holds_the_start() -> None:
+    log = open_log(MemoryVfs())
+    for _ in range(3):
+        append(log, 4)
+    flush(log)
+    log.follow_start(6)
+    view = log.view()
+    for offset in (4, 5, 6, 7):
+        piece = view.replica_range(offset, bytes_max=1)
+        assert piece is not None
+        assert (piece.base_offset, piece.end_offset) == (4, 8)
+    piece = view.replica_range(8, bytes_max=10**6)
+    assert piece is not None
+    assert piece.end_offset == log.log_end == 12
+    assert view.replica_range(12, bytes_max=1) is None
+    for offset in (0, 3, 13):
+        with pytest.raises(RemoteError) as caught:
+            view.replica_range(offset, bytes_max=1)
+        assert caught.value.code == "offset_out_of_range"
+        assert caught.value.details == {"log_start": 6, "log_end": 12, "replica_start": 4}
+    log.follow_start(12)
+    with pytest.raises(RemoteError) as caught:
+        log.view().replica_range(8, bytes_max=1)
+    assert caught.value.details["replica_start"] == 12

@@ -1,0 +1,138 @@
+"""A follower that is fed with ranges of its leader's log has the same batches, byte for byte, whatever happens between.
+
+Both lead in turn; either may crash and lose what was not flushed. A follower finds out where the two part as brokers
+do: it says which epoch its last batch is of and where it ends, and truncates to what `epoch_end` of the other answers.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.base.errors import RemoteError
+from penstock.commitlog import Log, LogConfig, LogState
+from penstock.vfs.memory import Keep, MemoryVfs
+from tests.logs import append, flush, flush_and_note, give_up_before, open_log, retain, run
+
+CONFIGS = st.builds(LogConfig, segment_bytes=st.sampled_from([4096, 7000, 50_000]), segment_age_us=st.just(None))
+
+
+def content(disk: MemoryVfs, log: Log, start: int) -> bytes:
+    """The bytes of the batches from `start` on."""
+    view, offset, found = log.view(), start, b""
+    while (piece := view.slice(offset, end=view.log_end, bytes_max=1)) is not None:
+        found += disk.open(piece.path).read_at(piece.position, piece.length)
+        offset = piece.end_offset
+    return found
+
+
+class TwoLogs(RuleBasedStateMachine):
+    """`logs[leader]` is written, the other one follows."""
+
+    @initialize(first=CONFIGS, second=CONFIGS)
+    def start(self, first: LogConfig, second: LogConfig) -> None:
+        self.configs = [first, second]
+        self.disks = [MemoryVfs(), MemoryVfs()]
+        self.logs = [open_log(disk, config) for disk, config in zip(self.disks, self.configs, strict=True)]
+        self.epoch = 0
+        self.now_us = 0
+        self.lead(0)
+
+    @rule(leader=st.integers(0, 1))
+    def lead(self, leader: int) -> None:
+        self.leader = leader
+        self.epoch += 1
+        self.logs[leader].start_epoch(self.epoch)
+
+    @rule(rows=st.integers(1, 4), size_bytes=st.sampled_from([10, 300, 2000]))
+    def append(self, rows: int, size_bytes: int) -> None:
+        self.now_us += 1
+        append(self.logs[self.leader], rows, self.now_us, size_bytes=size_bytes + self.epoch)
+
+    @rule(bytes_max=st.integers(1, 9000), times=st.integers(1, 4))
+    def fetch(self, bytes_max: int, times: int) -> None:
+        for _ in range(times):
+            self.fetch_once(bytes_max)
+
+    def fetch_once(self, bytes_max: int) -> None:
+        leader, follower = self.logs[self.leader], self.logs[1 - self.leader]
+        agreed = leader.epoch_end(follower.last_epoch)
+        if agreed.leader_epoch < follower.last_epoch or agreed.start_offset < follower.log_end:
+            end = min(agreed.start_offset, follower.epoch_end(agreed.leader_epoch).start_offset)
+            run(follower, follower.truncate(end) if end >= follower.log_start else follower.reset(end))
+            return
+        try:
+            piece = leader.view().replica_range(follower.log_end, bytes_max=bytes_max)
+        except RemoteError as error:
+            run(follower, follower.reset(error.details["replica_start"]))
+            return
+        if piece is not None:
+            data = self.disks[self.leader].open(piece.path).read_at(piece.position, piece.length)
+            assert follower.append_fetched(data).size_bytes == piece.length
+        follower.follow_start(leader.log_start)
+
+    @rule(which=st.integers(0, 1), noted=st.booleans())
+    def flush(self, which: int, noted: bool) -> None:
+        (flush_and_note if noted else flush)(self.logs[which])
+
+    @rule(part=st.floats(0, 1))
+    def retain(self, part: float) -> None:
+        log = self.logs[self.leader]
+        flush(log)
+        if (removal := give_up_before(log, int(log.log_end * part))) is not None:
+            removal.run()
+
+    @rule(which=st.integers(0, 1))
+    def tick(self, which: int) -> None:
+        if (removal := retain(self.logs[which], 10**16 + self.now_us)) is not None:
+            removal.run()
+
+    @rule(which=st.integers(0, 1), keep=st.sampled_from(Keep), seed=st.integers(0, 2**32))
+    def crash(self, which: int, keep: Keep, seed: int) -> None:
+        self.disks[which] = self.disks[which].crash_clone(keep, Random(seed) if keep is Keep.SUBSET else None)
+        self.logs[which] = open_log(self.disks[which], self.configs[which])
+        if which == self.leader:
+            self.lead(which)
+
+    @rule(which=st.integers(0, 1))
+    def restart(self, which: int) -> None:
+        self.logs[which].close()
+        self.logs[which] = open_log(self.disks[which], self.configs[which])
+        if which == self.leader:
+            self.lead(which)
+
+    @invariant()
+    def they_agree_once_the_follower_has_caught_up(self) -> None:
+        leader, follower = self.logs[self.leader], self.logs[1 - self.leader]
+        assert leader.state is follower.state is LogState.WRITABLE, (leader.damage, follower.damage)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "logs"):
+            return
+        leader, follower = self.logs[self.leader], self.logs[1 - self.leader]
+        for _ in range(200):  # a segment or a truncation each
+            if (
+                follower.log_end == leader.log_end
+                and leader.epoch_end(follower.last_epoch).start_offset == leader.log_end
+            ):
+                break
+            self.fetch_once(10**6)
+        self.fetch_once(10**6)
+        assert follower.log_end == leader.log_end
+        is_new = follower.last_epoch == 0 and follower.log_start == follower.log_end  # it never got a batch
+        assert is_new or follower.last_epoch == leader.last_epoch
+        start = max(leader.log_start, follower.log_start)
+        disks = self.disks[self.leader], self.disks[1 - self.leader]
+        assert content(disks[1], follower, start) == content(disks[0], leader, start)
+        data = [
+            tuple(entry for entry in log.lineage if start < entry.start_offset < log.log_end)
+            for log in (leader, follower)
+        ]
+        assert data[0] == data[1]
+
+
+TwoLogs.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestTwoLogs = TwoLogs.TestCase
