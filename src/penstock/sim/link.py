@@ -41,7 +41,7 @@ class LinkOwner(Protocol):
     def barrier_reached(self, token: int) -> None:
         """NATS has done what came before it."""
 
-    def subscription_refused(self, stream_id: int | None, reason: str) -> None:
+    def subscription_refused(self, sid: int | None, reason: str) -> None:
         """NATS does not let the broker subscribe."""
 
     def event(self, call: Callable[[], None]) -> None:
@@ -94,17 +94,19 @@ class Link:
 
     def take(self, command: Subscribe | Unsubscribe | Barrier) -> None:
         """One command of a step."""
-        if isinstance(command, Subscribe):
-            assert command.sid not in self._wanted
-            self._wanted[command.sid] = command.subject
-            if self._is_ready:
-                self._ready.subscribe(command.sid, command.subject)
-        elif isinstance(command, Unsubscribe):
-            self._wanted.pop(command.sid, None)
-            if self._is_ready:
-                self._ready.unsubscribe(command.sid)
-        elif self._is_ready:
-            self._barriers[self._ready.barrier()] = command.token
+        match command:
+            case Subscribe(sid, subject):
+                assert sid not in self._wanted
+                self._wanted[sid] = subject
+                if self._is_ready:
+                    self._ready.subscribe(sid, subject)
+            case Unsubscribe(sid):
+                self._wanted.pop(sid, None)
+                if self._is_ready:
+                    self._ready.unsubscribe(sid)
+            case Barrier(token):
+                if self._is_ready:
+                    self._barriers[self._ready.barrier()] = token
 
     def answer(self, answers: Sequence[Answers]) -> None:
         """Tell publishers."""
@@ -172,8 +174,8 @@ class Link:
 
     def _event(self, event: SessionEvent) -> None:
         if isinstance(event, SessionReady):
-            for stream_id, subject in self._wanted.items():
-                self._ready.subscribe(stream_id, subject)
+            for sid, subject in self._wanted.items():
+                self._ready.subscribe(sid, subject)
             self._barriers[self._ready.barrier()] = None
         elif isinstance(event, BarrierReached):
             token = self._barriers.pop(event.token)
