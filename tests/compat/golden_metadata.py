@@ -1,0 +1,114 @@
+"""One of each metadata command, and an image that has something in every field: what their golden bytes are made of.
+
+`python -m tests.compat.golden_metadata` writes what is missing in golden/; what is there is never written again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.base.config import Durability, StreamConfig
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, StreamId
+from penstock.messages import IsrChange, IsrMember
+from penstock.metadata.apply import apply
+from penstock.metadata.commands import (
+    AlterStream,
+    ChangeIsr,
+    Command,
+    CreateStream,
+    DeleteStream,
+    Election,
+    ElectionReason,
+    ElectLeaders,
+    FenceBroker,
+    FormCluster,
+    RegisterBroker,
+    StartBroker,
+    StopBroker,
+    encode_command,
+)
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.snapshot import encode_image
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def _broker(number: int) -> BrokerId:
+    return BrokerId(number)
+
+
+def _register(number: int, data_dir_id: str, rack: str | None = None) -> RegisterBroker:
+    return RegisterBroker(
+        broker_id=_broker(number),
+        data_dir_id=data_dir_id,
+        address=f"10.0.0.{number}:7422",
+        rack=rack,
+        broker_version="0.2.0",
+        clean_stop=False,
+        registered_us=1_700_000_000_000_000,
+    )
+
+
+_MEMBERS = (IsrMember(_broker(2), Incarnation(3)), IsrMember(_broker(1), Incarnation(2)))
+
+COMMANDS: dict[str, Command] = {
+    "create-stream": CreateStream(
+        config=StreamConfig(
+            name="orders", subject="orders", partitions=2, min_isr=2, max_age_ms=86_400_000, durability=Durability.FSYNC
+        ),
+        created_us=1_700_000_000_000_001,
+        assignments=((_broker(2), _broker(1), _broker(3)), (_broker(3), _broker(2), _broker(1))),
+    ),
+    "alter-stream": AlterStream(stream_id=5, changes={"max_bytes": 2**40, "allow_unclean_election": True}),
+    "delete-stream": DeleteStream(stream_id=5),
+    "form-cluster": FormCluster(cluster_id="c-7f"),
+    "register-broker": _register(2, "disk-2", rack="east"),
+    "fence-broker": FenceBroker(broker_id=_broker(2), incarnation=Incarnation(3)),
+    "stop-broker": StopBroker(broker_id=_broker(2), incarnation=Incarnation(3)),
+    "change-isr": ChangeIsr(
+        broker_id=_broker(2),
+        incarnation=Incarnation(3),
+        changes=(IsrChange(StreamId(5), PartitionId(1), LeaderEpoch(4), 9, _MEMBERS, commits_resumed=True),),
+    ),
+    "elect-leaders": ElectLeaders(
+        elections=tuple(
+            Election(StreamId(5), PartitionId(number), LeaderEpoch(4), reason)
+            for number, reason in enumerate(ElectionReason)
+        )
+    ),
+    "start-broker": StartBroker(started_us=1_700_000_000_000_002),
+}
+
+
+def image() -> ClusterImage:
+    """A cluster in which a disk was lost and a replica is eligible."""
+    made = ClusterImage()
+    isr = IsrChange(StreamId(5), PartitionId(0), LeaderEpoch(1), 1, _MEMBERS[:1])
+    for index, command in enumerate(
+        (
+            COMMANDS["form-cluster"],
+            _register(1, "disk-1"),
+            _register(2, "disk-2", rack="east"),
+            _register(3, "disk-3"),
+            COMMANDS["create-stream"],
+            ChangeIsr(broker_id=_broker(2), incarnation=Incarnation(3), changes=(isr,)),
+            StopBroker(broker_id=_broker(3), incarnation=Incarnation(4)),
+            FenceBroker(broker_id=_broker(1), incarnation=Incarnation(2)),
+            _register(2, "another"),
+        ),
+        1,
+    ):
+        made, _ = apply(made, index, command)
+    return made
+
+
+def golden_bytes() -> dict[str, bytes]:
+    """File name → what it holds."""
+    commands = {f"command-{name}.bin": encode_command(command) for name, command in COMMANDS.items()}
+    return {**commands, "image1.bin": encode_image(image())}
+
+
+if __name__ == "__main__":
+    for name, data in golden_bytes().items():
+        if not (GOLDEN / name).exists():
+            (GOLDEN / name).write_bytes(data)
