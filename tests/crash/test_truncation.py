@@ -9,7 +9,18 @@ import pytest
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import Message, append, flush_and_note, give_up_before, make_batch, open_log, read_slices, run, save
+from tests.logs import (
+    Message,
+    append,
+    flush_and_note,
+    give_up_before,
+    make_batch,
+    messages_in,
+    open_log,
+    read_slices,
+    run,
+    save,
+)
 
 CONFIG = LogConfig(segment_bytes=5000)
 SUBSETS_PER_BOUNDARY = 3
@@ -108,18 +119,10 @@ def _go_on(log: Log, messages: list[Message]) -> None:
             log.start_epoch(log.leader_epoch + 10)
         base, rows, size = log.log_end, random.randint(1, 3), random.choice((10, 350, 1400))
         data, header = make_batch(base, rows, 10**7, size_bytes=size, leader_epoch=log.leader_epoch)
-        log_before = len(messages)
-        messages += [(base + row, 10**7, b"") for row in range(rows)]
-        messages[log_before:] = _values(data)
+        messages += messages_in(data)
         log.append(data, header)
         if number % 3 == 2:
             flush_and_note(log)
-
-
-def _values(data: bytes) -> list[Message]:
-    from tests.logs import messages_in
-
-    return list(messages_in(data))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from penstock.commitlog import (
 from penstock.commitlog.files import index_path, segment_path
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.vfs.real import RealVfs
 from tests.logs import (
     DIRECTORY,
     SMALL,
@@ -390,3 +392,27 @@ def test_the_index_of_the_segment_that_is_cut_names_what_is_left() -> None:
     again = open_log(vfs)
     assert read_slices(vfs, again.view()) == wanted[:20]
     assert sum(one.length for one in opened if one.kind is Kind.READ and one.path.endswith(".arrows")) < 40_000
+
+
+def test_a_folder_of_this_machine_is_cut_as_one_in_memory_is(tmp_path: Path) -> None:
+    vfs = RealVfs(tmp_path)
+    log = open_log(vfs)
+    log.start_epoch(1)
+    wanted = [message for number in range(20) for message in append(log, 2, number, size_bytes=500)]
+    flush(log)
+    wanted += append(log, 2, 100)
+    for end in (33, 32, 5):
+        run(log, log.truncate(end))
+        wanted = wanted[: end - end % 2]
+        assert read_slices(vfs, log.view()) == wanted
+        wanted += append(log, 2, 1000)
+        assert log.log_end == len(wanted)
+    log.close()
+    log = open_log(vfs)
+    assert read_slices(vfs, log.view()) == wanted
+    run(log, log.reset(50))
+    append(log, 2, 2000)
+    log.close()
+    again = open_log(vfs)
+    assert (again.state, again.log_start, again.log_end) == (LogState.WRITABLE, 50, 52)
+    again.close()
