@@ -141,6 +141,8 @@ class Broker:
             return
         assert self.saving is not None
         ready, task = self.saving
+        if ready.snapshot is not None and self.random.random() < self.world.profile.breaks_snapshots:
+            self.operations_left = self.random.randint(5, 12)
         try:
             task.run()
         except NotWrittenError as error:

@@ -121,6 +121,12 @@ MUTANTS = {
         "        self._reads.add(requester, context, self._log.commit)\n",
         "a new leader answers reads before it knows what is committed",
     ),
+    "chunk_counted_back": Mutant(
+        "penstock.raft.progress",
+        "        if position >= self.chunk_end:  # or further: an answer before was lost\n",
+        "        if position == self.chunk_end:\n",
+        "a snapshot that never arrives once an answer to a chunk is lost",
+    ),
     "removed_is_silent": Mutant(
         "penstock.raft.core",
         "        return self.id in self.membership.voters or self.id in self._log.committed_membership.voters\n",

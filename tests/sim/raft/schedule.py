@@ -43,6 +43,7 @@ def profile_of(random: Random) -> Profile:
         double=random.choice((0.0, 0.05, 0.2)),
         delay_ms=random.choice((5, 30, 30, 150, 300)),
         slow_disks=random.random() < 0.3,
+        breaks_snapshots=random.choice((0.0, 0.5, 0.8)),
         raft={
             "append_entries_max": random.choice((1, 1, 2, 3, 64)),
             "in_flight_max": random.choice((1, 2, 16)),
@@ -295,7 +296,7 @@ class Storm:
     def peace(self) -> None:
         """Everything works again; so must the cluster, and nothing that was acked may be missing."""
         world = self.world
-        world.profile.drop = world.profile.double = 0.0
+        world.profile.drop = world.profile.double = world.profile.breaks_snapshots = 0.0
         world.profile.delay_ms = 10
         world.cut.clear()
         for broker_id, broker in sorted(world.brokers.items()):

@@ -29,6 +29,7 @@ class Profile:
     double: float = 0.0
     delay_ms: int = 20
     slow_disks: bool = False
+    breaks_snapshots: float = 0.0  # how often the power goes while one is put in place
     raft: dict[str, int] = field(default_factory=dict)
 
 

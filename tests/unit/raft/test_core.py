@@ -1,0 +1,340 @@
+"""The core's edges: who may call what when, what is refused, what a hostile peer cannot do."""
+
+from __future__ import annotations
+
+import contextlib
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.hot.crc import crc32c
+from penstock.raft import (
+    ChangeRefusedError,
+    Entry,
+    EntryKind,
+    HardState,
+    Membership,
+    NotLeaderError,
+    Raft,
+    RaftConfig,
+    Snapshot,
+    StoredState,
+    decode_message,
+    encode_message,
+)
+from penstock.raft.membership import encode_membership
+from penstock.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    LeadNow,
+    Message,
+    ReadRequest,
+    ReadResponse,
+    SnapshotChunk,
+    SnapshotResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from tests.unit.raft.test_wire import MESSAGES
+
+THREE = Snapshot(0, 0, Membership((1, 2, 3)), b"")
+
+
+def raft(broker_id: int = 1, begin: Snapshot = THREE, *entries: Entry, term: int = 0, **settings: int) -> Raft:
+    return Raft(RaftConfig(broker_id, **settings), Random(1), StoredState(HardState(term), begin, entries))
+
+
+def done(broker: Raft) -> list[Message]:
+    """Do all that is to be done; what is sent."""
+    sent: list[Message] = []
+    while broker.has_ready():
+        ready = broker.ready()
+        sent += ready.messages
+        broker.advance(ready)
+    return sent
+
+
+def leader(**settings: int) -> Raft:
+    """Broker 1 of three leads in term 1 and has committed its first entry."""
+    broker = raft(**settings)
+    broker.campaign()
+    broker.step(VoteResponse(2, 1, 1, True, True))
+    broker.step(VoteResponse(2, 1, 1, False, True))
+    done(broker)
+    broker.step(AppendResponse(2, 1, 1, 1))
+    broker.step(AppendResponse(3, 1, 1, 1))
+    done(broker)
+    assert (broker.is_leader, broker.term, broker.commit, broker.applied) == (True, 1, 1, 1)
+    return broker
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda broker: broker.tick(),
+        lambda broker: broker.step(LeadNow(2, 1, 1)),
+        lambda broker: broker.propose(b""),
+        lambda broker: broker.propose_change(Membership((1, 2))),
+        lambda broker: broker.read_index(b""),
+        lambda broker: broker.transfer(2),
+        lambda broker: broker.campaign(),
+        lambda broker: broker.compact(1, b""),
+        lambda broker: broker.ready(),
+    ],
+)
+def test_no_input_between_ready_and_advance(give) -> None:
+    broker = leader()
+    broker.propose(b"a")
+    ready = broker.ready()
+    with pytest.raises(AssertionError, match="between ready"):
+        give(broker)
+    broker.advance(ready)
+    with pytest.raises(AssertionError, match="comes first"):
+        broker.advance(ready)
+
+
+def test_who_does_not_lead_refuses_and_says_who_does() -> None:
+    broker = raft(2)
+    with pytest.raises(NotLeaderError) as caught:
+        broker.propose(b"a")
+    assert caught.value.leader is None
+    with pytest.raises(NotLeaderError):
+        broker.read_index(b"r")
+    broker.step(Heartbeat(1, 2, 1, 0, 0))
+    for ask, what in ((broker.propose, b"a"), (broker.propose_change, THREE.membership), (broker.transfer, 3)):
+        with pytest.raises(NotLeaderError) as caught:
+            ask(what)
+        assert caught.value.leader == 1
+        assert caught.value.code == ErrorCode.NOT_METADATA_LEADER
+
+
+def test_what_is_too_much_is_refused() -> None:
+    broker = leader(uncommitted_bytes_max=1_000)
+    with pytest.raises(RemoteError) as caught:
+        broker.propose(bytes(limits.RAFT_ENTRY_BYTES_MAX + 1))
+    assert caught.value.code == ErrorCode.TOO_LARGE
+    for _ in range(10):
+        broker.propose(bytes(36))
+    with pytest.raises(RemoteError) as caught:
+        broker.propose(bytes(36))
+    assert caught.value.code == ErrorCode.OVERLOADED
+    done(broker)
+    broker.step(AppendResponse(2, 1, 1, 6))
+    for _ in range(5):
+        broker.propose(bytes(36))
+    with pytest.raises(RemoteError):
+        broker.propose(b"")
+
+
+def test_too_many_reads_are_refused() -> None:
+    broker = leader()
+    for number in range(limits.RAFT_READS_MAX):
+        broker.read_index(b"%d" % number)
+    with pytest.raises(RemoteError) as caught:
+        broker.read_index(b"one more")
+    assert caught.value.code == ErrorCode.OVERLOADED
+    sent = done(broker)
+    assert [type(message) for message in sent] == [Heartbeat, Heartbeat]  # one round for all of them
+    broker.step(HeartbeatResponse(2, 1, 1, 1))
+    assert len(broker.ready().reads) == limits.RAFT_READS_MAX
+
+
+def test_a_single_voter_leads_at_once_and_changes_by_one() -> None:
+    broker = raft(7, Snapshot(5, 2, Membership((7,)), b"imported"), term=2)
+    broker.campaign()
+    done(broker)
+    assert (broker.is_leader, broker.term, broker.commit) == (True, 3, 6)
+    assert broker.propose(b"a") == (7, 3)
+    with pytest.raises(ChangeRefusedError, match="nobody would vote"):
+        broker.propose_change(Membership(()))
+    broker.propose_change(Membership((7,), (8,)))
+    assert broker.membership == Membership((7,), (8,))
+
+
+def test_who_does_not_vote_does_not_stand() -> None:
+    broker = raft(4, Snapshot(0, 0, Membership((1, 2, 3), (4,)), b""))
+    broker.campaign()
+    for _ in range(100):
+        broker.tick()
+    assert not broker.has_ready()
+    assert broker.term == 0
+
+
+def test_patience_is_drawn_from_the_generator() -> None:
+    ticks = set()
+    for seed in range(50):
+        broker = Raft(RaftConfig(1), Random(seed), StoredState(HardState(), THREE))
+        count = 0
+        while not broker.has_ready():
+            broker.tick()
+            count += 1
+        ticks.add(count)
+    assert ticks == set(range(10, 20))
+
+
+def test_committed_entries_are_handed_out_in_pieces() -> None:
+    broker = raft(1, Snapshot(0, 0, Membership((1,)), b""), apply_bytes_max=250)
+    broker.campaign()
+    for _ in range(5):
+        broker.propose(bytes(100))
+    pieces = []
+    while broker.has_ready():
+        ready = broker.ready()
+        pieces.append([entry.index for entry in ready.committed])
+        broker.advance(ready)
+    assert pieces == [[], [1, 2, 3], [4, 5], [6]]
+
+
+def test_a_restart_begins_at_the_snapshot_with_the_membership_in_the_log() -> None:
+    change = Entry(1, 2, EntryKind.MEMBERSHIP, encode_membership(Membership((1, 2))))
+    state = StoredState(HardState(1, None, 1), THREE, (Entry(1, 1, EntryKind.COMMAND, b"a"), change))
+    broker = Raft(RaftConfig(1), Random(1), state)
+    assert broker.membership == Membership((1, 2))
+    ready = broker.ready()
+    assert [entry.index for entry in ready.committed] == [1]
+    assert not ready.must_sync
+
+
+def test_a_later_leader_takes_a_change_back() -> None:
+    broker = leader()
+    broker.propose_change(Membership((1, 2)))
+    done(broker)
+    broker.step(AppendRequest(3, 1, 2, 1, 1, 1, (Entry(2, 2, EntryKind.LEADERSHIP, b""),)))
+    assert broker.membership == THREE.membership
+    assert broker.leader == 3
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AppendRequest(2, 1, 1, 1, 1, 1),  # another leader of this term
+        Heartbeat(2, 1, 1, 1, 0),
+        AppendResponse(2, 1, 1, 99),  # more than was sent
+        AppendResponse(2, 1, 1, 1, True, 99),
+        HeartbeatResponse(2, 1, 1, 99),  # a round that has not begun
+        Heartbeat(2, 3, 1, 1, 0),  # to somebody else
+        VoteRequest(2, 1, 2**40, 5, 1, False, True),  # no term rises so fast
+        LeadNow(2, 1, 1),
+    ],
+)
+def test_what_cannot_be_is_dropped_and_counted(message: Message) -> None:
+    broker = leader()
+    broker.step(message)
+    assert broker.dropped == 1
+    assert not broker.has_ready()
+    assert (broker.is_leader, broker.term, broker.commit) == (True, 1, 1)
+
+
+def test_a_false_snapshot_is_dropped_and_asked_for_again() -> None:
+    broker = raft(2, Snapshot(0, 0, Membership(()), b""))
+    broker.step(SnapshotChunk(1, 2, 1, 5, 1, THREE.membership, 4, 12345, 0, b"data"))
+    assert broker.dropped == 1
+    assert broker.commit == 0
+    assert broker.membership == Membership(())
+
+
+# A peer that says anything at all.
+
+small = st.integers(0, 12)
+terms = st.integers(0, 4)
+peers = st.integers(1, 5)
+members = st.sampled_from([(1, 2, 3), (1, 2), (2, 3), (1, 2, 3, 4), (4,)]).map(Membership)
+kinds = st.sampled_from(EntryKind)
+crcs = st.sampled_from([0, crc32c(b"data"), crc32c(b"data")])
+
+
+@st.composite
+def entries(draw, prev_index: int, prev_term: int) -> tuple[Entry, ...]:
+    """Mostly sane."""
+    made = []
+    term = prev_term
+    for index in range(prev_index + 1, prev_index + 1 + draw(st.integers(0, 4))):
+        term = max(term, draw(terms), 1)
+        kind = draw(kinds)
+        data = encode_membership(draw(members)) if kind is EntryKind.MEMBERSHIP else b"x"
+        made.append(Entry(term, index, kind, data))
+    return tuple(made)
+
+
+@st.composite
+def messages(draw) -> Message:
+    sender, to, term = draw(peers), draw(st.integers(1, 4)), draw(st.one_of(terms, terms, st.integers(0, 2**62)))
+    kind = draw(st.integers(0, 11))
+    prev = draw(small), draw(terms)
+    return [
+        lambda: VoteRequest(sender, to, term, draw(small), draw(terms), draw(st.booleans()), draw(st.booleans())),
+        lambda: VoteResponse(sender, to, term, draw(st.booleans()), draw(st.booleans())),
+        lambda: AppendRequest(sender, to, term, *prev, draw(small), draw(entries(*prev))),
+        lambda: AppendRequest(sender, to, term, *prev, draw(small), draw(entries(*prev))),
+        lambda: AppendResponse(sender, to, term, draw(small), draw(st.booleans()), draw(small), draw(st.booleans())),
+        lambda: Heartbeat(sender, to, term, draw(small), draw(small)),
+        lambda: HeartbeatResponse(sender, to, term, draw(small)),
+        lambda: SnapshotChunk(sender, to, term, draw(small), draw(terms), draw(members), 4, draw(crcs), 0, b"data"),
+        lambda: SnapshotResponse(sender, to, term, draw(small), draw(small)),
+        lambda: ReadRequest(sender, to, term, b"r"),
+        lambda: ReadResponse(sender, to, term, draw(small), b"r"),
+        lambda: LeadNow(sender, to, term),
+    ][kind]()
+
+
+def give(broker: Raft, action) -> None:
+    if action == "tick":
+        broker.tick()
+    elif action == "ready":
+        done(broker)
+    elif action == "retract":
+        if broker.has_ready():
+            broker.retract(broker.ready())
+    elif action == "compact":
+        if broker.applied > broker.snapshot.index:
+            broker.compact(broker.applied, b"image")
+    elif isinstance(action, str):
+        with contextlib.suppress(RemoteError):
+            getattr(broker, action)(*([b"x"] if action != "transfer" else [2]))
+    else:
+        broker.step(action)
+
+
+ACTIONS = ["tick", "ready", "ready", "retract", "compact", "propose", "read_index", "transfer"]
+
+
+@given(
+    st.sampled_from(["leader", "follower", "joining"]),
+    st.lists(st.one_of(messages(), messages(), st.sampled_from(ACTIONS)), max_size=40),
+)
+@settings(max_examples=400, deadline=None)
+def test_no_message_crashes_the_core(kind: str, actions: list) -> None:
+    broker = {
+        "leader": leader,
+        "follower": lambda: raft(1, THREE, *(Entry(at, at, EntryKind.COMMAND, b"a") for at in (1, 2)), term=2),
+        "joining": lambda: raft(1, Snapshot(0, 0, Membership(()), b"")),
+    }[kind]()
+    commit = broker.commit
+    term = broker.term
+    for action in actions:
+        give(broker, action)
+        log = broker.log
+        assert term <= broker.term
+        assert commit <= broker.commit <= log.last_index
+        assert log.base_index <= log.snapshot.index <= log.commit
+        assert log.applied <= log.commit
+        commit, term = broker.commit, broker.term
+    done(broker)
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 255))
+def test_bytes_that_are_nearly_a_message(tail: bytes, place: int, value: int) -> None:
+    broker = leader()
+    for message in MESSAGES:
+        data = bytearray(encode_message(message))
+        data[place % len(data)] = value
+        for changed in (bytes(data), bytes(data) + tail):
+            with contextlib.suppress(RemoteError):
+                broker.step(decode_message(changed))
+    done(broker)
