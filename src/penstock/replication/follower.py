@@ -204,14 +204,13 @@ class Following:
     def _cut(self, on: _On, *, truncate: int | None = None, reset: int | None = None) -> Orders:
         self._is_asked = False
         self._on(on)
-        if truncate is not None:
-            cuts_committed = truncate < self.committed_end
-            self.committed_end = Offset(min(self.committed_end, truncate))
-            return Orders(truncate=Offset(truncate), cuts_committed=cuts_committed)
-        assert reset is not None
-        cuts_committed = reset < self.committed_end
-        self.committed_end = Offset(reset)
-        return Orders(reset=Offset(reset), cuts_committed=cuts_committed)
+        end = truncate if reset is None else reset
+        assert end is not None
+        cuts_committed = end < self.committed_end
+        self.committed_end = Offset(min(self.committed_end, end))
+        if reset is None:
+            return Orders(truncate=Offset(end), cuts_committed=cuts_committed)
+        return Orders(reset=Offset(end), cuts_committed=cuts_committed)
 
     def overlaps(self, base_offset: int) -> Orders:
         """The batches that came begin at `base_offset`, inside this log: the leader has merged some."""
@@ -233,6 +232,9 @@ class Following:
     def cut(self) -> None:
         """The truncation or the reset is done."""
         self._on(_On.CUT)
+        self.committed_end = Offset(
+            max(self.committed_end, self.log.log_start)
+        )  # not before: it still had another past
 
     def cut_failed(self) -> None:
         """It failed: the log is left alone until it is mended, by a restart most likely."""

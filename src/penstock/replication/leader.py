@@ -284,8 +284,8 @@ class Leadership:
         ]
         if behind:
             due_us = min(behind) + self._terms.lag_ms_max * 1_000 + 1
-            # Who is over it already waits for the answer to a proposal.
-            self._agenda.plan(self, max(due_us, now_us + limits.ISR_RETRY_MS * 1_000))
+            # Who is over it already waits for what became of a proposal.
+            self._agenda.plan(self, due_us if due_us > now_us else now_us + limits.ISR_RETRY_MS * 1_000)
 
     # Proposals
 

@@ -173,7 +173,7 @@ class Sessions:
     def appended(self, leadership: Leadership) -> None:
         """Its log has grown: that is news for whoever has asked for it."""
         for session, position in self._followers(leadership):
-            if position.is_owed and position.agrees:
+            if position.is_owed and position.agrees and position.look is None:
                 self._enqueue(session, leadership)
 
     def ends_moved(self, leadership: Leadership, now_us: int) -> None:
@@ -455,12 +455,13 @@ def _refusal(led: tuple[Leadership, LedLog] | None, named: FetchPosition, broker
 
 
 def _check_incarnation(asked: Incarnation, known: Incarnation | None) -> None:
-    if known is None or asked < known:
+    # A broker that is not live here may have been registered since: it hears from the metadata whether it was fenced.
+    if known is None or asked > known:
+        raise RemoteError(ErrorCode.UNKNOWN_EPOCH, f"incarnation {asked} is not known here yet", incarnation=asked)
+    if asked < known:
         raise RemoteError(
             ErrorCode.STALE_INCARNATION, f"incarnation {asked} is over; register again", incarnation=asked
         )
-    if asked > known:
-        raise RemoteError(ErrorCode.UNKNOWN_EPOCH, f"incarnation {asked} is not known here yet", incarnation=asked)
 
 
 def _unknown_session() -> RemoteError:

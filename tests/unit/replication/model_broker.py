@@ -195,6 +195,7 @@ class Broker:
         getattr(self.log, kind)(offset)
         if self.following is not None:
             self.following.cut()
+            self.committed_end = self.following.committed_end
             self.fetchers[self.following.leader].proceed(self.following)
 
     def moved(self, leadership: Leadership) -> None:

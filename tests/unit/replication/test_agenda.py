@@ -1,0 +1,61 @@
+"""Deadlines, wishes and rates that many share."""
+
+from __future__ import annotations
+
+from penstock.replication.agenda import Agenda
+from penstock.replication.rate import ByteRate
+
+
+def test_an_item_comes_once_at_the_earliest_time_that_was_planned() -> None:
+    agenda: Agenda[str] = Agenda()
+    agenda.plan("a", 50)
+    agenda.plan("a", 70)
+    agenda.plan("b", 60)
+    agenda.plan("b", 40)
+    assert agenda.next_deadline_us == 40
+    assert agenda.due(55) == ["b", "a"]
+    assert agenda.due(100) == []
+    assert agenda.next_deadline_us is None
+
+
+def test_what_was_dropped_does_not_come() -> None:
+    agenda: Agenda[str] = Agenda()
+    agenda.plan("a", 1)
+    agenda.wish("a")
+    agenda.drop("a")
+    assert agenda.next_deadline_us is None
+    assert agenda.due(5) == []
+    assert not agenda.has_wishes
+
+
+def test_wishes_come_in_order_and_once() -> None:
+    agenda: Agenda[str] = Agenda()
+    for name in "abcab":
+        agenda.wish(name)
+    assert agenda.take_wishes(2) == ["a", "b"]
+    assert agenda.take_wishes(9) == ["c"]
+
+
+def test_dropped_items_leave_no_heap_behind() -> None:
+    agenda: Agenda[int] = Agenda()
+    for number in range(1_000):
+        agenda.plan(number, number)
+        agenda.drop(number)
+    assert len(agenda._heap) <= 65
+
+
+def test_a_rate_is_paid_for_by_waiting() -> None:
+    rate = ByteRate(1_000_000)
+    assert rate.free_us(0) == 0
+    rate.take(1_250_000, 0)  # a quarter of a second's worth was saved up
+    assert rate.free_us(0) in range(1_000_000, 1_000_002)
+    assert rate.free_us(1_000_001) == 1_000_001
+
+
+def test_a_rate_at_rest_saves_up_a_quarter_of_a_second() -> None:
+    rate = ByteRate(1_000_000)
+    rate.free_us(60_000_000)
+    rate.take(250_000, 60_000_000)
+    assert rate.free_us(60_000_000) == 60_000_000
+    rate.take(1_000, 60_000_000)
+    assert rate.free_us(60_000_000) > 60_000_000

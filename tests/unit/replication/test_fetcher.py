@@ -1,0 +1,257 @@
+"""What a follower's broker asks of a leader's: naming, back-off, throttle, sessions, and who is unreachable."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import PartitionKey
+from penstock.messages import Divergence, ReplicaFetchRequest, ReplicaFetchResponse, ReplicaNews
+from penstock.replication.fetcher import Delivery, Fetcher
+from penstock.replication.follower import Following
+from penstock.replication.rate import ByteRate
+from tests.unit.replication.model_log import Batch, ModelLog
+
+TIMEOUT_US = limits.REPLICA_FETCH_TIMEOUT_MS * 1_000
+LOST = RemoteError(ErrorCode.BROKER_UNAVAILABLE, "no connection")
+
+
+class Follower:
+    """Broker 2, which follows partitions that broker 1 leads in epoch 5."""
+
+    def __init__(self, partitions: int = 1, *, in_sync: bool = True, bytes_per_s: int = 10**9) -> None:
+        self.now_us = 1_000_000
+        self.fetcher = Fetcher(2, 12, lambda: 1.0, ByteRate(bytes_per_s))
+        self.followings = [
+            Following(PartitionKey(number, 0), ModelLog(), 1, 5, is_in_sync=in_sync, tells_flushes=True)
+            for number in range(1, partitions + 1)
+        ]
+        for following in self.followings:
+            self.fetcher.follow(following)
+
+    def request(self) -> tuple[int, ReplicaFetchRequest]:
+        sent = self.fetcher.request(self.now_us)
+        assert sent is not None
+        return sent
+
+    def answer(self, number: int, *news: ReplicaNews) -> list[Delivery]:
+        raw_bytes = sum(one.size_bytes for one in news)
+        return self.fetcher.answered(number, ReplicaFetchResponse(partitions=news), raw_bytes, self.now_us)
+
+    def take(self, delivery: Delivery) -> None:
+        """Append what came."""
+        log = delivery.following.log
+        assert isinstance(log, ModelLog)
+        log.append(Batch(5, log.log_end, log.log_end + 1, delivery.position_end - delivery.position, (1,)))
+        self.fetcher.proceed(delivery.following)
+
+
+def data(number: int, size_bytes: int = 100) -> ReplicaNews:
+    return ReplicaNews(number, 0, 5, size_bytes=size_bytes)
+
+
+def named(request: ReplicaFetchRequest) -> list[tuple[int, int]]:
+    return [(position.stream_id, position.log_end) for position in request.changed]
+
+
+def test_the_first_request_names_all_and_the_next_only_what_has_changed() -> None:
+    follower = Follower(3)
+    number, request = follower.request()
+    assert request.is_first
+    assert named(request) == [(1, 0), (2, 0), (3, 0)]
+    assert request.wait_ms_max == limits.REPLICA_FETCH_WAIT_MS
+    assert follower.fetcher.request(follower.now_us) is None
+    (delivery,) = follower.answer(number, data(2))
+    follower.take(delivery)
+    number, request = follower.request()
+    assert (request.is_first, named(request), request.session) == (False, [(2, 1)], 1)
+    follower.answer(number)
+    assert named(follower.request()[1]) == []
+
+
+def test_each_gets_its_own_part_of_the_batches() -> None:
+    follower = Follower(3)
+    number, _ = follower.request()
+    deliveries = follower.answer(number, data(3, 10), ReplicaNews(1, 0, 5, committed_end=1), data(2, 20), data(9, 30))
+    parts = [(one.following.key.stream_id, one.position, one.position_end) for one in deliveries]
+    assert parts == [(3, 0, 10), (1, 10, 10), (2, 10, 30)]
+
+
+def test_more_partitions_than_a_request_may_name_are_named_one_request_after_the_other() -> None:
+    count = limits.REPLICA_POSITIONS_MAX + 5
+    follower = Follower(count)
+    number, request = follower.request()
+    assert (len(request.changed), request.wait_ms_max) == (limits.REPLICA_POSITIONS_MAX, 0)
+    _, second = follower.request()
+    assert (len(second.changed), second.is_first) == (5, False)
+    assert second.wait_ms_max > 0
+    assert follower.fetcher.request(follower.now_us) is None
+    assert follower.answer(number) == []
+
+
+def test_what_is_to_be_followed_now_does_not_wait_for_the_poll_to_end() -> None:
+    follower = Follower(1)
+    follower.request()
+    new = Following(PartitionKey(8, 0), ModelLog(), 1, 5)
+    follower.fetcher.follow(new)
+    assert named(follower.request()[1]) == [(8, 0)]
+    follower.fetcher.follow(Following(PartitionKey(9, 0), ModelLog(), 1, 5))
+    assert follower.fetcher.request(follower.now_us) is None  # two are under way
+
+
+def test_what_is_forgotten_is_told_once() -> None:
+    follower = Follower(2)
+    number, _ = follower.request()
+    follower.fetcher.forget(PartitionKey(1, 0))
+    assert follower.answer(number, data(1)) == []
+    _, request = follower.request()
+    assert [name.stream_id for name in request.forgotten] == [1]
+    follower.fetcher.forget(PartitionKey(2, 0))
+    assert follower.fetcher.is_idle
+    assert follower.fetcher.request(follower.now_us) is None
+
+
+def test_after_an_error_a_partition_waits_longer_each_time_and_the_others_do_not() -> None:
+    follower = Follower(2)
+    number, _ = follower.request()
+    waits_ms = []
+    for _ in range(8):
+        follower.answer(number, ReplicaNews(1, 0, 5, error="unknown_epoch"))
+        number, request = follower.request()
+        assert named(request) == []
+        at_us = follower.fetcher.next_deadline_us(follower.now_us)
+        assert at_us is not None
+        waits_ms.append((at_us - follower.now_us) // 1_000)
+        follower.answer(number)
+        follower.now_us = at_us
+        number, request = follower.request()
+        assert named(request) == [(1, 0)]
+    assert waits_ms == [50, 100, 200, 400, 800, 1_000, 1_000, 1_000]
+
+
+def test_whatever_goes_wrong_with_a_request_begins_another_session() -> None:
+    follower = Follower(2)
+    number, _ = follower.request()
+    follower.fetcher.failed(number, RemoteError(ErrorCode.UNKNOWN_SESSION, "no"), follower.now_us)
+    assert follower.fetcher.request(follower.now_us) is None
+    assert follower.fetcher.unreachable_since_us is None  # it has answered
+    at_us = follower.fetcher.next_deadline_us(follower.now_us)
+    assert at_us == follower.now_us + 50_000
+    follower.now_us = at_us
+    again, request = follower.request()
+    assert (request.is_first, request.session, named(request)) == (True, 2, [(1, 0), (2, 0)])
+    assert follower.answer(number, data(1)) == []  # late, of the session before
+    assert len(follower.answer(again, data(1))) == 1
+
+
+def test_a_leader_that_does_not_answer_is_unreachable_since_then() -> None:
+    follower = Follower()
+    follower.request()
+    begun_us = follower.now_us
+    assert not follower.fetcher.tick(begun_us + TIMEOUT_US - 1)
+    follower.now_us = begun_us + TIMEOUT_US
+    assert follower.fetcher.tick(follower.now_us)
+    assert follower.fetcher.unreachable_since_us == follower.now_us
+    for _ in range(3):
+        at_us = follower.fetcher.next_deadline_us(follower.now_us)
+        assert at_us is not None
+        follower.now_us = at_us
+        number, _ = follower.request()
+        follower.fetcher.failed(number, LOST, follower.now_us)
+    assert follower.fetcher.unreachable_since_us == begun_us + TIMEOUT_US
+    follower.now_us += 1_000_000
+    number, _ = follower.request()
+    follower.answer(number)
+    assert follower.fetcher.unreachable_since_us is None
+
+
+def test_a_lost_connection_ends_the_session_whether_something_was_asked_or_not() -> None:
+    follower = Follower()
+    number, _ = follower.request()
+    follower.fetcher.lost(follower.now_us)
+    assert follower.fetcher.unreachable_since_us == follower.now_us
+    follower.now_us += 100_000
+    number, _ = follower.request()
+    follower.answer(number)
+    follower.fetcher.lost(follower.now_us)
+    assert follower.request()[1].is_first
+
+
+def test_an_answer_that_contradicts_itself_is_refused_whole() -> None:
+    follower = Follower()
+    number, _ = follower.request()
+    with pytest.raises(RemoteError) as raised:
+        follower.fetcher.answered(number, ReplicaFetchResponse(partitions=(data(1),)), 99, follower.now_us)
+    assert raised.value.code == ErrorCode.BAD_FRAME
+    follower.now_us += 50_000
+    assert follower.request()[1].is_first
+
+
+def test_a_broker_that_was_registered_anew_begins_another_session_at_once() -> None:
+    follower = Follower()
+    follower.request()
+    follower.fetcher.registered(13, follower.now_us)
+    _, request = follower.request()
+    assert (request.incarnation, request.is_first, request.session) == (13, True, 2)
+
+
+def test_catching_up_keeps_to_its_rate_and_what_is_in_sync_does_not_wait() -> None:
+    follower = Follower(2, in_sync=False, bytes_per_s=1_000_000)
+    follower.fetcher.in_sync(follower.followings[1], True)
+    number, _ = follower.request()
+    for delivery in follower.answer(number, data(1, 1_250_000), data(2, 9_000_000)):
+        follower.take(delivery)
+    number, request = follower.request()
+    assert named(request) == [(2, 1)]
+    at_us = follower.fetcher.next_deadline_us(follower.now_us)
+    assert at_us is not None
+    assert (at_us - follower.now_us) // 1_000 == 1_000
+    follower.now_us = at_us
+    assert named(follower.request()[1]) == [(1, 1)]
+
+
+def test_who_joins_the_isr_waits_for_nothing_any_more() -> None:
+    follower = Follower(1, in_sync=False, bytes_per_s=1_000)
+    number, _ = follower.request()
+    (delivery,) = follower.answer(number, data(1, 1_000_000))
+    follower.take(delivery)
+    follower.request()
+    assert follower.fetcher.request(follower.now_us) is None
+    follower.fetcher.in_sync(follower.followings[0], True)
+    assert named(follower.request()[1]) == [(1, 1)]
+
+
+def test_what_has_come_to_the_disk_is_told_beside_the_fetch_one_at_a_time() -> None:
+    follower = Follower(2)
+    number, _ = follower.request()
+    for delivery in follower.answer(number, data(1), data(2)):
+        follower.take(delivery)
+    follower.request()
+    for following in follower.followings:
+        following.log.flush(0)  # type: ignore[attr-defined]
+        follower.fetcher.flushed(following)
+    told = follower.fetcher.progress()
+    assert told is not None
+    number, request = told
+    assert [(one.stream_id, one.leader_epoch, one.flushed_end) for one in request.flushed] == [(1, 5, 1), (2, 5, 1)]
+    follower.fetcher.flushed(follower.followings[0])
+    assert follower.fetcher.progress() is None
+    follower.fetcher.progress_answered(number)
+    assert follower.fetcher.progress() is not None
+
+
+def test_a_partition_whose_log_is_cut_is_named_again_when_that_is_done() -> None:
+    follower = Follower()
+    log = follower.followings[0].log
+    assert isinstance(log, ModelLog)
+    log.append(Batch(3, 0, 4, 10, (3,) * 4))
+    number, _ = follower.request()
+    (delivery,) = follower.answer(number, ReplicaNews(1, 0, 5, diverging=Divergence(0, 0)))
+    assert delivery.orders.truncate == 0
+    number, request = follower.request()
+    assert named(request) == []
+    log.truncate(0)
+    follower.followings[0].cut()
+    follower.fetcher.proceed(follower.followings[0])
+    assert named(follower.request()[1]) == [(1, 0)]
