@@ -189,6 +189,7 @@ RECEIVE_AT_ONCE_BYTES = 1 * MIB  # of a large answer, as much comes at one wake-
 READ_BATCH_ROWS_DEFAULT = 65_536  # rows of one batch that a reader is handed
 COALESCED_BATCH_BYTES_MAX = 8 * MIB  # small batches are copied together up to this size
 PAYLOAD_PREVIEW_BYTES = 64  # of a value in a message's repr
+READ_PARTITIONS_AT_ONCE_MAX = 16  # of one reader: each may hold one answer
 READ_WAIT_MS = 5_000  # one long poll of a reader at the end of the log
 
 # Bench

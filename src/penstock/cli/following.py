@@ -23,7 +23,14 @@ BATCH_ROWS_MAX = 10_000
 
 
 def following(
-    client: Client, info: StreamInfo, begin: int, stop: int | None, timeout_s: float, *, for_ever: bool
+    client: Client,
+    info: StreamInfo,
+    begin: int,
+    stop: int | None,
+    timeout_s: float,
+    *,
+    for_ever: bool,
+    partition: int = 0,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The batches from offset `begin` on; without `for_ever` an outage longer than the time-out ends it."""
     from penstock.client.errors import TimedOut, Unavailable
@@ -31,7 +38,15 @@ def following(
     at = begin
     last: pa.Scalar | None = None
     while True:
-        source = client.read(info, at, end=stop, follow=True, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout_s)
+        source = client.read(
+            info,
+            at,
+            end=stop,
+            partition=partition,
+            follow=True,
+            batch_rows_max=BATCH_ROWS_MAX,
+            timeout=timeout_s,
+        )
         try:
             with closing(source):
                 for batch in source:
@@ -44,25 +59,30 @@ def following(
                 raise
             reason = error.message if isinstance(error, TimedOut) else str(error)
             say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
-        _wait_until_back(client, info, timeout_s)
-        _check_same_log(client, info, at - 1, last, timeout_s)
+        _wait_until_back(client, info, partition, timeout_s)
+        _check_same_log(client, info, partition, at - 1, last, timeout_s)
         say_note(f"the broker at {client.server} answers again; going on at offset {at}")
 
 
-def _wait_until_back(client: Client, info: StreamInfo, timeout_s: float) -> None:
+def _wait_until_back(client: Client, info: StreamInfo, partition: int, timeout_s: float) -> None:
     from penstock.client.errors import TimedOut, Unavailable
     from penstock.client.values import EARLIEST
 
     while True:
         with suppress(Unavailable, TimedOut):  # after it has tried to connect for as long as it had
-            client.offsets(info, EARLIEST, timeout=timeout_s)
+            client.offsets(info, EARLIEST, partition=partition, timeout=timeout_s)
             return
 
 
-def _check_same_log(client: Client, info: StreamInfo, offset: int, last: pa.Scalar | None, timeout_s: float) -> None:
+def _check_same_log(
+    client: Client, info: StreamInfo, partition: int, offset: int, last: pa.Scalar | None, timeout_s: float
+) -> None:
     """OperationalError if what was read last, with the timestamp `last`, is no longer what lies at `offset`."""
     from penstock.client.errors import MessageNotFound, OffsetOutOfRange
 
     with suppress(OffsetOutOfRange, MessageNotFound):  # retention took it, or the log ends before it: reading on tells
-        if last is not None and client.get(info, offset, timeout=timeout_s).timestamp_us != last.value:
+        if last is None:
+            return
+        found = client.get(info, offset, partition=partition, timeout=timeout_s)
+        if found.timestamp_us != last.value:
             raise OperationalError(f"stream {info.name} began anew meanwhile: offset {offset} is another message now")

@@ -100,6 +100,9 @@ def read(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Print at most N messages.")
     ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.  Default: all.")
+    ] = None,
     shape: _Shape = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")] = None,
     subject: Annotated[
@@ -116,6 +119,8 @@ def read(
 
     Filters (--key, --subject) are applied here, not by the broker.
 
+    Of several partitions all are read, each in its order; an offset is a place in one, so it takes --partition.
+
     With --follow an outage of the broker is waited out, and told on stderr.
     """
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
@@ -127,32 +132,66 @@ def read(
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
     with connected(ctx, server, timeout or DEFAULT_TIMEOUT) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
-        begin = _place(client, info, from_place, seconds)
-        stop = None if to_place is None else _offset(client, info, to_place, seconds)
-        if follow:
-            batches = following(client, info, begin.offset, stop, seconds, for_ever=timeout is None)
-        else:
-            source = client.read(info, begin.offset, end=stop, batch_rows_max=BATCH_ROWS_MAX, timeout=seconds)
-            batches = _with_progress(begin, source)
         seen = _Seen()
+        if partition is None and len(info.partitions) > 1:
+            batches = _all_partitions(client, info, from_place, to_place, follow, seconds)
+            why = f"{info.name} holds none there; --follow waits for what comes"
+        else:
+            number = partition or 0
+            begin = _place(client, info, number, from_place, seconds)
+            stop = None if to_place is None else _offset(client, info, number, to_place, seconds)
+            if follow:
+                batches = following(
+                    client, info, begin.offset, stop, seconds, for_ever=timeout is None, partition=number
+                )
+            else:
+                source = client.read(
+                    info,
+                    begin.offset,
+                    end=stop,
+                    partition=number,
+                    batch_rows_max=BATCH_ROWS_MAX,
+                    timeout=seconds,
+                )
+                batches = _with_progress(begin, source)
+            why = _why_nothing(info.name, begin, stop)
         with closing(batches):
             _print(seen.counted(_limited(_chosen(batches, key, subject), limit)), chosen)
     if not (seen.rows or follow or limit == 0):
-        say_note(f"no messages: {_why_nothing(info.name, begin, stop)}")
+        say_note(f"no messages: {why}")
 
 
-def _place(client: Client, info: StreamInfo, place: Start | places.LastMessages, timeout: float) -> OffsetAt:
+def _all_partitions(
+    client: Client,
+    info: StreamInfo,
+    start: Start | places.LastMessages,
+    end: Start | places.LastMessages | None,
+    follow: bool,
+    timeout: float,
+) -> Batches:
+    """Those of all partitions, each in its order. An offset would be another message in each."""
+    if isinstance(start, int | places.LastMessages) or isinstance(end, int | places.LastMessages):
+        text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
+        raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
+    return client.read(info, start, end=end, follow=follow, batch_rows_max=BATCH_ROWS_MAX, timeout=timeout)
+
+
+def _place(
+    client: Client, info: StreamInfo, partition: int, place: Start | places.LastMessages, timeout: float
+) -> OffsetAt:
     from penstock.client.values import LATEST
 
     if not isinstance(place, places.LastMessages):
-        return client.offsets(info, place, timeout=timeout)
-    end = client.offsets(info, LATEST, timeout=timeout)
+        return client.offsets(info, place, partition=partition, timeout=timeout)
+    end = client.offsets(info, LATEST, partition=partition, timeout=timeout)
     return end._replace(offset=max(end.log_start, end.committed_end - place.message_count))
 
 
-def _offset(client: Client, info: StreamInfo, place: Start | places.LastMessages, timeout: float) -> int:
+def _offset(
+    client: Client, info: StreamInfo, partition: int, place: Start | places.LastMessages, timeout: float
+) -> int:
     # An offset that is not there yet is a fine end.
-    return place if isinstance(place, int) else _place(client, info, place, timeout).offset
+    return place if isinstance(place, int) else _place(client, info, partition, place, timeout).offset
 
 
 def _why_nothing(name: str, begin: OffsetAt, stop: int | None) -> str:

@@ -112,6 +112,13 @@ FIELDS = (
         "'fsync' with one replica.",
         _one_of(*Durability),
     ),
+    Field(
+        "partitions",
+        "--partitions",
+        "N",
+        "So many logs, each in order of its own: partition 0 is on the subject, N on subject.N.",
+        _count,
+    ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
     Field(

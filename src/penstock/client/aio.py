@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.base import limits
 from penstock.base.config import Acks
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import StreamId
-from penstock.base.subjects import subject_mistake
+from penstock.base.ids import PartitionId, StreamId
+from penstock.base.subjects import partition_subject, subject_mistake
 from penstock.client import batches, reading
 from penstock.client import columns as column_data
 from penstock.client.checks import check_asked_for, milliseconds, name_and_id, require, stream_config, wanted_columns
@@ -178,6 +178,7 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         follow: bool = False,
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
@@ -187,11 +188,13 @@ class Client:
 
         Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
         for ever (or up to the offset `end`). `timeout` bounds each answer of the broker, reconnecting included.
+        Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
+        rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
-        reader = await self._reader(stream, start, end, follow, batch_rows_max, columns, timeout)
+        reader = await self._reader(stream, start, end, partition, follow, batch_rows_max, columns, timeout)
         async with reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
@@ -203,23 +206,24 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         follow: bool = False,
         timeout: float = 10.0,
     ) -> AsyncGenerator[Message, None]:
         """As `read`, one `Message` at a time."""
         rows_max = limits.READ_BATCH_ROWS_DEFAULT
-        reader = await self._reader(stream, start, end, follow, rows_max, None, timeout)
+        reader = await self._reader(stream, start, end, partition, follow, rows_max, None, timeout)
         async with reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     for message in batches.messages_of(batch):
                         yield message
 
-    async def get(self, stream: StreamName, offset: int, *, timeout: float = 10.0) -> Message:
+    async def get(self, stream: StreamName, offset: int, *, partition: int = 0, timeout: float = 10.0) -> Message:
         """The message at `offset`. OffsetOutOfRange, MessageNotFound."""
         if offset < 0:
             raise ValueError(f"the offset {offset} is negative; offsets count from 0")
-        return await self._get(stream, {"offset": offset}, timeout)
+        return await self._get(stream, {"offset": offset}, partition, timeout)
 
     async def last(
         self,
@@ -227,20 +231,21 @@ class Client:
         *,
         key: bytes | str | None = None,
         subject: str | None = None,
+        partition: int = 0,
         timeout: float = 10.0,
     ) -> Message:
         """The latest message of a key, or on a plain subject. MessageNotFound."""
         if (key is None) == (subject is None):
             raise ValueError("give either key= or subject=")
         if subject is not None:
-            return await self._get(stream, {"subject": subject}, timeout)
-        return await self._get(stream, {"key": key.encode() if isinstance(key, str) else key}, timeout)
+            return await self._get(stream, {"subject": subject}, partition, timeout)
+        return await self._get(stream, {"key": key.encode() if isinstance(key, str) else key}, partition, timeout)
 
-    async def offsets(self, stream: StreamName, at: Start, *, timeout: float = 10.0) -> OffsetAt:
+    async def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""
 
         async def find(stream_id: StreamId) -> OffsetAt:
-            found = await reading.find_place(self._link, stream_id, at, timeout)
+            found = await reading.find_place(self._link, stream_id, PartitionId(partition), at, timeout)
             moment = None if found.timestamp_us is None else datetime_of(found.timestamp_us)
             return OffsetAt(found.offset, moment, found.log_start, found.committed_end)
 
@@ -252,6 +257,7 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
@@ -264,7 +270,10 @@ class Client:
         schema = arrow_schema()
         if wanted is not None:
             schema = pa.schema([schema.field(name) for name in wanted])
-        found = [batch async for batch in self.read(stream, start, end=end, columns=wanted, timeout=timeout)]
+        found = [
+            batch
+            async for batch in self.read(stream, start, end=end, partition=partition, columns=wanted, timeout=timeout)
+        ]
         return pa.Table.from_batches(found, schema=schema)
 
     async def to_pandas(
@@ -273,12 +282,15 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
         """What `read` yields, as a pandas DataFrame. ImportError without the extra `pandas`."""
         require("pandas")
-        return (await self.to_table(stream, start, end=end, columns=columns, timeout=timeout)).to_pandas()
+        return (
+            await self.to_table(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        ).to_pandas()
 
     async def to_polars(
         self,
@@ -286,6 +298,7 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
@@ -293,7 +306,9 @@ class Client:
         require("polars")
         import polars as pl
 
-        frame = pl.from_arrow(await self.to_table(stream, start, end=end, columns=columns, timeout=timeout))
+        frame = pl.from_arrow(
+            await self.to_table(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        )
         assert isinstance(frame, pl.DataFrame)
         return frame
 
@@ -387,7 +402,9 @@ class Client:
         publisher = await self._publishing(timeout)
         return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
 
-    async def append(self, stream: StreamName, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
+    async def append(
+        self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0
+    ) -> list[AppendResult]:
         """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
         Columns: value (null: tombstone), subject, key, headers; see `client.columns`. Large data goes in several
@@ -396,14 +413,15 @@ class Client:
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """
         info = await self._info(stream, timeout)
-        table = column_data.to_table(data, stream_subject=info.subject)
+        number = reading.partition_number(info, partition)
+        table = column_data.to_table(data, stream_subject=partition_subject(info.subject, number))
         bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
         done: list[AppendResult] = []
         try:
             for message in column_data.batch_messages(table, bytes_max=bytes_max):
 
                 async def append(stream_id: StreamId, message: bytearray = message) -> AppendResult:
-                    request = AppendRequest(stream_id=stream_id)
+                    request = AppendRequest(stream_id=stream_id, partition=number)
                     answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout, raw=message)
                     moment = datetime_of(answer.timestamp_us)
                     return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
@@ -457,6 +475,7 @@ class Client:
         stream: StreamName,
         start: Start,
         end: Start | None,
+        partition: int | None,
         follow: bool,
         batch_rows_max: int,
         columns: Iterable[str] | None,
@@ -468,12 +487,12 @@ class Client:
         info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
         link = self._link
         link.learn(info)
-        what = await reading.plan(link, info.stream_id, info.name, start, end, follow=follow, timeout_s=timeout)
+        what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)
         return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout)
 
-    async def _get(self, stream: StreamName, which: dict[str, Any], timeout: float) -> Message:
+    async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
         async def get(stream_id: StreamId) -> Message:
-            request = GetRequest(stream_id=stream_id, **which)
+            request = GetRequest(stream_id=stream_id, partition=PartitionId(partition), **which)
             answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
             batches.check_format(answer.format_version)
             source = f"the answer of {self._link.server_of(stream_id, request.partition)}"

@@ -77,6 +77,15 @@ def batches_of(
         raise CorruptionError(source, position, f"batches up to offset {covers.end}", f"up to {offset}")
 
 
+PARTITION_KEY = b"penstock.partition"
+"""In the schema metadata of a batch of a stream with several partitions, as in a segment's: 8 hexadecimal digits."""
+
+
+def of_partition(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+    """The same rows, saying which partition they are of."""
+    return batch.replace_schema_metadata({PARTITION_KEY: b"%08x" % partition})
+
+
 def last_epoch(raw: bytes | memoryview, *, source: str) -> LeaderEpoch:
     """The leader epoch of the last batch in `raw`, of which only the headers are looked at; CorruptionError."""
     view = memoryview(raw).cast("B")

@@ -158,6 +158,7 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         follow: bool = False,
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
@@ -167,11 +168,13 @@ class Client:
 
         Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
         for ever (or up to the offset `end`). `timeout` bounds each answer of the broker, reconnecting included.
+        Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
+        rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
-        wanted = (stream, start, end, follow, batch_rows_max, columns, timeout)
+        wanted = (stream, start, end, partition, follow, batch_rows_max, columns, timeout)
         return self._iterate(_answers(lambda: self._client._reader(*wanted)))  # noqa: SLF001 (the same client's face)
 
     def messages(
@@ -180,16 +183,17 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         follow: bool = False,
         timeout: float = 10.0,
     ) -> Generator[Message, None, None]:
         """As `read`, one `Message` at a time."""
-        for batch in self.read(stream, start, end=end, follow=follow, timeout=timeout):
+        for batch in self.read(stream, start, end=end, partition=partition, follow=follow, timeout=timeout):
             yield from messages_of(batch)
 
-    def get(self, stream: StreamName, offset: int, *, timeout: float = 10.0) -> Message:
+    def get(self, stream: StreamName, offset: int, *, partition: int = 0, timeout: float = 10.0) -> Message:
         """The message at `offset`. OffsetOutOfRange, MessageNotFound."""
-        return self._thread.run(self._client.get(stream, offset, timeout=timeout))
+        return self._thread.run(self._client.get(stream, offset, partition=partition, timeout=timeout))
 
     def last(
         self,
@@ -197,14 +201,17 @@ class Client:
         *,
         key: bytes | str | None = None,
         subject: str | None = None,
+        partition: int = 0,
         timeout: float = 10.0,
     ) -> Message:
         """The latest message of a key, or on a plain subject. MessageNotFound."""
-        return self._thread.run(self._client.last(stream, key=key, subject=subject, timeout=timeout))
+        return self._thread.run(
+            self._client.last(stream, key=key, subject=subject, partition=partition, timeout=timeout)
+        )
 
-    def offsets(self, stream: StreamName, at: Start, *, timeout: float = 10.0) -> OffsetAt:
+    def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Where a place in the log is, such as the first message at or after a datetime; and which offsets it holds."""
-        return self._thread.run(self._client.offsets(stream, at, timeout=timeout))
+        return self._thread.run(self._client.offsets(stream, at, partition=partition, timeout=timeout))
 
     def to_table(
         self,
@@ -212,11 +219,14 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
         """What `read` yields, as one pyarrow table in memory."""
-        return self._thread.run(self._client.to_table(stream, start, end=end, columns=columns, timeout=timeout))
+        return self._thread.run(
+            self._client.to_table(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        )
 
     def to_pandas(
         self,
@@ -224,11 +234,14 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
         """What `read` yields, as a pandas DataFrame. ImportError without the extra `pandas`."""
-        return self._thread.run(self._client.to_pandas(stream, start, end=end, columns=columns, timeout=timeout))
+        return self._thread.run(
+            self._client.to_pandas(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        )
 
     def to_polars(
         self,
@@ -236,11 +249,14 @@ class Client:
         start: Start = EARLIEST,
         *,
         end: Start | None = None,
+        partition: int | None = None,
         columns: Iterable[str] | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
         """What `read` yields, as a Polars DataFrame. ImportError without the extra `polars`."""
-        return self._thread.run(self._client.to_polars(stream, start, end=end, columns=columns, timeout=timeout))
+        return self._thread.run(
+            self._client.to_polars(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        )
 
     # Writing
 
@@ -317,7 +333,7 @@ class Client:
         """
         return self._thread.run(self._client.publish_to_all(subject, value, key=key, headers=headers, timeout=timeout))
 
-    def append(self, stream: StreamName, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
+    def append(self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0) -> list[AppendResult]:
         """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
         Columns: value (null: tombstone), subject, key, headers; see `client.columns`. Large data goes in several
@@ -325,7 +341,7 @@ class Client:
         (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """
-        return self._thread.run(self._client.append(stream, data, timeout=timeout))
+        return self._thread.run(self._client.append(stream, data, partition=partition, timeout=timeout))
 
     def _iterate(self, source: AsyncGenerator[Iterator[T], None]) -> Generator[T, None, None]:
         # Whole answers cross the threads: one hop for thousands of messages. What they hold is checked on this side,

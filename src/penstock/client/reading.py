@@ -1,6 +1,7 @@
 """Reading a stream: from a place in the log to batches of committed rows, fetched ahead of their use.
 
-Rules: a reader sees each committed row in its range once and in order, and never one that is not committed. While the
+Rules: a reader sees each committed row in its range once and never one that is not committed; those of one partition in
+order, several partitions in turn, and no batch holds rows of two. While the
 caller works on one response the next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The task that fetches
 belongs to the `Reader` and ends with it. A reader that retention has overtaken is told so; it never skips silently.
 
@@ -18,7 +19,7 @@ offset, and the broker, who knows where each epoch ended, refuses a reader whose
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -30,12 +31,11 @@ from penstock.client.batches import Range
 from penstock.client.errors import OffsetOutOfRange, TimedOut
 from penstock.client.link import Link
 from penstock.client.values import Place, Start, microseconds_of
-from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PARTITION = PartitionId(0)
 _END_OF_LOG = 2**63 - 1
 
 _EMPTY_PAUSE_S = 0.1  # after an answer that brings nothing and did not wait either
@@ -46,14 +46,16 @@ class Plan(NamedTuple):
 
     stream_id: StreamId
     name: str
+    partition: PartitionId
     range: Range
     leader_epoch: LeaderEpoch
     follow: bool
 
 
 class _Fetched(NamedTuple):
-    """The answer to a fetch from `offset` on."""
+    """The answer to a fetch of `what` from `offset` on."""
 
+    what: Plan
     offset: int
     response: FetchResponse
     raw: bytes | memoryview
@@ -65,12 +67,13 @@ _Queue = asyncio.Queue[_Fetched | BaseException | None]
 class _FetchSize:
     """How much to ask for: what the last answers' speed brings in a moment, and no more than what is wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, readers: int) -> None:
         self._bytes = limits.READ_FETCH_BYTES_FIRST
+        self._bytes_max = max(limits.READ_FETCH_BYTES_MIN, limits.READ_FETCH_BYTES_MAX // readers)
 
     def bytes_for(self, rows: int) -> int:
         """Of the next fetch, which wants so many rows at most."""
-        return min(self._bytes, max(limits.READ_FETCH_BYTES_MIN, rows * limits.READ_ROW_BYTES_GUESS))
+        return min(self._bytes, self._bytes_max, max(limits.READ_FETCH_BYTES_MIN, rows * limits.READ_ROW_BYTES_GUESS))
 
     def took(self, seconds: float, count: int) -> None:
         """An answer of so many bytes took so long."""
@@ -78,10 +81,12 @@ class _FetchSize:
         self._bytes = min(limits.READ_FETCH_BYTES_MAX, max(limits.READ_FETCH_BYTES_MIN, in_a_moment))
 
 
-async def find_place(link: Link, stream_id: StreamId, place: Start, timeout_s: float) -> ListOffsetsResponse:
+async def find_place(
+    link: Link, stream_id: StreamId, partition: PartitionId, place: Start, timeout_s: float
+) -> ListOffsetsResponse:
     """Where `place` is. ValueError for a negative offset or a naive datetime; an offset is checked against the log."""
     at = _wire_place(place)
-    request = ListOffsetsRequest(stream_id=stream_id, partition=_PARTITION, at=at)
+    request = ListOffsetsRequest(stream_id=stream_id, partition=partition, at=at)
     found, _ = await link.call(request, ListOffsetsResponse, timeout_s=timeout_s)
     if isinstance(place, int):
         if not found.log_start <= place <= found.committed_end:
@@ -127,87 +132,152 @@ def out_of_range(offset: int, log_start: int, committed_end: int) -> OffsetOutOf
     )
 
 
+async def plans(
+    link: Link,
+    info: StreamInfo,
+    partition: int | None,
+    start: Start,
+    end: Start | None,
+    *,
+    follow: bool,
+    timeout_s: float,
+) -> list[Plan]:
+    """What to read of each partition, or of one. ValueError for an offset without a partition."""
+    numbers = [partition_number(info, partition)]
+    if partition is None and len(info.partitions) > 1:
+        if any(isinstance(place, int) for place in (start, end)):
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise ValueError(f"{text}: say which with partition=")
+        numbers = [one.partition for one in info.partitions]
+    return [
+        await plan(link, info.stream_id, info.name, number, start, end, follow=follow, timeout_s=timeout_s)
+        for number in numbers
+    ]
+
+
+def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
+    """The partition that a caller names; ValueError if the stream has none of this number. None: the first."""
+    count = max(1, len(info.partitions))
+    if partition is not None and not 0 <= partition < count:
+        text = "1 partition" if count == 1 else f"{count} partitions"
+        raise ValueError(f"stream {info.name} has {text}, counted from 0; there is no partition {partition}")
+    return PartitionId(partition or 0)
+
+
 async def plan(
-    link: Link, stream_id: StreamId, name: str, start: Start, end: Start | None, *, follow: bool, timeout_s: float
+    link: Link,
+    stream_id: StreamId,
+    name: str,
+    partition: PartitionId,
+    start: Start,
+    end: Start | None,
+    *,
+    follow: bool,
+    timeout_s: float,
 ) -> Plan:
-    """Turn what the caller named into offsets."""
+    """Turn what the caller named into offsets of one partition."""
     ends_at_offset = isinstance(end, int) and not isinstance(end, bool)
     if follow and end is not None and not ends_at_offset:
         raise ValueError("a reader that follows the log can end only at an offset")
-    begin = await find_place(link, stream_id, start, timeout_s)
+    begin = await find_place(link, stream_id, partition, start, timeout_s)
     stop = _END_OF_LOG if follow else begin.committed_end
     if isinstance(end, int) and ends_at_offset:
         stop = min(end, stop)
     elif end is not None:
-        finish = await find_place(link, stream_id, end, timeout_s)
+        finish = await find_place(link, stream_id, partition, end, timeout_s)
         while finish.leader_epoch != begin.leader_epoch:  # a new leader's log may be another one
-            begin = await find_place(link, stream_id, start, timeout_s)
-            finish = await find_place(link, stream_id, end, timeout_s)
+            begin = await find_place(link, stream_id, partition, start, timeout_s)
+            finish = await find_place(link, stream_id, partition, end, timeout_s)
         stop = min(finish.offset, begin.committed_end)
-    return Plan(stream_id, name, Range(begin.offset, stop), begin.leader_epoch, follow)
+    return Plan(stream_id, name, partition, Range(begin.offset, stop), begin.leader_epoch, follow)
 
 
 class Reader:
-    """One reading of `what`: within `async with`, `next_batches` until None."""
+    """One reading of some partitions: within `async with`, `next_batches` until None."""
 
     # Not a generator: of two generators within each other, a loop that ends closes both at once, and one complains.
 
     def __init__(
-        self, link: Link, what: Plan, *, batch_rows_max: int, columns: list[str] | None, timeout_s: float
+        self, link: Link, what: Sequence[Plan], *, batch_rows_max: int, columns: list[str] | None, timeout_s: float
     ) -> None:
+        assert what
         self._link = link
         self._what = what
         self._batch_rows_max = batch_rows_max
         self._columns = columns
         self._timeout_s = timeout_s
         self._queue: _Queue = asyncio.Queue(max(1, limits.PREFETCHED_FETCHES_MAX - 1))
-        self._fetching: asyncio.Task[None] | None = None
+        self._fetching: list[asyncio.Task[None]] = []
+        self._unfinished = len(what)
 
     async def __aenter__(self) -> Reader:
-        fetching = _fetch_ahead(self._link, self._what, self._queue, self._timeout_s)
-        self._fetching = asyncio.create_task(fetching)
+        turns = _Turns(len(self._what))
+        self._fetching = [
+            asyncio.create_task(_fetch_ahead(self._link, one, self._queue, turns, self._timeout_s))
+            for one in self._what
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._fetching is not None
-        self._fetching.cancel()
-        await asyncio.gather(self._fetching, return_exceptions=True)
+        for task in self._fetching:
+            task.cancel()
+        await asyncio.gather(*self._fetching, return_exceptions=True)
 
     async def next_batches(self) -> Iterator[pa.RecordBatch] | None:
         """The batches of the next response, or None at the end. The iterator raises CorruptionError for damage."""
-        item = await self._queue.get()
-        if item is None:
-            return None
+        while (item := await self._queue.get()) is None:
+            self._unfinished -= 1
+            if not self._unfinished:
+                return None
         if isinstance(item, BaseException):
             raise item
         return self._batches(item)
 
     def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
-        offset, response, raw = fetched
+        what, offset, response, raw = fetched
         # Not from the range's start: a batch may begin below what was asked for, and its first rows were yielded then.
-        wanted = Range(offset, min(self._what.range.end, response.committed_end))
+        wanted = Range(offset, min(what.range.end, response.committed_end))
         covers = Range(response.base_offset, response.end_offset)
-        source = _source(self._link, self._what)
+        source = _source(self._link, what)
         for batch in batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source):
-            yield batch if self._columns is None else batch.select(self._columns)
+            selected = batch if self._columns is None else batch.select(self._columns)
+            yield selected if len(self._what) == 1 else batches.of_partition(selected, what.partition)
 
 
-async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, timeout_s: float) -> None:
+class _Turns:
+    """Whose turn it is to fetch, of the partitions that are read at once: few have an answer on its way or waiting.
+
+    A partition keeps its turn until its answer is in the queue, so what a reader holds is bounded, and the next one is
+    whoever has waited longest: no partition is passed over.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        at_once = min(count, limits.READ_PARTITIONS_AT_ONCE_MAX)
+        self.turn = asyncio.Semaphore(at_once)
+        self.wait_ms = limits.READ_WAIT_MS * at_once // count  # at the end of one log others must not wait for long
+
+
+async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, turns: _Turns, timeout_s: float) -> None:
     try:
         clock = asyncio.get_running_loop()
         offset, end = what.range
         leader_epoch = what.leader_epoch
-        size = _FetchSize()
+        size = _FetchSize(min(turns.count, limits.READ_PARTITIONS_AT_ONCE_MAX))
         progress_s = clock.time()
         while offset < end:
-            asked_s = clock.time()
-            response, raw = await _fetch(link, what, offset, leader_epoch, size.bytes_for(end - offset), timeout_s)
-            now_s = clock.time()
-            size.took(now_s - asked_s, len(raw))
+            async with turns.turn:
+                asked_s = clock.time()
+                response, raw = await _fetch(
+                    link, what, offset, leader_epoch, size.bytes_for(end - offset), turns.wait_ms, timeout_s
+                )
+                now_s = clock.time()
+                size.took(now_s - asked_s, len(raw))
+                if raw:
+                    await queue.put(_Fetched(what, offset, response, raw))
             if response.end_offset > offset:
                 leader_epoch = response.leader_epoch
                 if raw:
-                    await queue.put(_Fetched(offset, response, raw))
                     # In the queue first: of damaged bytes the reader hears when it comes to them.
                     leader_epoch = batches.last_epoch(raw, source=_source(link, what))
                 offset = response.end_offset
@@ -222,13 +292,13 @@ async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, timeout_s: float) 
 
 
 async def _fetch(
-    link: Link, what: Plan, offset: int, leader_epoch: LeaderEpoch, bytes_max: int, timeout_s: float
+    link: Link, what: Plan, offset: int, leader_epoch: LeaderEpoch, bytes_max: int, wait_ms_max: int, timeout_s: float
 ) -> tuple[FetchResponse, bytes | memoryview]:
     broker_limits = link.hello.limits
-    wait_ms = min(limits.READ_WAIT_MS, broker_limits.fetch_wait_ms_max) if what.follow else 0
+    wait_ms = min(wait_ms_max, broker_limits.fetch_wait_ms_max) if what.follow else 0
     request = FetchRequest(
         stream_id=what.stream_id,
-        partition=_PARTITION,
+        partition=what.partition,
         offset=Offset(offset),
         bytes_max=min(bytes_max, broker_limits.fetch_bytes_max),
         wait_ms_max=wait_ms,
@@ -246,4 +316,4 @@ async def _fetch(
 
 
 def _source(link: Link, what: Plan) -> str:
-    return f"the answer of {link.server_of(what.stream_id, _PARTITION)} for stream {what.name}"
+    return f"the answer of {link.server_of(what.stream_id, what.partition)} for stream {what.name}"

@@ -117,7 +117,7 @@ async def test_a_short_range_is_asked_for_in_few_bytes(broker: FakeBroker, clien
     ],
 )
 def test_so_much_is_asked_for_as_comes_in_a_moment(bytes_per_s: float, asked: int) -> None:
-    size = _FetchSize()
+    size = _FetchSize(1)
     size.took(1_000_000 / bytes_per_s, 1_000_000)
     assert size.bytes_for(2**63) == pytest.approx(asked, rel=0.01)
     assert size.bytes_for(1) == limits.READ_FETCH_BYTES_MIN

@@ -1,0 +1,77 @@
+"""A stream of several partitions with real processes: each has its subject, its offsets, its acks and its readers."""
+
+from __future__ import annotations
+
+import nats
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.client.batches import PARTITION_KEY
+from tests.broker_process import BrokerProcess
+
+
+def partition_of(batch: object) -> int:
+    """Which partition a batch says that it is of."""
+    return int(batch.schema.metadata[PARTITION_KEY], 16)  # type: ignore[attr-defined]
+
+
+async def test_an_unmodified_publisher_is_acked_by_the_partition_of_its_subject(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    info = await client.create_stream("p-acks", "p.acks", partitions=3)
+    assert [one.state for one in info.partitions] == ["online"] * 3
+    connection = await nats.connect(broker.nats_url)
+    try:
+        js = connection.jetstream()
+        for subject, seq in (("p.acks.2", 1), ("p.acks", 1), ("p.acks.2", 2)):
+            ack = await js.publish(subject, subject.encode())
+            assert (ack.stream, ack.seq) == ("p-acks", seq)
+    finally:
+        await connection.close()
+    ours = await client.publish("p.acks.2", b"3")
+    assert ours is not None
+    assert (ours.partition, ours.offset) == (2, 2)
+    assert [found.name for found in await client.streams_for("p.acks.1")] == ["p-acks"]
+    assert [found.name for found in await client.streams_for("p.acks.3")] == []
+    values = [message.value async for message in client.messages("p-acks", partition=2)]
+    assert values == [b"p.acks.2", b"p.acks.2", b"3"]
+
+
+async def test_reading_all_keeps_the_order_of_each(client: aio.Client) -> None:
+    await client.create_stream("p-read", "p.read", partitions=4)
+    sent = {number: [b"%d-%d" % (number, row) for row in range(500)] for number in range(3)}
+    for number, values in sent.items():
+        for start in range(0, 500, 100):
+            rows = [{"value": value} for value in values[start : start + 100]]
+            await client.append("p-read", rows, partition=number)
+    found: dict[int, list[bytes]] = {}
+    async for batch in client.read("p-read", batch_rows_max=70):
+        assert batch.num_rows <= 70
+        found.setdefault(partition_of(batch), []).extend(batch.column("value").to_pylist())
+    assert found == sent
+    assert (await client.to_table("p-read", columns=["value"])).num_rows == 1_500
+    assert (await client.to_table("p-read", partition=3)).num_rows == 0
+    assert (await client.get("p-read", 7, partition=2)).value == b"2-7"
+    assert (await client.offsets("p-read", penstock.LATEST, partition=3)).offset == 0
+
+
+async def test_a_follower_of_all_hears_of_each(client: aio.Client) -> None:
+    info = await client.create_stream("p-follow", "p.follow", partitions=20)
+    following = client.messages(info, follow=True)
+    for number in (19, 0, 7, 19):
+        await client.append(info, [{"value": b"%d" % number}], partition=number)
+        assert (await anext(following)).value == b"%d" % number
+    await following.aclose()
+
+
+async def test_a_place_that_means_no_partition_is_refused(client: aio.Client) -> None:
+    info = await client.create_stream("p-places", "p.places", partitions=2)
+    with pytest.raises(ValueError, match="say which with partition="):
+        await anext(client.read(info, 0))
+    with pytest.raises(ValueError, match="2 partitions, counted from 0; there is no partition 2"):
+        await anext(client.read(info, partition=2))
+    with pytest.raises(ValueError, match="there is no partition 2"):
+        await client.append(info, [{"value": b"x"}], partition=2)
+    with pytest.raises(penstock.RemoteError, match="there is no partition 9"):
+        await client.get(info, 0, partition=9)
