@@ -115,10 +115,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         now_us = self._elapsed_us()
         silent_ms = (now_us - self._heard_us) // 1_000
         if silent_ms > limits.PEER_PING_MS and self._has_unread():
-            # We were the ones who stood still.
-            self._heard_us = now_us
-            self._session.heard(now_us / 1e6)
-        elif silent_ms > limits.PEER_SILENCE_MS_MAX:
+            self._heard_us = now_us  # we were the ones who stood still: it is read first
+            return
+        if silent_ms > limits.PEER_SILENCE_MS_MAX:
             self.end(f"it said nothing for {silent_ms} ms")
         elif silent_ms > limits.PEER_PING_MS and self.state is PeerState.UP and self._asked_who is None:
             self._ask_who()

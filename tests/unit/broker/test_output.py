@@ -119,3 +119,13 @@ def test_what_is_dropped_gives_everything_back(sending: Sending) -> None:
     assert sending.output.add_payload(b"head", sending.extent("a", 0, 3), sending.extent("a", 3, 4), b"x")
     sending.output.drop()
     assert (sending.files.used, sending.buffers.used, sending.output.waiting_bytes) == (0, 0, 0)
+
+
+def test_what_is_held_moves_to_the_buffers_that_are_used_from_now_on(sending: Sending) -> None:
+    assert sending.output.add_payload(b"head", b"body")
+    others = SharedBudget(1_000)
+    sending.output.use(others)
+    assert sending.output.add_payload(b"", b"more")
+    assert (sending.buffers.used, others.used) == (0, 12)
+    assert sending.sent() == b"headbodymore"
+    assert (sending.buffers.used, others.used) == (0, 0)

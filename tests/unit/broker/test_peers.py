@@ -50,6 +50,7 @@ class Owner:
         self.events: list[str] = []
         self.answers: dict[int, tuple[Response | RemoteError, bytes]] = {}
         self.members: list[int] = []
+        self.pauses = 0
         self.now_us = 1_000_000
         self._changed = asyncio.Event()
 
@@ -68,6 +69,19 @@ class Owner:
     def peer_joined(self, response: JoinResponse) -> None:
         self.members = [member.broker_id for member in response.members]
         self._note("joined")
+
+    def chance(self) -> float:
+        """Asked for each pause."""
+        self.pauses += 1
+        self._changed.set()
+        return 0.5
+
+    async def until_pause(self) -> None:
+        """Return once a pause has begun."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while not self.pauses:
+                self._changed.clear()
+                await self._changed.wait()
 
     def _note(self, event: str) -> None:
         self.events.append(event)
@@ -159,7 +173,7 @@ async def _listening() -> AsyncIterator[Place]:
 async def _peers(owner: Owner, timing: Timing | None = None) -> AsyncIterator[Peers]:
     failures: list[BaseException] = []
     timing = timing or Timing(reconnect_ms_min=1, reconnect_ms_max=2)
-    peers = Peers(owner, OURS, lambda: owner.now_us, lambda: 0.5, failed=failures.append, timing=timing)
+    peers = Peers(owner, OURS, lambda: owner.now_us, owner.chance, failed=failures.append, timing=timing)
     try:
         yield peers
     finally:
@@ -365,7 +379,7 @@ async def test_a_broker_that_stood_still_itself_does_not_take_that_for_silence()
         connection = peers._links[PEER].connection
         assert connection is not None
         assert connection._has_unread()  # the loop has not looked
-        owner.now_us += 10 * limits.PEER_SILENCE_MS_MAX * 1_000
+        owner.now_us += max(limits.PEER_SILENCE_MS_MAX, limits.PEER_ANSWER_MS_MAX) * 2_000
         peers.sweep()
         await owner.until("answered 1")
 
@@ -461,8 +475,10 @@ async def test_after_a_steady_connection_the_next_is_made_at_once() -> None:
             await owner.until("lost 2")
         theirs = await place.up()
         await owner.until("up 2")
-        theirs.writer.close()  # so soon: a pause comes now, and the stop of the test ends it
+        assert owner.pauses == 0
+        theirs.writer.close()  # so soon: now comes a pause, and the end of the test ends it
         await owner.until("lost 2")
+        await owner.until_pause()
 
 
 JOIN = JoinRequest(broker_id=1, data_dir_id="disk-1", address="a:1", broker_version="1")
