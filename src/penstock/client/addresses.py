@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from penstock.base import limits
 
 DEFAULT_PORT = 7422
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (where a broker listens, perhaps; it is not reached there)
 
 
 def parse_server(server: str) -> tuple[str, int]:
@@ -48,7 +49,7 @@ def is_address(text: object) -> bool:
     if not isinstance(text, str):
         return False
     try:
-        parse_server(text)
+        host, _ = parse_server(text)
     except ValueError:
         return False
-    return True
+    return host not in _EVERYWHERE

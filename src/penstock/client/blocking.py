@@ -167,7 +167,8 @@ class Client:
         """Committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
 
         Ends before `end`, or without one where the log ended when the call was made; with `follow` it waits for more
-        for ever (or up to the offset `end`). `timeout` bounds each answer of the broker, reconnecting included.
+        for ever (or up to the offset `end`). It goes on where it was when a connection breaks or another broker leads;
+        `timeout` bounds each answer, that included.
         Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
         rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
