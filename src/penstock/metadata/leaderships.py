@@ -65,7 +65,8 @@ def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, chan
     isr = tuple(broker_id for broker_id in partition.replicas if broker_id in wanted)
     left = tuple(broker_id for broker_id in partition.isr if broker_id not in wanted)
     eligible = () if change.commits_resumed else elections.eligible_beside(isr, (*partition.eligible, *left), rules)
-    return with_fields(partition, isr=isr, eligible=eligible)
+    # A new version also where the members stay: no change that its leader gave up can come into force after this one.
+    return with_fields(partition, isr=isr, eligible=eligible, version=partition.version + 1)
 
 
 def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tuple[ClusterImage, Outcome]:
