@@ -99,8 +99,8 @@ class Leadership:
 
     __slots__ = (
         "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_incarnation", "_must_have",
-        "_retry_us", "_terms", "_under_way", "_unsettled", "committed_end", "epoch_start", "flushed_end", "isr", "key",
-        "leader_epoch", "log_end", "log_start", "replicas", "version",
+        "_retry_us", "_smallest_isr", "_terms", "_under_way", "_unsettled", "committed_end", "epoch_start",
+        "flushed_end", "isr", "key", "leader_epoch", "log_end", "log_start", "replicas", "version",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +141,14 @@ class Leadership:
     def min_isr(self) -> int:
         """How many must be in sync."""
         return self._terms.min_isr
+
+    @property
+    def waits_for_own_disk(self) -> bool:
+        """Whether commits wait for this broker's disk: then it flushes at once, else in the background.
+
+        When this becomes so, flush also what is committed already: nobody else may have it soon.
+        """
+        return self._has_failed or rules.waits_for_own_disk(self._terms.durability, self._smallest_isr)
 
     @property
     def knows_latest(self) -> bool:
@@ -374,19 +382,16 @@ class Leadership:
     # Commits
 
     def _note_must_have(self) -> None:
-        self._must_have = rules.must_have(self.isr, self._unsettled or ())
+        may_be = (frozenset(self.isr), *(self._unsettled or ()))
+        self._must_have = rules.must_have(self.isr, may_be[1:])
+        self._smallest_isr = min(map(len, may_be))
 
     def _advance(self) -> bool:
         """Move `committed_end` as far as the rules allow; whether it moved."""
         terms = self._terms
         if not rules.may_commit(len(self.isr), terms.min_isr):
             return False
-        smallest = min(map(len, self._unsettled), default=len(self.isr)) if self._unsettled else len(self.isr)
-        smallest = min(smallest, len(self.isr))
-        if self._has_failed or rules.waits_for_own_disk(terms.durability, smallest):
-            end = self.flushed_end
-        else:
-            end = self.log_end
+        end = self.flushed_end if self.waits_for_own_disk else self.log_end
         for follower in self._followers:
             if follower.broker_id in self._must_have:
                 reached = self._reached(follower)

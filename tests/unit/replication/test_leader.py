@@ -301,7 +301,9 @@ class TestProposals:
         leadership = leads(isr=(1, 2), replicas=(1, 2), min_isr=1)
         fetches(leadership, 2, 0)
         leadership.appended(4, 0)
+        assert not leadership.waits_for_own_disk
         assert leadership.proposal(LAG_US + 1) is not None
+        assert leadership.waits_for_own_disk
         assert not fetches(leadership, 2, 4, LAG_US + 2)  # both have it, but soon one may be alone with it
         assert leadership.flushed(4)
 
