@@ -178,7 +178,8 @@ class Copies:
             assert not [one for one in {*was.isr, *was.eligible} if one in disks and self.whole.get(one) == disks[one]]
             was_last = was.isr == (leader,) and self.doubtful.get(leader) == disks[leader]
             assert was_last or is_unclean
-            self.whole, self.doubtful = {}, {}
+            if is_unclean:
+                self.whole, self.doubtful = {}, {}
         self.whole[leader] = disks[leader]
 
     def settle(self, image: ClusterImage, state: StreamState, now: PartitionState) -> None:
