@@ -8,6 +8,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.batches import PARTITION_KEY
+from penstock.hot.keyhash import partition_of as partition_of_key
 from tests.broker_process import BrokerProcess
 
 
@@ -75,3 +76,13 @@ async def test_a_place_that_means_no_partition_is_refused(client: aio.Client) ->
         await client.append(info, [{"value": b"x"}], partition=2)
     with pytest.raises(penstock.RemoteError, match="there is no partition 9"):
         await client.get(info, 0, partition=9)
+
+
+async def test_a_key_finds_its_partition_and_the_others_take_turns(client: aio.Client) -> None:
+    await client.create_stream("p-keys", "p.keys", partitions=3)
+    acks = [await client.publish("p.keys", b"x", key=f"k{number}") for number in range(20)]
+    wanted = [partition_of_key(f"k{number}".encode(), 3) for number in range(20)]
+    assert [ack.partition for ack in acks] == wanted
+    assert set(wanted) == {0, 1, 2}
+    spread = [await client.publish("p.keys", b"x") for _ in range(6)]
+    assert sorted(ack.partition for ack in spread) == [0, 0, 1, 1, 2, 2]

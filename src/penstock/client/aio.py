@@ -30,6 +30,7 @@ from penstock.client.keywords import PublishOptions, StreamChanges, StreamOption
 from penstock.client.link import Link
 from penstock.client.publish_format import Ack, Acked, Value, publish_headers
 from penstock.client.publishing import Publisher
+from penstock.client.routing import Routes
 from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName, datetime_of
 from penstock.messages import (
     AlterStreamRequest,
@@ -68,6 +69,7 @@ class Client:
         self._nats_urls = nats_urls
         self._nats_options = nats_options
         self._publisher: Publisher | None = None
+        self._routes = Routes()
         self._streams: dict[str, StreamInfo] = {}
 
     @property
@@ -110,6 +112,7 @@ class Client:
         # A second more than the broker has, so that it can say what it waited for in vain.
         answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout + 1.0)
         self._streams[name] = answer.stream
+        self._routes.note(answer.stream)
         return answer.stream
 
     async def alter_stream(
@@ -154,6 +157,7 @@ class Client:
         for info in answer.streams:
             if info.name == name:
                 self._streams[name] = info
+                self._routes.note(info)
                 return info
         self._streams.pop(name, None)
         raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}", stream=name)
@@ -343,7 +347,10 @@ class Client:
         """Publish one message through NATS and wait for its ack (None for `ack="none"`); value None is a tombstone.
 
         Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
-        then do not store the message). While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
+        then do not store the message).
+        On the subject of a stream with several partitions a message goes to the partition of its key; those without
+        a key go to all in turn, once this client has made, or asked for, the stream.
+        While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
         with `retries` the message is sent again, so many times within `timeout`, while no ack comes, and for as long as
         nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
         the subject), TimedOut (the outcome is unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
@@ -450,11 +457,19 @@ class Client:
         timeout: float,
     ) -> asyncio.Future[PubAck] | None:
         all_headers = publish_headers(value, key, headers, stream, ack)
+        subject = await self._routed(subject, key, timeout)
         publisher = await self._publishing(timeout)
         if ack == "none":
             await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
             return None
         return await publisher.publish(subject, value, all_headers, timeout_s=timeout, retries=retries)
+
+    async def _routed(self, subject: str, key: bytes | str | None, timeout: float) -> str:
+        """The subject of the partition that the message belongs to."""
+        now_s = asyncio.get_running_loop().time()
+        if self._routes.must_ask(subject, key, now_s):
+            self._routes.learn(subject, await self.streams_for(subject, timeout=timeout), now_s)
+        return self._routes.subject_for(subject, key)
 
     async def _publishing(self, timeout: float) -> Publisher:
         publisher = self._publisher

@@ -287,7 +287,10 @@ class Client:
         """Publish one message through NATS and wait for its ack (None for `ack="none"`); value None is a tombstone.
 
         Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
-        then do not store the message). While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
+        then do not store the message).
+        On the subject of a stream with several partitions a message goes to the partition of its key; those without
+        a key go to all in turn, once this client has made, or asked for, the stream.
+        While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
         with `retries` the message is sent again, so many times within `timeout`, while no ack comes, and for as long as
         nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
         the subject), TimedOut (the outcome is unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
