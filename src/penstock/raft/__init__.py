@@ -29,7 +29,7 @@ The driver's loop, for one broker:
         task = storage.save(ready)                       # 1. persist; None if nothing has to be
         if task is not None:
             task.run()                                   #    in a disk thread; inputs wait in a queue meanwhile
-            storage.saved(task)
+            storage.saved(task)                          #    (if it raised, see below)
         for message in ready.messages:                   # 2. only then send
             send(message.to, encode_message(message))
         if ready.snapshot is not None:                   # 3. apply
@@ -39,6 +39,11 @@ The driver's loop, for one broker:
         raft.advance(ready)                              # 4. go on
     # a read is served once raft.applied has reached the index that came for it
     # every few MiB: storage.save_snapshot(raft.compact(raft.applied, application.image()))
+
+If `task.run()` raises, `storage.save_failed(task, error)` hears it. After a NotWrittenError (a full disk)
+`raft.retract(ready)` takes back the proposals in it, whose callers are told so; the rest comes again with the next
+Ready, at the next tick. After any other error the broker takes part no more until it is restarted. What must go through
+on a full disk may use the reserve; for the rest: `storage.save(ready, may_use_reserve=False)`.
 
 Two voters survive no loss, just as one: three is the smallest cluster that survives one.
 """

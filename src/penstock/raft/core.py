@@ -40,6 +40,7 @@ from penstock.raft.log import RaftLog
 from penstock.raft.membership import encode_membership, flaw_in_change
 from penstock.raft.messages import (
     FROM_LEADER,
+    FROM_MEMBERS,
     AppendRequest,
     AppendResponse,
     Heartbeat,
@@ -55,7 +56,6 @@ from penstock.raft.messages import (
 )
 from penstock.raft.quorum import Vote
 from penstock.raft.values import (
-    BROKER_ID_MAX,
     Entry,
     EntryKind,
     HardState,
@@ -289,20 +289,18 @@ class Raft:
     def retract(self, ready: Ready) -> tuple[Entry, ...]:
         """Nothing of `ready` could be written: take back the commands and changes in it that were proposed here.
 
-        They are as if never proposed, for nobody has heard of them. Returns them; the rest comes with the next Ready.
+        They are as if never proposed, for nobody has heard of them. Returns them. Messages count as lost, or they would
+        pile up as long as the disk is full; all else comes with the next Ready.
         """
         assert ready is self._out, "ready() comes first"
         self._out = None
         self._reads[:0] = ready.reads
-        dropped: tuple[Entry, ...] = ()
-        messages = list(ready.messages)
-        if isinstance(self._role, Leader):
-            first_index = max(self._log.stable_index, self._role.first_index) + 1
-            dropped = self._log.between(first_index - 1, self._log.last_index)
-            if dropped:
-                self._role.retract_from(first_index)
-                messages = [message for message in messages if not isinstance(message, AppendRequest)]
-        self._messages[:0] = messages
+        if not isinstance(self._role, Leader):
+            return ()
+        first_index = max(self._log.stable_index, self._role.first_index) + 1
+        dropped = self._log.between(first_index - 1, self._log.last_index)
+        if dropped:
+            self._role.retract_from(first_index)
         return dropped
 
     def _hard_state(self) -> HardState:
@@ -363,9 +361,12 @@ class Raft:
     def step(self, message: Message) -> None:
         """Take a message from another broker, whatever it is."""
         self._check_input()
-        if message.to != self.id or not self._is_likely(message) or contradiction(message):
+        is_likely = message.to == self.id and message.term - self._term <= limits.RAFT_TERMS_AHEAD_MAX
+        if not is_likely or contradiction(message):
             self.dropped += 1
             return
+        if isinstance(message, FROM_MEMBERS) and message.sender not in self.membership:
+            return  # it has left meanwhile, or was never asked
         if message.term > self._term:
             if not self._take_later_term(message):
                 return
@@ -396,9 +397,6 @@ class Raft:
                 return self._on_lead_now(message)
             case AppendResponse() | HeartbeatResponse() | SnapshotResponse():
                 return self._on_follower(message)
-
-    def _is_likely(self, message: Message) -> bool:
-        return message.sender <= BROKER_ID_MAX and message.term - self._term <= limits.RAFT_TERMS_AHEAD_MAX
 
     def _take_later_term(self, message: Message) -> bool:
         """Go over to a later term, if the message is a reason to; whether there is more to do with it."""

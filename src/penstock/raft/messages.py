@@ -129,3 +129,4 @@ Message = (
 )
 
 FROM_LEADER = (AppendRequest, Heartbeat, SnapshotChunk, LeadNow)
+FROM_MEMBERS = (VoteResponse, AppendResponse, HeartbeatResponse, SnapshotResponse)  # only those were asked

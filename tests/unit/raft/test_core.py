@@ -178,6 +178,24 @@ def test_patience_is_drawn_from_the_generator() -> None:
     assert ticks == set(range(10, 20))
 
 
+def test_a_disk_that_stays_full_lets_nothing_pile_up() -> None:
+    broker = leader()
+    for number in range(100):
+        broker.tick()
+        broker.propose(b"a")
+        broker.read_index(b"%d" % number)
+        ready = broker.ready()
+        assert (len(ready.entries), len(ready.messages)) == (1, 4)
+        assert [entry.index for entry in broker.retract(ready)] == [2]
+        broker.step(HeartbeatResponse(2, 1, 1, number + 1))
+    assert broker.is_leader
+    broker.propose(b"b")
+    ready = broker.ready()
+    assert [entry.data for entry in ready.entries] == [b"b"]
+    assert len(ready.reads) == 100
+    broker.advance(ready)
+
+
 def test_committed_entries_are_handed_out_in_pieces() -> None:
     broker = raft(1, Snapshot(0, 0, Membership((1,)), b""), apply_bytes_max=250)
     broker.campaign()
@@ -229,6 +247,27 @@ def test_what_cannot_be_is_dropped_and_counted(message: Message) -> None:
     assert broker.dropped == 1
     assert not broker.has_ready()
     assert (broker.is_leader, broker.term, broker.commit) == (True, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        VoteResponse(9, 1, 7, False, False),
+        AppendResponse(9, 1, 7, 1, True),
+        HeartbeatResponse(9, 1, 7, 0),
+        SnapshotResponse(9, 1, 7, 1, 0),
+    ],
+)
+def test_an_answer_of_who_is_no_member_is_ignored(message: Message) -> None:
+    broker = leader()
+    broker.step(message)
+    assert (broker.is_leader, broker.term, broker.dropped) == (True, 1, 0)
+
+
+def test_a_request_of_a_later_leader_is_taken_from_whom_it_may_not_know_yet() -> None:
+    broker = leader()
+    broker.step(Heartbeat(9, 1, 7, 1, 0))
+    assert (broker.leader, broker.term) == (9, 7)
 
 
 def test_a_false_snapshot_is_dropped_and_asked_for_again() -> None:
