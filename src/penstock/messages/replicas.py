@@ -15,9 +15,9 @@ comes late on a broken connection is told apart.
 **A fetch session.** `is_first` begins one. A follower names a partition by its position; the leader remembers it, and
 answers it once: with batches, with a divergence or with an error. After that, nothing but news of `committed_end` and
 `log_start` until the partition is named again. So whoever wants no more for now (its disk is slow, its budget is used
-up) just does not name it. A request names at most POSITIONS_MAX partitions: one position takes up to 44 bytes, so that
-many fit a request's body. Whoever follows more names the others in the requests that follow, with `wait_ms_max` = 0
-until all are named.
+up) just does not name it. A request names at most REPLICA_POSITIONS_MAX partitions: a position takes up to 44 bytes, so
+that many fit a request's body. A follower names REPLICA_NAMED_AT_ONCE of them at most, and the others in the requests
+that follow, with `wait_ms_max` = 0 until all are named: so the leader's loop is never held up for long.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Fetcher:
         if is_first:
             self._session += 1
             self._is_open = True
-        while self._ready and len(changed) < limits.REPLICA_POSITIONS_MAX:
+        while self._ready and len(changed) < limits.REPLICA_NAMED_AT_ONCE:
             key = next(iter(self._ready))
             del self._ready[key]
             following = self._followings[key]

@@ -79,10 +79,10 @@ def test_each_gets_its_own_part_of_the_batches() -> None:
 
 
 def test_more_partitions_than_a_request_may_name_are_named_one_request_after_the_other() -> None:
-    count = limits.REPLICA_POSITIONS_MAX + 5
+    count = limits.REPLICA_NAMED_AT_ONCE + 5
     follower = Follower(count)
     number, request = follower.request()
-    assert (len(request.changed), request.wait_ms_max) == (limits.REPLICA_POSITIONS_MAX, 0)
+    assert (len(request.changed), request.wait_ms_max) == (limits.REPLICA_NAMED_AT_ONCE, 0)
     _, second = follower.request()
     assert (len(second.changed), second.is_first) == (5, False)
     assert second.wait_ms_max > 0
