@@ -131,12 +131,28 @@ def recover(
     say that were read. The file is mended. OSError.
     """
     entries = found.entries
+    told = tuple(told)
     for one in told:
         entries = amended(entries, one)
     entries = still_needed(entries, log_start, log_end)
     if found.mistake is not None or entries != found.entries:
         _mend(vfs, directory, found, entries)
+    elif entries and any(entries[-1].start_offset >= one.begin for one in told):
+        _sync(vfs, directory)
     return entries
+
+
+def _sync(vfs: Vfs, directory: str) -> None:
+    """The run that wrote the last entries may have died before it synced them: the page cache may be all that has them.
+
+    Their batches are about to count as flushed, and nothing would ask them again.
+    """
+    file = vfs.open(f"{directory}/{files.LINEAGE}")
+    try:
+        file.sync()
+    finally:
+        file.close()
+    vfs.sync_dir(directory)
 
 
 def amended(entries: Sequence[LineageEntry], told: Told) -> tuple[LineageEntry, ...]:

@@ -10,11 +10,11 @@ and goes back only where the broker says that what it read is lost, which is the
 | 1    | durability `os`                                                   |
 | 2    | old messages go                                                   |
 | 3    | deleted and made again, under the same name on another subject    |
+| 4    | three partitions; publishers choose one                           |
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
@@ -49,13 +49,16 @@ from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.plan import Act, Operation
 from penstock.sim.requests import Client
 
-SLOTS = 4
+SLOTS = 5
+_RECREATED_SLOT = 3
+_PLAIN_SLOT = 4  # on a subject without wildcards
 _ACK_TIMEOUT_US = 5_000_000
 _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
     {"segment_bytes": 8_192, "durability": Durability.OS},
     {"segment_bytes": 4_096, "max_messages": 150},
     {"segment_bytes": 4_096},
+    {"segment_bytes": 8_192, "partitions": 3},
 )
 
 
@@ -73,7 +76,6 @@ class PubAck(msgspec.Struct):
 
 
 _ACK = msgspec.json.Decoder(PubAck)
-_DIGITS = re.compile(r"\d+")
 
 
 class Generation(NamedTuple):
@@ -152,7 +154,8 @@ class Clients:
             return
         self._made[slot] += 1
         subject = f"s{slot}.g{self._made[slot]}"
-        config = msgspec.convert({"name": f"s{slot}", "subject": f"{subject}.>", **_CONFIGS[slot]}, StreamConfig)
+        subject += "" if slot == _PLAIN_SLOT else ".>"
+        config = msgspec.convert({"name": f"s{slot}", "subject": subject, **_CONFIGS[slot]}, StreamConfig)
         self._checks.begin(config)
         self.generations[slot] = Generation(config, 0)
         self._changing[slot] = True
@@ -190,7 +193,7 @@ class Clients:
         self._program().ask(MetadataRequest(names=(config.name,)), done)
 
     def _recreate(self, operation: Operation) -> None:
-        slot = SLOTS - 1
+        slot = _RECREATED_SLOT
         generation = self.generations[slot]
         if generation is None or not generation.stream_id or self._changing[slot]:
             return
@@ -225,14 +228,16 @@ class Clients:
 
     def _publish(self, operation: Operation) -> None:
         for number in range(1 + operation.number % 5):
-            self.publish(operation.slot, size_bytes=0 if (operation.number + number) % 7 else 700)
+            size_bytes = 0 if (operation.number + number) % 7 else 700
+            self.publish(operation.slot, operation.number // 5, size_bytes)
 
-    def publish(self, slot: int, size_bytes: int = 0) -> None:
-        """One message through NATS; its ack is taken note of."""
+    def publish(self, slot: int, number: int, size_bytes: int = 0) -> None:
+        """One message through NATS, to the partition that `number` chooses; its ack is taken note of."""
         generation = self.generations[slot]
         if generation is None:
             return
-        history = self._history(generation)
+        partition = number % generation.config.partitions
+        history = self._history(generation, partition)
         around, name = self._around, generation.config.name
         value = self._value(generation.config.subject, size_bytes)
         reply = b"_INBOX.%d" % self._messages
@@ -249,7 +254,7 @@ class Clients:
                 return
             around.trace.add("client", f"ack {reply.decode()} {ack.offset} {ack.epoch} {ack.fsynced}")
             around.count("acks")
-            if ack.stream != name or ack.seq != ack.offset + 1:
+            if (ack.stream, ack.partition, ack.seq) != (name, partition, ack.offset + 1):
                 raise ViolationError(f"not an ack for {name}: {body!r}")
             self._checks.promised(history, ack.offset, ack.epoch, value, fsynced=ack.fsynced)
 
@@ -258,17 +263,17 @@ class Clients:
             around.count("acks that did not come")
 
         timer = around.scheduler.after(_ACK_TIMEOUT_US, late)
-        subject = generation.config.subject[:-1].encode() + b"x"
+        subject = _subject(generation.config, partition)
         around.scheduler.after(around.network.delay_us(), lambda: around.nats.publish(subject, value, reply, heard))
 
     def _append(self, operation: Operation) -> None:
         generation = self.generations[operation.slot]
         if generation is None or not generation.stream_id:
             return
-        history = self._history(generation)
-        subject = generation.config.subject
-        values = [self._value(subject) for _ in range(1 + operation.number % 3)]
-        subjects = [subject[:-1].encode() + b"y"] * len(values)
+        partition = operation.number % generation.config.partitions
+        history = self._history(generation, partition)
+        values = [self._value(generation.config.subject) for _ in range(1 + operation.number % 3)]
+        subjects = [_subject(generation.config, partition)] * len(values)
         data, _ = codec.encode(
             Group.of(subjects, values), 0, len(values), base_offset=0, timestamp_us=0, leader_epoch=0
         )
@@ -281,8 +286,8 @@ class Clients:
                     offset, leader_epoch = response.base_offset + number, response.leader_epoch
                     self._checks.promised(history, offset, leader_epoch, value, fsynced=response.fsynced)
 
-        request = AppendRequest(stream_id=StreamId(generation.stream_id))
-        self._program().ask_leader(generation.stream_id, 0, request, done, bytes(data))
+        request = AppendRequest(stream_id=StreamId(generation.stream_id), partition=PartitionId(partition))
+        self._program().ask_leader(generation.stream_id, partition, request, done, bytes(data))
 
     # Reading
 
@@ -290,9 +295,10 @@ class Clients:
         generation = self.generations[operation.slot]
         if generation is None or not generation.stream_id:
             return None
-        return self.consumers(generation)[operation.number % 2]
+        partition = operation.number // 2 % generation.config.partitions
+        return self.consumers(generation, partition)[operation.number % 2]
 
-    def consumers(self, generation: Generation, partition: int = 0) -> list[Consumer]:
+    def consumers(self, generation: Generation, partition: int) -> list[Consumer]:
         """Those of one partition."""
         key = (generation.stream_id, partition)
         if key not in self._consumers:
@@ -380,9 +386,11 @@ class Clients:
         generation = self.generations[operation.slot]
         if generation is None or not generation.stream_id:
             return
-        history = self._history(generation)
+        partition = operation.number % generation.config.partitions
+        history = self._history(generation, partition)
         promised_end = history.promised_end
-        request = ListOffsetsRequest(stream_id=StreamId(generation.stream_id), at="latest")
+        stream_id = StreamId(generation.stream_id)
+        request = ListOffsetsRequest(stream_id=stream_id, partition=PartitionId(partition), at="latest")
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"latest: {_kind(response)}")
@@ -390,22 +398,24 @@ class Clients:
             if isinstance(response, ListOffsetsResponse) and response.offset < promised_end and not may_go_back:
                 raise ViolationError(f"{history.name()}: latest is {response.offset}, {promised_end} was promised")
 
-        self._program().ask_leader(generation.stream_id, 0, request, done)
+        self._program().ask_leader(generation.stream_id, partition, request, done)
 
     def _get(self, operation: Operation) -> None:
         generation = self.generations[operation.slot]
         if generation is None or not generation.stream_id:
             return
-        history = self._history(generation)
+        partition = operation.number % generation.config.partitions
+        history = self._history(generation, partition)
         offset = operation.number % (history.promised_end + 1)
-        request = GetRequest(stream_id=StreamId(generation.stream_id), offset=Offset(offset))
+        stream_id = StreamId(generation.stream_id)
+        request = GetRequest(stream_id=stream_id, partition=PartitionId(partition), offset=Offset(offset))
 
         def done(response: Response | RemoteError | None, raw: bytes) -> None:
             self._trace(f"get {offset}: {_kind(response)}")
             if isinstance(response, GetResponse):
                 self._checks.read(history, offset, offset + 1, raw)
 
-        self._program().ask_leader(generation.stream_id, 0, request, done)
+        self._program().ask_leader(generation.stream_id, partition, request, done)
 
     def _metadata(self, operation: Operation) -> None:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
@@ -416,6 +426,12 @@ class Clients:
 
     def _status(self, operation: Operation) -> None:
         self._program().ask(StatusRequest(), lambda response, _raw: self._trace(f"status: {_kind(response)}"))
+
+
+def _subject(config: StreamConfig, partition: int) -> bytes:
+    """Where a message for that partition is published."""
+    subject = config.subject.replace(">", "x")
+    return f"{subject}.{partition}".encode() if partition else subject.encode()
 
 
 def _kind(response: Response | RemoteError | None) -> str:

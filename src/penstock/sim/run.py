@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import islice
 
 from penstock.sim import mutants
 from penstock.sim.clients import SLOTS
@@ -37,7 +38,7 @@ def run_seeds(seeds: Iterable[int], brokers: int, processes: int, mutant: str = 
     waiting = iter(seeds)
     with pool:
         try:
-            open_runs = {pool.submit(run_seed, seed, brokers) for seed, _ in zip(waiting, range(_AHEAD * processes))}  # noqa: B905
+            open_runs = {pool.submit(run_seed, seed, brokers) for seed in islice(waiting, _AHEAD * processes)}
             while open_runs:
                 done = next(as_completed(open_runs))
                 open_runs.discard(done)

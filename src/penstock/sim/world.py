@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from penstock.sim import looks
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
-from penstock.sim.checks import Checks, ViolationError
-from penstock.sim.clients import SLOTS, Clients, Consumer, Generation
+from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.clients import SLOTS, Clients, Consumer
 from penstock.sim.faults import Faults
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Network
@@ -159,27 +159,31 @@ class World:
     # The end
 
     def _live_again(self) -> None:
-        """Every stream takes messages, and every consumer reaches the end, within LIVENESS_US."""
+        """Every partition takes messages, and every consumer reaches the end, within LIVENESS_US."""
         began_us = self._scheduler.now_us
-        left = dict.fromkeys(range(SLOTS), -1)  # acks that there were when it began; -1: not begun
+        # Slot and partition → the history, and the acks that it had when this began.
+        left: dict[tuple[int, int], tuple[History | None, int]] = {}
+        for slot, generation in enumerate(self._clients.generations):
+            assert generation is not None
+            left |= {(slot, partition): (None, 0) for partition in range(generation.config.partitions)}
 
         def try_all() -> None:
-            for slot in list(left):
+            for slot, partition in list(left):
                 generation = self._clients.generations[slot]
                 if generation is None or not generation.stream_id:
                     continue
-                history = self.checks.of(generation.config.subject, 0)
-                if history.is_damaged:
-                    del left[slot]
+                history = self.checks.of(generation.config.subject, partition)
+                consumers = self._clients.consumers(generation, partition)
+                begun, acks = left[slot, partition]
+                if begun is not history:  # else it was made again meanwhile
+                    acks = history.acks
+                    left[slot, partition] = (history, acks)
+                if history.is_damaged or (history.acks > acks and all(map(_has_all, consumers))):
+                    del left[slot, partition]
                     continue
-                if left[slot] < 0:
-                    left[slot] = history.acks
-                if history.acks == left[slot]:
-                    self._clients.publish(slot)
-                elif self._consumers_are_there(generation):
-                    del left[slot]
-                    continue
-                for consumer in self._clients.consumers(generation):
+                if history.acks == acks:
+                    self._clients.publish(slot, partition)
+                for consumer in consumers:
                     if not consumer.is_asking:
                         self._read_on(consumer)
             if left:
@@ -188,7 +192,8 @@ class World:
         self._scheduler.after(_TRY_US, try_all)
         self._scheduler.run_until(began_us + LIVENESS_US, lambda: not left)
         if left:
-            raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: slots {sorted(left)}")
+            which = ", ".join(f"s{slot}/{partition}" for slot, partition in left)
+            raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: {which}")
 
     def _read_on(self, consumer: Consumer) -> None:
         """Read to the end, unless something comes between."""
@@ -199,12 +204,6 @@ class World:
                 self._read_on(consumer)
 
         self._clients.fetch(consumer, 1_000_000, 0, then)
-
-    def _consumers_are_there(self, generation: Generation) -> bool:
-        return all(
-            consumer.position >= consumer.history.promised_end or consumer.is_over
-            for consumer in self._clients.consumers(generation)
-        )
 
     def _audit(self) -> None:
         """Read everything once more."""
@@ -233,3 +232,7 @@ class World:
             self.checks.audited(auditor.history, auditor.log_start, auditor.position)
 
         self._clients.fetch(auditor, 1_000_000, 0, then)
+
+
+def _has_all(consumer: Consumer) -> bool:
+    return consumer.is_over or consumer.position >= consumer.history.promised_end

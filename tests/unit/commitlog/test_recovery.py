@@ -488,3 +488,21 @@ def test_a_torn_lineage_entry_is_dropped_quietly() -> None:
     assert again.lineage == (LineageEntry(1, 0),), "as the batches say"
     assert again.leader_epoch == 5
     assert [name for name in disk.list(DIRECTORY) if "cut" in name] == []
+
+
+def test_a_lineage_that_only_the_page_cache_has_is_on_the_disk_before_its_batches_count_as_flushed() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk)
+    log.start_epoch(1)
+    append(log, 3)
+    flush(log)
+    log.start_epoch(2)
+    append(log, 3)
+    again = open_log(disk)  # the process died, the machine did not
+    for _ in range(40):  # until it lies in a sealed segment, whose index vouches for it
+        append(again)
+        flush(again)
+        again.tick(again.last_timestamp_us)
+    after = open_log(disk.crash_clone())
+    assert after.log_end == 46
+    assert after.lineage == (LineageEntry(1, 0), LineageEntry(2, 3))

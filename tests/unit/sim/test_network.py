@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -36,7 +37,7 @@ class Line:
 
     def send(self, *names: str) -> None:
         for name in names:
-            self.connection.send(lambda name=name: self.seen.append(name))
+            self.connection.send(partial(self.seen.append, name))
 
     def wait(self, us: int = 60_000_000) -> None:
         self.scheduler.run_until(self.scheduler.now_us + us)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from penstock.sim.scheduler import START_US, Clock, Scheduler
@@ -10,8 +12,12 @@ from penstock.sim.scheduler import START_US, Clock, Scheduler
 def test_events_happen_in_the_order_of_their_moments_then_of_their_planning() -> None:
     scheduler = Scheduler()
     seen: list[tuple[int, str]] = []
+
+    def see(name: str) -> None:
+        seen.append((scheduler.now_us, name))
+
     for at_us, name in ((20, "c"), (10, "a"), (10, "b")):
-        scheduler.at(at_us, lambda name=name: seen.append((scheduler.now_us, name)))
+        scheduler.at(at_us, partial(see, name))
     scheduler.run_until(15)
     assert seen == [(10, "a"), (10, "b")]
     assert scheduler.now_us == 15
@@ -33,7 +39,7 @@ def test_it_ends_early_once_it_is_over() -> None:
     scheduler = Scheduler()
     seen: list[int] = []
     for at_us in (1, 2, 3):
-        scheduler.at(at_us, lambda at_us=at_us: seen.append(at_us))
+        scheduler.at(at_us, partial(seen.append, at_us))
     scheduler.run_until(10, lambda: len(seen) == 2)
     assert seen == [1, 2]
     assert scheduler.now_us == 2
