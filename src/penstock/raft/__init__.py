@@ -45,7 +45,9 @@ If `task.run()` raises, `storage.save_failed(task, error)` hears it. After a Not
 Ready, at the next tick. After any other error the broker takes part no more until it is restarted. What must go through
 on a full disk may use the reserve; for the rest: `storage.save(ready, may_use_reserve=False)`.
 
-Two voters survive no loss, just as one: three is the smallest cluster that survives one.
+Two voters survive no loss, just as one: three is the smallest cluster that survives one. A voter whose disk is lost has
+forgotten what it promised: it comes back only as a learner, after it was removed. Reads and messages may get lost; who
+asked asks again. The last snapshot stays in memory, for those who need it.
 """
 
 from penstock.raft.core import Raft
