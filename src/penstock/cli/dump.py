@@ -41,6 +41,7 @@ _PLACES_SHOWN_MAX = 20
 _CELL_CHARS_MAX = 60
 _BATCH_FIELD = "crc"  # what only rows of batches have
 _JOURNAL = "metadata.journal"
+_RAFT_FOLDER = "raft"
 _JSON_LINES = ".jsonl"
 _JSON = "penstock.json"
 _ALWAYS_SHOWN = frozenset({"position", "base_offset", "end_offset", "count", "index", "number", "slot", "offset"})
@@ -184,6 +185,8 @@ def _rows(file: Path) -> Iterator[Row]:
     """Rows of one file by its name; ValueError if the name is not Penstock's."""
     if file.name.startswith(_JOURNAL):
         return _journal_rows(file)
+    if file.parent.name == _RAFT_FOLDER:
+        return _raft_rows(file)
     if file.name.endswith(_JSON_LINES) or file.name == _JSON:
         return _json_rows(file)
     return _log_rows(file)
@@ -229,6 +232,24 @@ def _journal_rows(file: Path) -> Iterator[Row]:
     if 0 < end_position < len(data):
         # A broker may be writing it at this moment; one that starts cuts it, and keeps the bytes.
         yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of an entry that is not whole"}
+
+
+def _raft_rows(file: Path) -> Iterator[Row]:
+    import msgspec
+
+    from penstock.metadata.commands import decode_command
+    from penstock.raft.dump import file_rows
+
+    for row in file_rows(file.read_bytes(), file.name):
+        data = row.pop("data", None)
+        if isinstance(data, bytes):
+            row["content"] = {}
+            if data:
+                try:
+                    row["content"] = msgspec.to_builtins(decode_command(data))
+                except msgspec.DecodeError:
+                    row["content"] = {"bytes": data.hex()}
+        yield row
 
 
 def _print_piece(console: Console, rows: list[Row]) -> None:

@@ -17,6 +17,7 @@ entries, `storage` is what a power loss leaves of it, and `tests/sim/raft` is wh
 | `wire`       | the same as bytes, and what no message can be                        |
 | `storage`    | what is on the disk: log, snapshot, mark, reserve                    |
 | `records`    | the bytes of the log's file                                          |
+| `dump`       | the files as rows, for people                                        |
 | `values`     | entries, snapshots, `Ready`, the settings                            |
 
 The driver's loop, for one broker:

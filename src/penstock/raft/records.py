@@ -144,7 +144,7 @@ def read_contents(data: bytes, path: str, marked_number: int) -> Contents:
     what a later one says.
     """
     contents = Contents()
-    for record in _read_records(data, path):
+    for record in read_records(data, path):
         _take(contents, record, path)
     if marked_number > contents.last_number:
         is_end = contents.end_position >= len(data)
@@ -157,7 +157,8 @@ def read_contents(data: bytes, path: str, marked_number: int) -> Contents:
     return contents
 
 
-def _read_records(data: bytes, path: str) -> Iterator[Record]:
+def read_records(data: bytes, path: str) -> Iterator[Record]:
+    """The records in a file up to a torn tail. Errors as `read_contents`, but for the mark."""
     check_head(data, path, _MAGIC, LOG_VERSION)
     position, number = HEAD_BYTES, 0
     while position < len(data):
@@ -199,27 +200,37 @@ def _synced_behind(data: bytes, position: int) -> int:
     return synced_number
 
 
+def decode_record(record: Record, path: str) -> Entry | HardState | tuple[int, int, bool]:
+    """What a record says; of a base (index, term, whether there is a snapshot). RemoteError (unsupported_version)."""
+    try:
+        if record.kind == _KIND_BASE:
+            base_index, base_term, has_snapshot = _BASE.unpack(record.body)
+            return base_index, base_term, bool(has_snapshot)
+        if record.kind == _KIND_HARD_STATE:
+            term, vote, commit = _HARD_STATE.unpack(record.body)
+            return HardState(term, BrokerId(vote) or None, commit)
+        if record.kind == _KIND_ENTRY:
+            index, term, kind = _ENTRY.unpack_from(record.body)
+            return Entry(term, index, EntryKind(kind), record.body[_ENTRY.size :])
+        raise ValueError(f"record of kind {record.kind}")
+    except (ValueError, struct.error) as error:
+        text = f"{path}: record {record.number} is not known to this Penstock ({error}): a newer one wrote it; upgrade"
+        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text) from None
+
+
 def _take(contents: Contents, record: Record, path: str) -> None:
     is_first = record.position == HEAD_BYTES
     if (record.kind == _KIND_BASE) != is_first:
         raise CorruptionError(path, record.position, "a base first and nowhere else", f"record of kind {record.kind}")
-    try:
-        if record.kind == _KIND_BASE:
-            contents.base_index, contents.base_term, has_snapshot = _BASE.unpack(record.body)
-            contents.has_snapshot = bool(has_snapshot)
-        elif record.kind == _KIND_HARD_STATE:
-            term, vote, commit = _HARD_STATE.unpack(record.body)
-            contents.hard_state = HardState(term, BrokerId(vote) or None, commit)
-        elif record.kind == _KIND_ENTRY:
-            index, term, kind = _ENTRY.unpack_from(record.body)
-            entry = Entry(term, index, EntryKind(kind), record.body[_ENTRY.size :])
-            if not contents.base_index < index <= contents.base_index + len(contents.entries) + 1:
-                raise CorruptionError(path, record.position, "an entry that goes on from the last", f"entry {index}")
-            contents.put((entry,))
-        else:
-            raise ValueError(f"record of kind {record.kind}")
-    except (ValueError, struct.error) as error:
-        text = f"{path}: record {record.number} is not known to this Penstock ({error}): a newer one wrote it; upgrade"
-        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text) from None
+    content = decode_record(record, path)
+    if isinstance(content, HardState):
+        contents.hard_state = content
+    elif isinstance(content, Entry):
+        if not contents.base_index < content.index <= contents.base_index + len(contents.entries) + 1:
+            expected = "an entry that goes on from the last"
+            raise CorruptionError(path, record.position, expected, f"entry {content.index}")
+        contents.put((content,))
+    else:
+        contents.base_index, contents.base_term, contents.has_snapshot = content
     contents.last_number = record.number
     contents.end_position = record.end_position

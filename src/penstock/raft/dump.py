@@ -1,0 +1,79 @@
+"""The files of Raft as rows, for people: what `penstock dump` prints.
+
+Rules: nothing is changed. What cannot be read becomes a row that says what is wrong and where (its key is `damage`).
+`data` of a row is the application's, as bytes.
+
+| file name                 | rows                     |
+|---------------------------|--------------------------|
+| `log`, `log.new`          | one per record           |
+| `snapshot`, `snapshot.new` | one                     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.base.errors import CorruptionError, RemoteError
+from penstock.raft.membership import decode_membership
+from penstock.raft.records import Record, decode_record, read_records
+from penstock.raft.snapshot_file import decode_snapshot
+from penstock.raft.values import EntryKind, HardState, Membership
+
+Row = dict[str, object]
+
+
+def file_rows(data: bytes, name: str) -> Iterator[Row]:
+    """Rows of a file with that name; ValueError if the name is none of Raft's."""
+    if name in ("log", "log.new"):
+        return _log_rows(data, name)
+    if name in ("snapshot", "snapshot.new"):
+        return _snapshot_rows(data, name)
+    raise ValueError(f"{name}: not a file of Raft's")
+
+
+def _log_rows(data: bytes, path: str) -> Iterator[Row]:
+    end_position = 0
+    try:
+        for record in read_records(data, path):
+            end_position = record.end_position
+            yield _record_row(record, path)
+    except (CorruptionError, RemoteError) as error:
+        yield {"position": end_position, "damage": str(error)}
+        return
+    if end_position < len(data):
+        # A broker may be writing it at this moment; one that starts cuts it, and keeps the bytes.
+        yield {"position": end_position, "damage": f"{len(data) - end_position} bytes of a record that is not whole"}
+
+
+def _record_row(record: Record, path: str) -> Row:
+    content = decode_record(record, path)
+    row: Row = {"position": record.position, "number": record.number}
+    if isinstance(content, HardState):
+        return {**row, "record": "hard state", "term": content.term, "vote": content.vote, "commit": content.commit}
+    if isinstance(content, tuple):
+        return {**row, "record": "base", "index": content[0], "term": content[1], "has_snapshot": content[2]}
+    what = content.kind.name.lower()
+    if content.kind is EntryKind.MEMBERSHIP:
+        try:
+            what = _members_text(decode_membership(content.data))
+        except msgspec.DecodeError as error:
+            return {"position": record.position, "damage": f"a membership that cannot be: {error}"}
+    row |= {"record": "entry", "index": content.index, "term": content.term, "what": what}
+    return {**row, "data": content.data if content.kind is EntryKind.COMMAND else b""}
+
+
+def _snapshot_rows(data: bytes, path: str) -> Iterator[Row]:
+    try:
+        snapshot = decode_snapshot(data, path)
+    except (CorruptionError, RemoteError) as error:
+        yield {"position": 0, "damage": str(error)}
+        return
+    members = _members_text(snapshot.membership)
+    yield {"index": snapshot.index, "term": snapshot.term, "what": members, "size_bytes": len(snapshot.data)}
+
+
+def _members_text(membership: Membership) -> str:
+    voters, learners = (", ".join(map(str, ids)) or "none" for ids in (membership.voters, membership.learners))
+    return f"voters {voters}; learners {learners}"
