@@ -313,6 +313,22 @@ def test_the_reserve_gives_room_to_what_must_go_through() -> None:
     assert len(content(memory, RESERVE_PATH)) == full_bytes
 
 
+def test_a_snapshot_that_can_wait_leaves_the_reserve_alone() -> None:
+    memory = MemoryVfs()
+    vfs = FaultyVfs(memory)
+    storage = Storage.open(vfs, BEGIN)
+    save(storage, ready(entry(1, 1), state=HardState(1, 1, 0)))
+    storage.keep_reserve()
+    full_bytes = len(content(memory, RESERVE_PATH))
+    vfs.plan = lambda operation: Fault(errno.ENOSPC) if operation.kind is Kind.WRITE else None
+    with pytest.raises(NotWrittenError):
+        save(storage, Snapshot(1, 1, MEMBERSHIP, b"small"))
+    large = ready(snapshot=Snapshot(9, 1, MEMBERSHIP, bytes(1_000_000)), state=HardState(1, 1, 9))
+    with pytest.raises(NotWrittenError):
+        save(storage, large)
+    assert len(content(memory, RESERVE_PATH)) == full_bytes
+
+
 def test_the_log_that_is_removed_under_a_broker() -> None:
     memory = MemoryVfs()
     storage = Storage.open(memory, BEGIN)

@@ -172,7 +172,7 @@ class Storage:
         if ready.snapshot is not None:
             contents = _contents_behind(ready.snapshot, self._contents, hard_state)
             contents.entries = list(ready.entries)
-            self._task = self._rewrite(ready.snapshot, contents)
+            self._task = self._rewrite(ready.snapshot, contents, may_use_reserve=may_use_reserve)
             return self._task
         contents = self._contents
         writer = Writer(contents.last_number, self._mark.index)
@@ -200,11 +200,12 @@ class Storage:
         assert self._contents.term_at(snapshot.index) == snapshot.term, "it is of what is in the log"
         contents = _contents_behind(snapshot, self._contents, self._contents.hard_state)
         contents.entries = list(self._contents.behind(snapshot.index))
-        self._task = self._rewrite(snapshot, contents)
+        self._task = self._rewrite(snapshot, contents, may_use_reserve=False)  # it can wait
         return self._task
 
-    def _rewrite(self, snapshot: Snapshot | None, contents: Contents) -> Rewrite:
-        return Rewrite(self._vfs, self._mark, self._reserve, snapshot, contents, self._mark.index)
+    def _rewrite(self, snapshot: Snapshot | None, contents: Contents, *, may_use_reserve: bool = True) -> Rewrite:
+        vfs, mark, reserve = self._vfs, self._mark, self._reserve
+        return Rewrite(vfs, mark, reserve, snapshot, contents, mark.index, may_use_reserve)
 
     def saved(self, task: SaveTask) -> None:
         """`task.run()` returned."""

@@ -19,7 +19,7 @@ from penstock.raft.snapshot_file import encode_snapshot
 from penstock.raft.values import Entry, HardState, Snapshot
 from penstock.vfs import Buffer, File, Vfs
 from penstock.vfs.mark import Mark
-from penstock.vfs.reserve import Reserve
+from penstock.vfs.reserve import RESERVE_BYTES, Reserve
 
 FOLDER = "raft"
 LOG_PATH = f"{FOLDER}/log"
@@ -74,6 +74,7 @@ class Rewrite:
     snapshot: Snapshot | None  # None: the one that is there stays
     contents: Contents  # of the log to be
     synced_number: int
+    may_use_reserve: bool
     file: File | None = None  # the new log, once it is there
 
     def run(self) -> None:
@@ -105,7 +106,10 @@ class Rewrite:
             raise NotWrittenError(f"cannot make {path}: {error}") from error
         size_bytes = sum(map(len, buffers))
         try:
-            self.reserve.make_room(size_bytes, lambda: file.write_at(0, *buffers))
+            if self.may_use_reserve and size_bytes <= RESERVE_BYTES:
+                self.reserve.make_room(size_bytes, lambda: file.write_at(0, *buffers))
+            else:
+                file.write_at(0, *buffers)  # to give up the reserve for it would be in vain
         except OSError as error:
             file.close()
             self.vfs.remove(path)
