@@ -38,7 +38,7 @@ class Result:
 def profile_of(random: Random) -> Profile:
     """How bad a world is."""
     return Profile(
-        voters=random.choice((1, 2, 3, 3, 3, 3, 4, 5, 5)),
+        voters=random.choice((1, 2, 3, 3, 3, 4, 4, 5, 5)),
         drop=random.choice((0.0, 0.0, 0.02, 0.1)),
         double=random.choice((0.0, 0.05, 0.2)),
         delay_ms=random.choice((5, 30, 30, 150, 300)),
@@ -62,6 +62,7 @@ class Storm:
         self.random = Random(seed * 2 + 1)
         self.world = World(seed, profile_of(self.random))
         self.values = 0
+        self.deposed: int | None = None  # a leader that changed the membership alone
         self.is_busy = self.random.choice((0.1, 0.3, 0.8))
         self.is_rough = self.random.choice((0.02, 0.06, 0.12))
         self.changes_members = self.random.choice((0.0, 0.02, 0.08))
@@ -79,7 +80,7 @@ class Storm:
             (6, self.start_one),
             (2, self.transfer),
             (1, self.campaign),
-            (3, self.change_alone),
+            (4, self.change_alone),
             (1, self.fill_disk),
             (2, self.change_disk),
         )
@@ -96,6 +97,7 @@ class Storm:
             if self.random.random() < self.changes_members:
                 self.change_members()
             self.change_early()
+            self.quarrel()
             if self.random.random() < self.compacts and world.up():
                 broker = self.random.choice(world.up())
                 world.guarded(broker.id, broker.compact)
@@ -263,6 +265,23 @@ class Storm:
         after = leader.raft.membership
         changed = sorted(set(before.voters + before.learners) ^ set(after.voters + after.learners))
         self._separate([leader.id, *changed[:1]])
+        self.deposed = leader.id
+
+    def quarrel(self) -> None:
+        """The next leader removes that one before it has committed anything, and each of them keeps some of the rest.
+
+        Without the guard against it, two majorities that share nobody can follow from one of four voters.
+        """
+        leader = self.world.leader()
+        if self.deposed is None or leader is None or leader.id == self.deposed:
+            return
+        deposed, self.deposed = self.deposed, None
+        membership = leader.raft.membership
+        others = [voter for voter in membership.voters if voter not in (leader.id, deposed)]
+        if deposed in membership.voters and others:
+            voters = tuple(voter for voter in membership.voters if voter != deposed)
+            leader.ask(partial(self._propose_change, leader, Membership(voters, membership.learners)))
+            self._separate([leader.id, *others[: len(voters) // 2]])
 
     def _change(self, leader: Broker) -> None:
         if not leader.is_up:
@@ -282,14 +301,19 @@ class Storm:
             voters.append(broker_id)
         else:
             learners.append(broker_id)
-        try:
-            leader.raft.propose_change(Membership(tuple(sorted(voters)), tuple(sorted(learners))))
-        except RemoteError:
-            self.world.count("refused changes")
+        if not self._propose_change(leader, Membership(tuple(sorted(voters)), tuple(sorted(learners)))):
             return
-        self.world.count("changes")
         if broker_id not in self.world.brokers:
             self.world.add(broker_id, None)
+
+    def _propose_change(self, leader: Broker, membership: Membership) -> bool:
+        try:
+            leader.raft.propose_change(membership)
+        except RemoteError:
+            self.world.count("refused changes")
+            return False
+        self.world.count("changes")
+        return True
 
     # Peace
 
