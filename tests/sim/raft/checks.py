@@ -79,8 +79,6 @@ class Checks:
             self._commits[broker.id] = log.commit
         if isinstance(raft.role, Leader):
             key = (broker.id, broker.run, raft.term)
-            if self.leaders.setdefault(raft.term, broker.id) != broker.id:
-                raise ViolationError(f"brokers {self.leaders[raft.term]} and {broker.id} lead in term {raft.term}")
             if key not in self._lasts:
                 self._check_completeness(broker)
             elif not after_retract:
@@ -92,6 +90,10 @@ class Checks:
     def saved(self, broker: Broker, ready: Ready) -> None:
         """A broker has something on its disk, and is about to tell others."""
         raft = broker.raft
+        if raft.is_leader:
+            # Not before its own vote is on the disk: a single voter that loses its power until then led nobody.
+            other = self.leaders.setdefault(raft.term, broker.id)
+            check(other == broker.id, f"brokers {other} and {broker.id} lead in term {raft.term}")
         if ready.snapshot is not None:
             self._commits[broker.id] = max(self._commits[broker.id], ready.snapshot.index)
             index = ready.snapshot.index
