@@ -19,7 +19,7 @@ from penstock.broker.server import Server, bind
 from penstock.broker.settings import Address
 from penstock.messages import PeerHelloRequest
 from penstock.node.node import Node
-from penstock.node.report import Settings
+from penstock.node.settings import Settings
 from penstock.vfs import Vfs
 from penstock.vfs.real import RealVfs
 
@@ -78,7 +78,7 @@ async def broker_in_process(
         address=str(address),
         nats_urls=(nats_url,),
     )
-    node = Node(vfs, settings)
+    node = Node(vfs, settings, Random(1))
     driver = Driver(
         node,
         loop,

@@ -138,6 +138,18 @@ RAFT_READS_MAX = 4_096  # reads that wait for a leader's confirmation
 RAFT_READ_CONTEXT_BYTES_MAX = 64
 RAFT_TERMS_AHEAD_MAX = 2**32  # a term beyond it is no term: elections do not come that often
 
+# Cluster
+RAFT_TICK_MS = 100  # an election timeout is 10 to 19 of them
+RAFT_MESSAGES_WAITING_MAX = 4_096  # while a save is under way; what does not fit is sent again
+METADATA_LOG_BYTES_MAX = 4 * MIB  # a larger log gives way to a snapshot
+HEARTBEAT_MS = 500  # of a broker to the metadata leader
+FORWARDED_REQUESTS_MAX = 1_000  # changes of streams that clients have asked this broker for and wait for
+FORWARD_TIMEOUT_MS = 10_000  # of a change that names no time itself
+FORWARD_RETRY_MS = 100
+FORWARD_GRACE_MS = 1_000  # a metadata leader that was asked keeps to the same time, and answers a little later
+PROMOTION_LAG_MAX = 100  # entries that a learner may lack when it becomes a voter
+FLUSH_INTERVAL_MS = 100  # what several replicas have is synced in the background so often
+
 # Ingest
 READ_BUFFER_BYTES = 1 * MIB  # one read of the NATS connection; larger messages grow it
 PARTITION_IN_FLIGHT_BYTES_MAX = 64 * MIB  # appended, not yet acked

@@ -39,7 +39,7 @@ from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 from penstock.messages import PeerHelloRequest
 from penstock.node.node import Node
-from penstock.node.report import Settings
+from penstock.node.settings import Settings
 from penstock.vfs.real import RealVfs
 
 _log = logging.getLogger("penstock.broker")
@@ -178,7 +178,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         servers = parse_nats_urls(running.embedded.url)
     listeners, client_address = bind(config.listen)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
-    node = Node(RealVfs(config.data_dir), settings)
+    node = Node(RealVfs(config.data_dir), settings, random.Random())  # noqa: S311 (no secret: who stands for election)
     driver = Driver(
         node,
         loop,

@@ -1,7 +1,7 @@
 """Where the logs of streams lie in the data directory, and what becomes of folders that nobody owns.
 
-Rules: a folder that no stream of the journal owns is moved to `quarantine/`, never adopted and never deleted; that of a
-stream which the journal deleted is removed, and the marks of its logs after it. The id comes first in a name, because a
+Rules: a folder that no stream of the image owns is moved to `quarantine/`, never adopted and never deleted; that of a
+stream which was deleted is removed, and the marks of its logs after it. The id comes first in a name, because a
 stream's name can come again.
 
     streams/00000002-orders/0     the log of partition 0
@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.metadata.journal import JOURNAL_PATH
 from penstock.node.made import MadeLogs
 from penstock.node.step import Outbox
+from penstock.raft.tasks import LOG_PATH
 from penstock.vfs import Vfs
 
 STREAMS_PATH = "streams"
@@ -48,7 +48,7 @@ def mark_of(stream_id: int, name: str, partition: int) -> str:
 
 
 def check_folders(vfs: Vfs, last_index: int) -> None:
-    """CorruptionError if a folder was made by a command behind the journal's last: to go on would orphan its stream.
+    """CorruptionError if a folder was made by a command behind the log's last one: to go on would orphan its stream.
 
     A command is on the disk before its folder is made.
     """
@@ -56,7 +56,7 @@ def check_folders(vfs: Vfs, last_index: int) -> None:
         number = folder.partition("-")[0]
         if not last_index or (number.isdecimal() and int(number) > last_index):
             expected = f"the command that made {STREAMS_PATH}/{folder}"
-            raise CorruptionError(JOURNAL_PATH, 0, expected, f"{last_index} commands")
+            raise CorruptionError(LOG_PATH, 0, expected, f"{last_index} commands")
 
 
 class Folders:

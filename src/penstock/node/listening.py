@@ -52,6 +52,11 @@ class Listening:
         if self.gaps.forget(partition.key):
             self._save()
 
+    def resign(self, partition: Partition) -> None:
+        """Another broker listens there from now on."""
+        self.subscriptions.remove(partition)
+        self._refusals.pop(partition, None)
+
     def lost(self, now: Now, reason: str) -> None:
         """The connection to NATS is gone: nobody listens from `now` on."""
         self.subscriptions.lost()

@@ -12,6 +12,10 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 | the connection to NATS was lost | `nats_lost`              |
 | a request from a client         | `request`                |
 | a client has gone               | `gone`                   |
+| another broker can be asked     | `peer_up`                |
+| … and no more                   | `peer_lost`              |
+| … has answered                  | `answered`               |
+| the broker is about to stop     | `leave`                  |
 | a peer can be asked             | `peer_up`                |
 | a peer cannot be asked any more | `peer_lost`              |
 | a peer has answered             | `answered`               |
@@ -30,10 +34,8 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.base.subjects import subject_mistake
-from penstock.commitlog import OpenFiles
 from penstock.hot.group import Group
 from penstock.messages import (
-    API_OF_REQUEST,
     AlterStreamRequest,
     AppendRequest,
     CreateStreamRequest,
@@ -48,30 +50,30 @@ from penstock.messages import (
     ListOffsetsRequest,
     MetadataRequest,
     MetadataResponse,
-    PeerHelloRequest,
-    PeerHelloResponse,
+    ReplicaFetchRequest,
+    ReplicaProgressRequest,
     Request,
     Response,
     StatusRequest,
+    StreamInfo,
     api_versions,
 )
-from penstock.metadata.fold import fold
 from penstock.metadata.image import StreamState
-from penstock.metadata.journal import Journal
 from penstock.node.appends import Appends
 from penstock.node.arrivals import Arrivals
-from penstock.node.catalog import Catalog
+from penstock.node.clean_stop import mark_clean_stop
+from penstock.node.cluster import PEER_REQUESTS, Cluster
 from penstock.node.directory import Directory
 from penstock.node.fetches import Fetches
-from penstock.node.folders import check_folders
 from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition, label
-from penstock.node.peers import Peers, introduced
+from penstock.node.peers import Peers
 from penstock.node.questions import Questions
-from penstock.node.report import Report, Settings
+from penstock.node.replicas import Replicas
+from penstock.node.report import Report
+from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Outbox, Step
-from penstock.node.streams import Streams, deleted_error
-from penstock.node.upkeep import Upkeep
+from penstock.node.streams import deleted_error
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000
@@ -81,7 +83,8 @@ _STOPPING = RemoteError(ErrorCode.STOPPING, "the broker is stopping; connect aga
 class Node:
     """One broker without its sockets. `start` first."""
 
-    def __init__(self, vfs: Vfs, settings: Settings) -> None:
+    def __init__(self, vfs: Vfs, settings: Settings, chance: Any) -> None:
+        """`chance` is a seeded generator, such as random.Random."""
         self._vfs = vfs
         self._settings = settings
         self._outbox = Outbox()
@@ -89,8 +92,8 @@ class Node:
         self._listening = Listening(
             vfs,
             self._outbox,
-            confirmed=lambda partition: self._streams.confirmed(partition),
-            refused=lambda partition, reason: self._streams.refused(partition, reason),
+            confirmed=lambda partition: self._replicas.streams.confirmed(partition),
+            refused=lambda partition, reason: self._replicas.streams.refused(partition, reason),
         )
         self._peers = Peers(self._outbox)
         self._directory = Directory()
@@ -102,7 +105,26 @@ class Node:
             deleted=lambda partition: deleted_error(partition.stream),
             stopping=_STOPPING,
         )
-        self._upkeep = Upkeep(self._outbox, committed=self._fetches.grown)
+        self._replicas = Replicas(
+            vfs,
+            settings,
+            self._outbox,
+            self._peers,
+            self._listening,
+            self._budget,
+            chance,
+            lambda: self._now,
+            image=lambda: self._cluster.image,
+            ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
+            hurry=lambda: self._cluster.standing.hurry(),
+            committed=self._fetches.grown,
+            closed=self._partition_closed,
+        )
+        self._partitions = self._replicas.partitions
+        self._upkeep = self._replicas.upkeep
+        self._cluster = Cluster(
+            vfs, settings, self._outbox, self._peers, chance, lambda: self._now, self._replicas, info=self._info
+        )
         self._is_stopped = False
         self._next_tick_us = 0
         self._arrivals = Arrivals(self._ingest)
@@ -112,64 +134,59 @@ class Node:
             HelloRequest: self._hello,
             MetadataRequest: self._metadata,
             FindStreamsRequest: self._find_streams,
-            CreateStreamRequest: lambda caller, request, _, now: self._streams.create(caller, request, now),
-            AlterStreamRequest: self._alter,
-            DeleteStreamRequest: lambda caller, request, _, __: self._streams.delete(caller, request),
+            CreateStreamRequest: self._administer,
+            AlterStreamRequest: self._administer,
+            DeleteStreamRequest: self._administer,
             FetchRequest: self._fetch,
             GetRequest: self._get,
             ListOffsetsRequest: self._list_offsets,
             AppendRequest: self._append,
             StatusRequest: self._status,
-            PeerHelloRequest: self._peer_hello,
+            ReplicaFetchRequest: self._replica_fetch,
+            ReplicaProgressRequest: self._replica_progress,
+            **dict.fromkeys(PEER_REQUESTS, self._peer_request),
         }
 
     # Life
 
     def start(self, now: Now) -> Step:
         """Recover everything from the disk; blocking. PenstockError or OSError if the broker cannot start on it."""
-        journal, entries, note = Journal.open(self._vfs)
-        if note is not None:
-            self._outbox.notice(note)
-        check_folders(self._vfs, journal.index)
-        image, deleted, last_start_us = fold((entry.index, entry.command) for entry in entries)
-        self._catalog = Catalog(journal, image, self._outbox, led=lambda: self._streams.led())
-        self._catalog.start(now.wall_us)
-        self._streams = Streams(
-            self._vfs,
-            self._catalog,
-            self._outbox,
-            self._budget,
-            self._upkeep,
-            OpenFiles(self._settings.log_files_max),
-            listening=self._listening,
-            info=lambda state: self._report.stream(state),
-            closed=self._partition_closed,
-        )
+        self._now = now
+        cluster = self._cluster
+        cluster.open()
         self._report = Report(
             self._settings,
-            self._catalog,
-            self._streams,
+            cluster,
+            self._replicas,
             self._listening.gaps,
             self._budget.counters,
             started_us=now.wall_us,
         )
-        self._streams.start(deleted, now.wall_us)
-        last_message_us = max((p.log.last_timestamp_us for p in self._streams.partitions.values()), default=0)
+        self._replicas.streams.start(cluster.deleted)
+        last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
         self._listening.load(
-            stream_ids=image.streams, last_sign_of_life_us=max(last_message_us, last_start_us), now_us=now.wall_us
+            stream_ids=cluster.image.streams,
+            last_sign_of_life_us=max(last_message_us, cluster.registered_us),
+            now_us=now.wall_us,
         )
+        cluster.start()
         return self._outbox.take()
 
     def give_up_queries(self) -> None:
         """The broker is about to stop: whoever asks long questions is told so now."""
         self._questions.stop()
 
+    def leave(self, now: Now, done: Callable[[], None]) -> None:
+        """The broker is about to stop: have others lead; `done` once they do, or where that cannot be had."""
+        self._now = now
+        self._cluster.leave(done)
+
     def before_stop(self) -> None:
         """Have the disk threads sync what `stop` would else sync, one log after the other; NATS has been drained.
 
         Twice: what the first time brings to the disk is named by the checkpoint of the second. `stop` can do without.
         """
-        for partition in self._streams.partitions.values():
+        for partition in self._partitions.values():
             self._upkeep.before_close(partition)
 
     def stop(self, now: Now) -> Step:
@@ -178,14 +195,23 @@ class Node:
         self._questions.stop()
         self._now = now
         self._arrivals.go_on(must=True)
-        for partition in self._streams.partitions.values():
+        for partition in self._partitions.values():
             self._upkeep.close(partition)
             self._fetches.refuse(partition.key, _STOPPING)
         self._appends.stop(_STOPPING)
-        self._catalog.stop(_STOPPING)
-        self._streams.stop(_STOPPING)
+        self._replicas.streams.confirmations.stop(_STOPPING)
+        self._cluster.stop(_STOPPING)
         self._listening.stop(now)
+        self._mark_clean_stop()
         return self._outbox.take()
+
+    def _mark_clean_stop(self) -> None:
+        """Everything is on the disk, unless a log could not be closed: then the next start says so."""
+        if all(partition.is_on_disk for partition in self._partitions.values()):
+            try:
+                mark_clean_stop(self._vfs)
+            except OSError as error:
+                self._outbox.notice(f"cannot note that the broker stopped cleanly: {error}")
 
     def take(self) -> Step | None:
         """What the driver must do now; None if there is nothing. Acks first: then who else is to hear of messages."""
@@ -193,7 +219,8 @@ class Node:
             stored, self._stored = self._stored, []
             for partition, committed_end in stored:
                 if partition.when_idle is None:  # else the stream is gone
-                    self._upkeep.moved(partition, committed_end)
+                    self._written(partition, committed_end)
+            self._replicas.settle()
             if not self._outbox.step:
                 return None
         return self._outbox.take()
@@ -223,7 +250,7 @@ class Node:
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.ingest(group, self._now.wall_us, self._outbox.step)
+        partition.ingest(group, self._now, self._outbox.step)
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
         return True
@@ -246,7 +273,7 @@ class Node:
     def nats_lost(self, now: Now, reason: str) -> None:
         """Nobody listens from `now` on."""
         if not self._is_stopped:
-            self._streams.lost()
+            self._replicas.streams.lost()
             self._listening.lost(now, reason)
 
     # Peers
@@ -292,23 +319,28 @@ class Node:
         """Answer those whose time is up; once a second, roll and retain."""
         if self._is_stopped:
             return
-        self._fetches.tick(now, self._streams.partitions)
-        self._streams.expire(now.elapsed_us)
+        self._now = now
+        self._fetches.tick(now, self._partitions)
+        self._cluster.tick(now)
+        self._replicas.tick(now)
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
-        self._now = now
         self._arrivals.go_on()
         self._listening.subscriptions.tick(now)
-        self._catalog.tick(now.wall_us)
-        if not self._upkeep.tick(self._streams.partitions, now.wall_us) or self._arrivals:
+        self._cluster.quorum.keep_reserve()
+        if not self._upkeep.tick(self._partitions, now.wall_us) or self._arrivals:
             self._next_tick_us = now.elapsed_us + limits.UPKEEP_TURN_MS * 1_000
 
     @property
     def next_wake_us(self) -> int:
         """When `tick` has something to do, at the latest."""
         wake_us = self._next_tick_us
-        for deadline_us in (self._fetches.next_deadline_us, self._streams.next_deadline_us):
+        for deadline_us in (
+            self._fetches.next_deadline_us,
+            self._cluster.next_deadline_us,
+            self._replicas.next_deadline_us,
+        ):
             if deadline_us is not None and deadline_us < wake_us:
                 wake_us = deadline_us
         return wake_us
@@ -320,13 +352,9 @@ class Node:
         if self._is_stopped:
             self._outbox.reply(caller, _STOPPING)
             return
-        handler = self._handlers.get(type(request))
-        if handler is None:
-            text = f"{API_OF_REQUEST[type(request)].api.name.lower()} is asked within a cluster; this broker is alone"
-            self._outbox.reply(caller, RemoteError(ErrorCode.UNSUPPORTED_VERSION, text))
-            return
+        self._now = now
         try:
-            handler(caller, request, raw, now)
+            self._handlers[type(request)](caller, request, raw, now)
         except RemoteError as error:
             self._outbox.reply(caller, error)
 
@@ -335,20 +363,35 @@ class Node:
         callers = list(callers)
         self._fetches.gone(callers)
         self._questions.gone(callers)
+        self._replicas.leading.gone(callers)
 
     def _partition(self, stream_id: int, number: int) -> Partition:
         key = PartitionKey(StreamId(stream_id), PartitionId(number))
-        partition = self._streams.partitions.get(key)
+        partition = self._partitions.get(key)
         if partition is not None:
             return partition
-        state = self._catalog.image.by_id(stream_id)
+        state = self._cluster.image.by_id(stream_id)
         count = len(state.partitions)
         if number >= count:
             has = "1 partition" if count == 1 else f"{count} partitions"
             text = f"stream {state.name!r} has {has}, counted from 0; there is no partition {number}"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
-        reason = self._streams.failures.get(key, "its log is being opened; try again in a moment")
+        if self._settings.broker_id not in state.partitions[number].replicas:
+            raise self._not_here(state, number)
+        reason = self._replicas.streams.failures.get(key, "its log is being opened; try again in a moment")
         raise RemoteError(ErrorCode.STORAGE_FAILED, f"{label(state, number)} cannot be used: {reason}")
+
+    def _not_here(self, state: StreamState, number: int) -> RemoteError:
+        leader = state.partitions[number].leader
+        known = None if leader is None else self._cluster.image.brokers.get(leader)
+        who = "nobody leads it now" if known is None else f"broker {leader} leads it, at {known.address}"
+        return RemoteError(
+            ErrorCode.NOT_LEADER,
+            f"{label(state, number)} is not on broker {self._settings.broker_id}; {who}",
+            leader=leader,
+            address="" if known is None else known.address,
+            leader_epoch=int(state.partitions[number].leader_epoch),
+        )
 
     def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
         response = HelloResponse(
@@ -361,17 +404,8 @@ class Node:
         )
         self._outbox.reply(caller, response)
 
-    def _peer_hello(self, caller: Hashable, request: PeerHelloRequest, raw: bytes | memoryview, now: Now) -> None:
-        ours = PeerHelloResponse(
-            cluster_id=self._settings.cluster_id,
-            broker_id=self._settings.broker_id,
-            data_dir_id=self._settings.data_dir_id,
-            broker_version=self._settings.broker_version,
-        )
-        self._outbox.reply(caller, introduced(request, ours))
-
     def _metadata(self, caller: Hashable, request: MetadataRequest, raw: bytes | memoryview, now: Now) -> None:
-        image = self._catalog.image
+        image = self._cluster.image
         next_after = None
         if request.names is not None:
             if len(request.names) > limits.METADATA_STREAMS_MAX:
@@ -390,18 +424,33 @@ class Node:
     def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
         if (mistake := subject_mistake(request.subject)) is not None:
             raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
-        found = self._directory.covering(self._catalog.image, request.subject)
+        found = self._directory.covering(self._cluster.image, request.subject)
         self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report.stream, found))))
 
-    def _alter(self, caller: Hashable, request: AlterStreamRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._streams.alter(caller, request)
+    def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:
+        self._cluster.administer(caller, request)
+
+    def _peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview, now: Now) -> None:
+        self._cluster.peer_request(caller, request, raw)
+
+    def _replica_fetch(self, caller: Hashable, request: ReplicaFetchRequest, raw: bytes | memoryview, now: Now) -> None:
+        self._replicas.leading.fetch(caller, request, self._replicas.roles.live, now)
+
+    def _replica_progress(
+        self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        self._replicas.leading.progress(caller, request, self._replicas.roles.live, now)
 
     def _status(self, caller: Hashable, request: StatusRequest, raw: bytes | memoryview, now: Now) -> None:
         self._outbox.reply(caller, self._report.status(now.wall_us, in_flight_bytes=self.in_flight_bytes))
 
-    def _partition_closed(self, key: PartitionKey, error: RemoteError) -> None:
-        self._fetches.refuse(key, error)
-        self._appends.refuse(key, error)
+    def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
+        self._fetches.refuse(partition.key, error)
+        self._appends.refuse(partition.key, error)
+        self._listening.remove(partition)
+
+    def _info(self, state: StreamState) -> StreamInfo:
+        return self._report.stream(state)
 
     # Fetch
 
@@ -421,13 +470,19 @@ class Node:
     def _append(self, caller: Hashable, request: AppendRequest, raw: bytes | memoryview, now: Now) -> None:
         self._appends.add(caller, self._partition(request.stream_id, request.partition), raw)
 
+    def _written(self, partition: Partition, committed_end: int) -> None:
+        """Something was written, and `committed_end` was there before."""
+        if partition.leadership is not None:
+            self._replicas.leading.appended(partition)
+        self._upkeep.moved(partition, committed_end)
+
     def _store(self, key: PartitionKey, caller: Hashable, message: bytearray) -> None:
-        partition = self._streams.partitions[key]
+        partition = self._partitions[key]
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.append(caller, message, self._now.wall_us, self._outbox.step)
-        self._upkeep.moved(partition, committed_end)
+        partition.append(caller, message, self._now, self._outbox.step)
+        self._written(partition, committed_end)
 
 
 def _check_partitions(states: list[StreamState]) -> None:

@@ -1,15 +1,16 @@
-"""One partition as its leader runs it: rows in, acks out once they are as durable as the stream promises.
+"""One partition on this broker: a log, and what the broker is to it now, its leader, a follower, or neither.
 
-Rules: one owner, no locks. An ack is made only when its rows are below `committed_end`; readers see the same end.
-`log_start ≤ committed_end ≤ log_end`, and `committed_end` never goes back. Messages over the budget are refused, not
-queued: memory is bounded whatever the disk does. When the disk refuses one batch, the rest of its group is refused too:
-what was checked against the end of the log, and the order of a publisher's messages, hold for all or for none.
+Rules: one owner, no locks. A leader takes rows, and acks them once they are below `committed_end`, which its leadership
+moves (`penstock.replication.leader`); readers see the same end, on whichever replica. `log_start ≤ committed_end ≤
+log_end`, and `committed_end` never goes back. Messages over the budget are refused, not queued: memory is bounded
+whatever the disk does. When the disk refuses one batch, the rest of its group is refused too: what was checked against
+the end of the log, and the order of a publisher's messages, hold for all or for none.
 
-| durability    | `committed_end` follows | an ack says `fsynced` |
-|---------------|-------------------------|-----------------------|
-| fsync         | `flushed_end`           | true                  |
-| os            | `log_end`               | whatever is true      |
-| os, fenced    | `flushed_end`           | whatever is true      |
+| the broker is | takes              | `committed_end` is                     | who waits for acks hears, at the end of it      |
+|---------------|--------------------|----------------------------------------|--------------------------------------------------|
+| its leader    | messages, appends  | the leadership's                       | nothing over NATS; `not_leader` over the socket |
+| a follower    | its leader's bytes | the leader's, as far as it has the log |                                                  |
+| neither       | nothing            | what was known last                    |                                                  |
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from penstock.base import limits
+from penstock.base.clock import Now
 from penstock.base.config import Durability
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import Offset, PartitionKey, TimestampUs
@@ -32,20 +34,26 @@ from penstock.ingest import acks
 from penstock.ingest.admission import Rules, admit, refuse_all
 from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
-from penstock.node.step import Answers, Reply, Step
+from penstock.node.step import Answers, Outbox, Reply, Step
+from penstock.replication.follower import Following
+from penstock.replication.leader import Leadership, Standing, Terms
 from penstock.vfs import Vfs
 
 OVER_BUDGET = "over_budget"
 FENCED = "fenced"
 READ_ONLY = "read_only"
 STORE_FAILED = "store_failed"
-_REPLICAS = 1
+TOO_FEW_REPLICAS = "too_few_replicas"
+NOT_LEADER = "not_leader"
 _CODES = {
     STORE_FAILED: ErrorCode.STORAGE_FAILED,
     FENCED: ErrorCode.STORAGE_FAILED,
     READ_ONLY: ErrorCode.READ_ONLY,
     OVER_BUDGET: ErrorCode.OVERLOADED,
+    TOO_FEW_REPLICAS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    NOT_LEADER: ErrorCode.NOT_LEADER,
 }
+_WRITTEN = Standing(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -77,28 +85,31 @@ def label(stream: StreamState, partition: int) -> str:
 
 
 class Partition:
-    """The leader's side of one partition. An idle one is small: what it counts and what waits is made when needed."""
+    """One partition here. An idle one is small: what it counts and what waits is made when needed."""
 
     __slots__ = (
-        "_budget", "_pending", "_recovered_end", "_rules", "_tails", "cannot_lead", "committed_bytes", "committed_end",
-        "counters", "damage_told", "dropped", "fenced_told", "flushing", "in_flight_bytes", "key", "leader_epoch",
-        "leads", "log", "refusal", "sid", "stream", "subscribed", "trouble", "vfs", "visit_us", "waits_for_sync",
-        "when_idle",
+        "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
+        "committed_end", "counters", "cutting", "damage_told", "dropped", "fenced_told", "flush_us", "flushing",
+        "following", "in_flight_bytes", "key", "leader_epoch", "leadership", "leads", "log", "refusal", "sid",
+        "stream", "subscribed", "terms", "trouble", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
         self.key = key
         self.log = log
+        self.leadership: Leadership | None = None  # this broker leads
+        self.following: Following | None = None  # this broker follows
         self.leads = False  # the log has the beginning of this leadership: from the first message on
         self.cannot_lead = ""  # why it could not begin
         self.flushing = False  # a flush of the log is under way
+        self.flush_us: int | None = None  # when the next one is planned
+        self.cutting: Callable[[], None] | None = None  # what is to be done once no flush is under way
         self.when_idle: Callable[[], None] | None = None  # the stream is gone; to be called when no flush is under way
         self.visit_us: int | None = None  # when the next visit of its upkeep is planned, by the calendar
         self.trouble = ""  # what the operator was last told
         self.fenced_told = False
         self.damage_told = 0  # how many ranges
         self.vfs = vfs
-        self.committed_end = log.log_end if stream.config.durability is Durability.OS else log.flushed_end
         self.in_flight_bytes = 0
         self.committed_bytes = 0  # so far, since the start: only grows
         self._recovered_end = log.log_end
@@ -109,7 +120,9 @@ class Partition:
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
         self._budget = budget
         self._pending: deque[_Pending] | None = None
+        self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
+        self.committed_end = self._recovered_committed_end()
 
     @property
     def subject(self) -> str:
@@ -124,17 +137,106 @@ class Partition:
     @property
     def is_writable(self) -> bool:
         """Whether messages are stored now."""
-        return not self.cannot_lead and self.log.state is LogState.WRITABLE
+        return self.leadership is not None and not self.cannot_lead and self.log.state is LogState.WRITABLE
+
+    @property
+    def waits_for_sync(self) -> bool:
+        """Whether somebody waits for the disk of this broker."""
+        if self.leadership is not None:
+            return self.leadership.waits_for_own_disk
+        return self.following is not None and self.tells_flushes
+
+    @property
+    def tells_flushes(self) -> bool:
+        """Whether commits wait for the disks of followers."""
+        return self.terms.durability is Durability.FSYNC
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether everything that was written survives."""
+        return self.log.state is not LogState.FENCED and self.log.flushed_end == self.log.log_end
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether other brokers hold it, too."""
+        return len(self.stream.partitions[self.key.partition].replicas) > 1
+
+    def _recovered_committed_end(self) -> int:
+        """What may be read before anybody leads."""
+        if self.is_replicated:
+            return self.log.committed_end
+        return self.log.log_end if self.terms.durability is Durability.OS else self.log.flushed_end
 
     def reconfigure(self, stream: StreamState) -> None:
-        """Take over an altered config."""
+        """Take over what the image says of the stream now."""
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self._rules = Rules.of(stream.config)
-        self._tails = acks.ack_tails(self.key.partition, self.leader_epoch, _REPLICAS)
-        self.waits_for_sync = stream.config.durability is not Durability.OS
+        assert stream.config.min_isr is not None
+        self.terms = Terms(stream.config.durability, stream.config.min_isr)
+        if self.leadership is not None:
+            self.leadership.reconfigured(self.terms)
 
-    def ingest(self, group: Group, now_us: int, step: Step) -> None:
+    def tell(self, trouble: str, outbox: Outbox) -> None:
+        """Tell the operator, unless that was the last thing that he was told: it may be found once a second."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            outbox.notice(f"{self.label}: {trouble}")
+
+    # Its place among the replicas
+
+    def lead(self, leadership: Leadership) -> None:
+        """This broker leads from now on."""
+        self.following, self._followed = None, None
+        self.leadership = leadership
+        self.leads = False
+        self._recovered_end = self.log.log_end
+        if leadership.committed_end > self.committed_end:
+            self._commit(leadership.committed_end)
+
+    def resign(self, step: Step) -> None:
+        """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
+        self.leadership = None
+        self.leads = False
+        self.abandon(self.not_leader(), step)
+
+    def not_leader(self) -> RemoteError:
+        """What those hear who need the leader."""
+        leader = self.stream.partitions[self.key.partition].leader
+        text = f"{self.label} is not led here; broker {leader} leads it" if leader else f"nobody leads {self.label} now"
+        return RemoteError(ErrorCode.NOT_LEADER, text, leader=leader, leader_epoch=int(self.leader_epoch))
+
+    def follow(self, following: Following) -> None:
+        """Another broker leads, and this one holds a replica."""
+        self.following = following
+        self._recovered_end = self.log.log_end
+
+    def append_fetched(self, data: memoryview) -> None:
+        """Take what the leader sent. Errors as `Log.append_fetched`."""
+        appended = self.log.append_fetched(data)
+        self.counters["replicated_bytes"] += appended.size_bytes
+        if self._followed is None:
+            self._followed = deque()
+        self._followed.append((appended.log_end, appended.size_bytes))
+
+    def follow_committed(self, end: int) -> None:
+        """The leader says that all before `end` is committed, and it is here."""
+        self._commit(end)
+        while self._followed and self._followed[0][0] <= end:
+            self.committed_bytes += self._followed.popleft()[1]
+        if not self._followed:
+            self._followed = None
+
+    def follow_cut(self) -> None:
+        """The log was cut to agree with the leader's: what it shows ends there, too, at the latest."""
+        self._followed = None
+        self._recovered_end = self.log.log_end
+        assert self.following is not None
+        self.committed_end = int(self.following.committed_end)
+
+    # Messages
+
+    def ingest(self, group: Group, now: Now, step: Step) -> None:
         """Store what NATS delivered, or say why not."""
         closed = self._why_closed()
         if closed is not None:
@@ -152,7 +254,7 @@ class Partition:
         while start < count:
             end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
             if refusal is None:
-                refusal = self._append_messages(rows, start, end, now_us, step)
+                refusal = self._append_messages(rows, start, end, now, step)
             if refusal is not None:
                 self._count_dropped({STORE_FAILED: end - start})
                 for is_early in (False, True):
@@ -174,15 +276,20 @@ class Partition:
         if self.log.state is not LogState.WRITABLE:
             reason = FENCED if self.log.state is LogState.FENCED else READ_ONLY
             return acks.store_failed(f"the stream is {reason}; see its status"), reason
+        if self.leadership is None:
+            return acks.unavailable("this broker does not lead the stream now"), NOT_LEADER
+        if not self.leadership.accepts:
+            text = f"{len(self.leadership.isr)} replicas are in sync; {self.leadership.min_isr} must be"
+            return acks.unavailable(text), TOO_FEW_REPLICAS
         if not self.leads:
             return acks.store_failed(self.cannot_lead), STORE_FAILED
         if self.in_flight_bytes > self._budget.partition_bytes_max:
             return acks.unavailable("too much waits for the disk"), OVER_BUDGET
         return None
 
-    def _append_messages(self, rows: Group, start: int, end: int, now_us: int, step: Step) -> acks.AckError | None:
+    def _append_messages(self, rows: Group, start: int, end: int, now: Now, step: Step) -> acks.AckError | None:
         base_offset = self.log.log_end
-        timestamp_us = max(now_us, self.log.last_timestamp_us)
+        timestamp_us = max(now.wall_us, self.log.last_timestamp_us)
         leader_epoch = self.leader_epoch
         data, header = codec.encode(
             rows, start, end, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
@@ -198,31 +305,36 @@ class Partition:
         size_bytes = len(data)
         self.counters["bytes_in"] += size_bytes
         if early := waiting(rows, start, end, is_early=True):
-            self._ack(early, base_offset, step, fsynced=False)
+            self._ack(early, base_offset, step, _WRITTEN)
         replies = waiting(rows, start, end, is_early=False)
         end_offset = header.end_offset
-        if self.waits_for_sync or self._pending:
+        leadership = self.leadership
+        assert leadership is not None
+        leadership.appended(end_offset, now.elapsed_us)
+        if self._pending or leadership.committed_end < end_offset:
             self._await_commit(_Pending(base_offset, end_offset, size_bytes, timestamp_us, replies, None))
         else:  # written is all that was promised
             self._commit(end_offset)
             self.committed_bytes += size_bytes
             if replies:
-                self._ack(replies, base_offset, step, fsynced=False)
+                self._ack(replies, base_offset, step, leadership.standing(end_offset))
         return None
 
-    def _ack(self, replies: bytes, base_offset: int, step: Step, *, fsynced: bool) -> None:
-        commands = acks.pubacks(self._rules.name, replies, base_offset, self._tails[fsynced])
+    def _ack(self, replies: bytes, base_offset: int, step: Step, standing: Standing) -> None:
+        tails = acks.ack_tails(self.key.partition, self.leader_epoch, standing.replicas)
+        commands = acks.pubacks(self._rules.name, replies, base_offset, tails[standing.fsynced])
         step.publish.append(Answers(self.sid, commands))
         self.counters["acks_made"] += waiting_count(replies)
 
-    def append(self, caller: Hashable, message: bytearray, now_us: int, step: Step) -> None:
+    def append(self, caller: Hashable, message: bytearray, now: Now, step: Step) -> None:
         """Append our copy of a checked message under our own offsets; `caller` is answered once it is committed."""
         if (closed := self._why_closed()) is not None:
             error, reason = closed
-            step.replies.append(Reply(caller, RemoteError(_CODES[reason], error.description)))
+            refusal = self.not_leader() if reason == NOT_LEADER else RemoteError(_CODES[reason], error.description)
+            step.replies.append(Reply(caller, refusal))
             return
         base_offset = self.log.log_end
-        timestamp_us = max(now_us, self.log.last_timestamp_us)
+        timestamp_us = max(now.wall_us, self.log.last_timestamp_us)
         header = codec.renumber(
             message, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.leader_epoch
         )
@@ -236,6 +348,8 @@ class Partition:
             return
         self.counters["messages_in"] += self.log.log_end - base_offset
         self.counters["bytes_in"] += len(message)
+        assert self.leadership is not None
+        self.leadership.appended(self.log.log_end, now.elapsed_us)
         self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, b"", caller))
         self.advance(step)
 
@@ -252,37 +366,37 @@ class Partition:
         self._budget.used_bytes += held_bytes
 
     def advance(self, step: Step) -> bool:
-        """Move `committed_end` as far as durability allows and answer who waited; whether it moved."""
-        is_fenced = self.log.state is LogState.FENCED
-        end = self.log.flushed_end if self.waits_for_sync or is_fenced else self.log.log_end
-        if end <= self.committed_end:
+        """Take over how far the leadership has committed, and answer who waited; whether it moved."""
+        leadership = self.leadership
+        if leadership is None or leadership.committed_end <= self.committed_end:
             return False
+        end = leadership.committed_end
         self._commit(end)
-        flushed_end = self.log.flushed_end
         while self._pending and self._pending[0].end_offset <= end:
             self.committed_bytes += self._pending[0].size_bytes
-            self._answer(self._pending.popleft(), flushed_end, step)
+            self._answer(self._pending.popleft(), leadership, step)
         if not self._pending:
             self._pending = None
         return True
 
     def _commit(self, end: int) -> None:
         if self.committed_end < self._recovered_end:
-            self.committed_bytes += self.log.size_bytes  # what recovery found: no less than that part of it
+            self.committed_bytes += self.log.size_bytes  # what was there before: no less than that part of it
         self.committed_end = end
+        self.log.note_committed(end)
 
-    def _answer(self, pending: _Pending, flushed_end: int, step: Step) -> None:
+    def _answer(self, pending: _Pending, leadership: Leadership, step: Step) -> None:
         self._forget(pending)
-        fsynced = pending.end_offset <= flushed_end
+        standing = leadership.standing(pending.end_offset)
         if pending.replies:
-            self._ack(pending.replies, pending.base_offset, step, fsynced=fsynced)
+            self._ack(pending.replies, pending.base_offset, step, standing)
         if pending.caller is not None:
             response = AppendResponse(
                 base_offset=Offset(pending.base_offset),
                 end_offset=Offset(pending.end_offset),
                 timestamp_us=TimestampUs(pending.timestamp_us),
                 leader_epoch=self.leader_epoch,
-                fsynced=fsynced,
+                fsynced=standing.fsynced,
             )
             step.replies.append(Reply(pending.caller, response))
 
@@ -302,7 +416,7 @@ class Partition:
                 step.replies.append(Reply(pending.caller, RemoteError(ErrorCode.STORAGE_FAILED, reason)))
 
     def abandon(self, error: RemoteError, step: Step) -> None:
-        """The stream is gone: publishers hear nothing (they were never acked), socket callers get `error`."""
+        """Nobody commits it here any more: publishers hear nothing (they were never acked), callers get `error`."""
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from penstock.base import limits
 from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
-from penstock.batch.schema import FORMAT_VERSION
 from penstock.commitlog import LogState
 from penstock.messages import (
     BrokerInfo,
@@ -21,10 +17,11 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.metadata.image import StreamState
-from penstock.node.catalog import Catalog
+from penstock.node.cluster import Cluster
 from penstock.node.gaps import Gaps
 from penstock.node.partition import Partition
-from penstock.node.streams import Streams
+from penstock.node.replicas import Replicas
+from penstock.node.settings import Settings
 
 _STATES = {
     LogState.TRUNCATING: PartitionHealth.STARTING,
@@ -38,27 +35,7 @@ _STATE_REASONS = {
 }
 
 
-_FIRST_BROKER = BrokerId(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the node knows about the broker around it."""
-
-    broker_id: BrokerId = _FIRST_BROKER
-    broker_version: str = ""
-    cluster_id: str = ""  # empty: not known yet
-    data_dir_id: str = ""  # made with the data directory, at random
-    voters: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))  # the first ones: HOST:PORT
-    join: tuple[str, ...] = ()  # HOST:PORT of brokers whose cluster this one is to join
-    rack: str | None = None
-    address: str = ""  # HOST:PORT told to clients and to other brokers
-    data_dir: str = ""  # for people only
-    nats_urls: tuple[str, ...] = ()  # for publishers, without credentials
-    format_version: int = FORMAT_VERSION
-    partition_in_flight_bytes_max: int = limits.PARTITION_IN_FLIGHT_BYTES_MAX
-    broker_in_flight_bytes_max: int = limits.BROKER_IN_FLIGHT_BYTES_MAX
-    log_files_max: int = limits.LOG_FILES_MAX
+_NOBODY = "nobody leads it now"
 
 
 class Report:
@@ -67,26 +44,36 @@ class Report:
     def __init__(
         self,
         settings: Settings,
-        catalog: Catalog,
-        streams: Streams,
+        cluster: Cluster,
+        replicas: Replicas,
         gaps: Gaps,
         counters: Mapping[str, int],
         *,
         started_us: int,
     ) -> None:
         self._settings = settings
-        self._catalog = catalog
-        self._streams = streams
+        self._cluster = cluster
+        self._replicas = replicas
         self._gaps = gaps
         self._counters = counters
         self._started_us = started_us
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
         """The brokers of the cluster."""
-        settings = self._settings
-        return (
-            BrokerInfo(broker_id=settings.broker_id, address=settings.address, broker_version=settings.broker_version),
+        return tuple(
+            BrokerInfo(
+                broker_id=one.broker_id,
+                address=one.address,
+                broker_version=one.broker_version,
+                rack=one.rack,
+                is_live=one.is_live,
+            )
+            for _, one in sorted(self._cluster.image.brokers.items())
         )
+
+    def _address(self, leader: BrokerId | None) -> str:
+        known = None if leader is None else self._cluster.image.brokers.get(leader)
+        return "" if known is None else known.address
 
     def stream(self, state: StreamState) -> StreamInfo:
         """One stream as it is now."""
@@ -99,23 +86,34 @@ class Report:
 
     def _partition(self, state: StreamState, number: int) -> PartitionInfo:
         key = PartitionKey(state.stream_id, PartitionId(number))
-        partition = self._streams.partitions.get(key)
+        partition = self._replicas.partitions.get(key)
         return self._closed_partition(state, key) if partition is None else self._open_partition(state, partition)
 
     def _health(self, key: PartitionKey) -> tuple[PartitionHealth, str]:
         """What the partition can do now, and why no more."""
-        partition = self._streams.partitions.get(key)
+        partition = self._replicas.partitions.get(key)
         if partition is None:
-            failure = self._streams.failures.get(key)
-            return (PartitionHealth.STARTING, "") if failure is None else (PartitionHealth.FAILED, failure)
+            return self._absent(key)
         state = partition.log.state
-        if state is not LogState.WRITABLE:
+        if state in _STATES:
             return _STATES[state], _STATE_REASONS[state]
         if partition.cannot_lead:
             return PartitionHealth.STARTING, partition.cannot_lead
+        if partition.following is not None:
+            return PartitionHealth.ONLINE, ""
+        if partition.leadership is None:
+            return PartitionHealth.STARTING, _NOBODY
         if not partition.subscribed:
             return PartitionHealth.STARTING, partition.refusal or "not subscribed: NATS is not connected"
         return PartitionHealth.ONLINE, ""
+
+    def _absent(self, key: PartitionKey) -> tuple[PartitionHealth, str]:
+        if (failure := self._replicas.streams.failures.get(key)) is not None:
+            return PartitionHealth.FAILED, failure
+        known = self._cluster.image.partition(*key)
+        if self._settings.broker_id in known.replicas:
+            return PartitionHealth.STARTING, ""
+        return (PartitionHealth.STARTING, _NOBODY) if known.leader is None else (PartitionHealth.ONLINE, "")
 
     def _closed_partition(self, state: StreamState, key: PartitionKey) -> PartitionInfo:
         health, reason = self._health(key)
@@ -123,7 +121,7 @@ class Report:
         nothing = Offset(0)
         return PartitionInfo(
             partition=key.partition,
-            leader=self._settings.address,
+            leader=self._address(known.leader),
             leader_id=known.leader,
             leader_epoch=known.leader_epoch,
             replicas=known.replicas,
@@ -142,7 +140,7 @@ class Report:
         known = state.partitions[partition.key.partition]
         return PartitionInfo(
             partition=partition.key.partition,
-            leader=self._settings.address,
+            leader=self._address(known.leader),
             leader_id=known.leader,
             leader_epoch=partition.leader_epoch,
             replicas=known.replicas,
@@ -175,8 +173,8 @@ class Report:
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:
         """The broker as the node knows it; the driver adds its connections and its link to NATS."""
         by_state: Counter[str] = Counter()
-        partitions = self._streams.partitions
-        for stream_id, state in self._catalog.image.streams.items():
+        partitions = self._replicas.partitions
+        for stream_id, state in self._cluster.image.streams.items():
             for number in range(len(state.partitions)):
                 key = PartitionKey(stream_id, PartitionId(number))
                 # All streams at once: what nearly all of them are is seen at a glance.
@@ -192,8 +190,8 @@ class Report:
             started_us=TimestampUs(self._started_us),
             uptime_ms=max(0, now_us - self._started_us) // 1_000,
             nats=NatsStatus(state="connecting", gaps=self._gaps.since(0)),
-            streams=len(self._catalog.image.streams),
-            partitions=len(self._streams.partitions),
+            streams=len(self._cluster.image.streams),
+            partitions=len(self._replicas.partitions),
             partitions_by_state=dict(by_state),
             in_flight_bytes=in_flight_bytes,
             in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,

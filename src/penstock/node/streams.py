@@ -1,41 +1,29 @@
-"""The life of streams on this broker: made, opened, subscribed, altered, deleted.
+"""The life of streams on this broker: made, opened, altered, deleted, as the image says.
 
-Rules: each partition has a log and a subscription of its own. Creation is answered only when NATS has confirmed all of
-them, so that what is published afterwards is stored. The files of a deleted stream go when none of its logs is in use.
-A partition whose log cannot be opened, or has vanished, stays as it is; creating the stream again tries again.
+Rules: a broker has the logs of the partitions that it holds a replica of; each lies in a folder of its own. What a log
+is for (to lead, to follow) is `roles`. The files of a deleted stream go when none of its logs is in use. A partition
+whose log cannot be opened, or has vanished, stays as it is; creating the stream again tries again.
 
-    journaled → applied → logs opened → subscribed → confirmed → answered
+    applied → logs opened → led or followed → subscribed → confirmed → whoever waits for the stream is answered
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from penstock.base.clock import Now
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import PartitionKey, StreamId
+from penstock.base.ids import BrokerId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
-from penstock.messages import (
-    AlterStreamRequest,
-    AlterStreamResponse,
-    CreateStreamRequest,
-    DeleteStreamRequest,
-    DeleteStreamResponse,
-    StreamInfo,
-)
-from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream
-from penstock.metadata.image import Outcome, StreamState
-from penstock.metadata.journal import JOURNAL_PATH
-from penstock.metadata.streams import altered_config, check_create
-from penstock.node.catalog import Catalog
-from penstock.node.creations import Creation, Creations
+from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.node.confirmations import Confirmations
 from penstock.node.folders import Folders, log_path, mark_of, stream_path
-from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition, label
+from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
 from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
@@ -45,13 +33,6 @@ from penstock.vfs.memory import MemoryVfs
 def deleted_error(state: StreamState) -> RemoteError:
     """What those hear who still wait for a deleted stream."""
     return RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
-
-
-def _check_epoch(log: Log, leader_epoch: int) -> None:
-    if leader_epoch <= log.leader_epoch:
-        # Two leaderships under one number would make two different messages look the same.
-        expected = f"a leader epoch above {log.leader_epoch}, which the log has"
-        raise CorruptionError(JOURNAL_PATH, 0, expected, f"{leader_epoch}: it has lost commands")
 
 
 @dataclass(slots=True)
@@ -64,56 +45,60 @@ class _Removal:
 
 
 class Streams:
-    """All partitions that this broker leads."""
+    """All partitions of which this broker holds a replica."""
 
     def __init__(
         self,
         vfs: Vfs,
-        catalog: Catalog,
+        broker_id: BrokerId,
+        image: Callable[[], ClusterImage],
         outbox: Outbox,
         budget: Budget,
         upkeep: Upkeep,
         open_files: OpenFiles,
+        roles: Roles,
+        clock: Callable[[], Now],
+        partitions: dict[PartitionKey, Partition],
         *,
-        listening: Listening,
-        info: Callable[[StreamState], StreamInfo],
-        closed: Callable[[PartitionKey, RemoteError], None],
+        closed: Callable[[Partition, RemoteError], None],
     ) -> None:
-        self.catalog = catalog
-        self.partitions: dict[PartitionKey, Partition] = {}
+        self.partitions = partitions
         self.failures: dict[PartitionKey, str] = {}  # whose log cannot be opened, and why
         self._vfs = vfs
+        self._broker_id = broker_id
+        self._image = image
         self._outbox = outbox
         self._memory: Vfs = MemoryVfs()
         self._folders = Folders(vfs, outbox)
         self._budget = budget
         self._open_files = open_files
         self._upkeep = upkeep
+        self._roles = roles
+        self._clock = clock
         self._opening: dict[StreamId, set[PartitionKey]] = {}  # whose logs are being opened in disk threads
         self._removals: dict[StreamId, _Removal] = {}
-        self._listening = listening
-        self._info = info
         self._closed = closed  # tells the node that a partition is gone
-        self._creations = Creations(outbox, self.partitions, info)
+        self.confirmations = Confirmations(self._keys_of, self._is_confirmed, self._opening.__contains__)
 
     # Start
 
-    def start(self, deleted: Iterable[StreamState], now_us: int) -> None:
-        """Open what the journal says is there; blocking."""
-        if self.catalog.may_lead:
-            self._upkeep.may_lead(())
-        self._folders.tidy(self.catalog.image, deleted)
-        for state in self.catalog.image.streams.values():
-            for key in state.partition_keys():
-                self._add(state, key, lambda state=state, key=key: self._open(state, key, now_us))  # type: ignore[misc]
+    def start(self, deleted: Iterable[StreamState]) -> None:
+        """Open what the image says is here; blocking."""
+        image = self._image()
+        self._folders.tidy(image, deleted)
+        for state in image.streams.values():
+            for key in self._held(state):
+                self._add(state, key, lambda state=state, key=key: self._open(state, key))  # type: ignore[misc]
 
-    def led(self) -> None:
-        """This start is journaled after all: every partition may begin its leadership."""
-        for partition in self.partitions.values():
-            partition.reconfigure(self.catalog.image.streams[partition.stream.stream_id])
-        self._upkeep.may_lead(self.partitions.values())
+    def _held(self, state: StreamState) -> list[PartitionKey]:
+        """The partitions of a stream that this broker holds a replica of."""
+        return [
+            key
+            for key, partition in zip(state.partition_keys(), state.partitions, strict=True)
+            if self._broker_id in partition.replicas
+        ]
 
-    def _open(self, state: StreamState, key: PartitionKey, now_us: int) -> Log:
+    def _open(self, state: StreamState, key: PartitionKey) -> Log:
         made = self._folders.made
         mark = mark_of(state.stream_id, state.name, key.partition)
         # A log in memory is gone with its broker; one on the disk is only made once.
@@ -124,7 +109,7 @@ class Streams:
                 log_path(state, key.partition),
                 *key,
                 LogConfig.of(state.config),
-                now_us=now_us,
+                now_us=self._clock().wall_us,
                 must_exist=was_made,
                 open_files=self._open_files,
                 noticed=self._upkeep.damage_found,
@@ -143,48 +128,75 @@ class Streams:
         return self._memory if state.config.storage is Storage.MEMORY else self._vfs
 
     def _add(self, state: StreamState, key: PartitionKey, opened: Callable[[], Log]) -> None:
-        log: Log | None = None
         try:
             log = opened()
-            _check_epoch(log, self.catalog.epoch_to_lead(state.partitions[key.partition]))
         except (OSError, OperationalError, CorruptionError, RemoteError) as error:
-            if log is not None:
-                with contextlib.suppress(OperationalError):
-                    log.close()
             text = f"cannot open the log: {error}"
             self.failures[key] = text
             self._outbox.notice(f"{label(state, key.partition)}: {text}")
-            self._creations.fail(key.stream_id, RemoteError(ErrorCode.STORAGE_FAILED, text))
+            self.confirmations.fail(key.stream_id, RemoteError(ErrorCode.STORAGE_FAILED, text))
             return
-        log.configure(LogConfig.of(state.config))  # it may have been altered while the log was opened
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
         self.partitions[key] = partition
         self._upkeep.opened(partition)
-        self._listening.subscriptions.add(partition)
+        self._roles.update(partition)
+        self.confirmations.look(key.stream_id)
 
-    # Create
+    # What the image says
 
-    def create(self, caller: Hashable, request: CreateStreamRequest, now: Now) -> None:
-        """Make a stream, or find it there; answered when its subscriptions are confirmed."""
-        deadline_us = now.elapsed_us + request.timeout_ms * 1_000
-        existing = check_create(self.catalog.image, request.config, live_brokers=1)
-        if existing is not None:
-            self._answer_when_confirmed(existing, Creation(caller, False, deadline_us), now.wall_us)
-            return
+    def applied(self, outcome: Outcome) -> None:
+        """A command has changed the image."""
+        state = outcome.stream
+        if outcome.deleted:
+            assert state is not None
+            self._delete(state)
+        elif state is not None:
+            self._look(state)
+        else:
+            image = self._image()
+            for key in outcome.partitions:
+                if (partition := self.partitions.get(key)) is not None:
+                    self._reconfigure(partition, image.streams[key.stream_id])
 
-        def done(outcome: Outcome | RemoteError) -> None:
-            if isinstance(outcome, RemoteError):
-                self._outbox.reply(caller, outcome)
-                return
-            assert outcome.stream is not None
-            if outcome.changed:
-                for key in outcome.stream.partition_keys():
-                    self._open_later(outcome.stream, key, now.wall_us)
-            self._answer_when_confirmed(outcome.stream, Creation(caller, outcome.changed, deadline_us), now.wall_us)
+    def replaced(self, before: ClusterImage) -> None:
+        """The image is another one: any stream may be different, new or gone."""
+        image = self._image()
+        for stream_id, state in before.streams.items():
+            if stream_id not in image.streams:
+                self._delete(state)
+        for stream_id, state in image.streams.items():
+            if before.streams.get(stream_id) != state:
+                self._look(state)
 
-        self.catalog.propose(CreateStream(config=request.config, created_us=now.wall_us), done)
+    def _look(self, state: StreamState) -> None:
+        """A stream is new or has changed."""
+        opening = self._opening.get(state.stream_id, ())
+        for key in self._held(state):
+            if (partition := self.partitions.get(key)) is not None:
+                self._reconfigure(partition, state)
+            elif key not in opening and key not in self.failures:
+                self._open_later(state, key)
+        self.confirmations.look(state.stream_id)
 
-    def _open_later(self, state: StreamState, key: PartitionKey, now_us: int) -> None:
+    def registered(self) -> None:
+        """This broker has a run of its own, or has lost it: whatever it holds may have another place."""
+        image = self._image()
+        for partition in list(self.partitions.values()):
+            self._reconfigure(partition, image.streams[partition.key.stream_id])
+
+    def _reconfigure(self, partition: Partition, state: StreamState) -> None:
+        partition.reconfigure(state)
+        self._roles.update(partition)
+        if partition.leadership is not None:
+            self._upkeep.advance(partition)
+
+    def try_again(self, state: StreamState) -> None:
+        """Somebody asks for a stream of which a log could not be opened."""
+        for key in state.partition_keys():
+            if self.failures.pop(key, None) is not None:
+                self._open_later(state, key)
+
+    def _open_later(self, state: StreamState, key: PartitionKey) -> None:
         result: list[Log] = []
         opening = self._opening.setdefault(state.stream_id, set())
         opening.add(key)
@@ -203,21 +215,42 @@ class Streams:
                     raise error
                 return result[0]
 
-            self._add(self.catalog.image.streams[state.stream_id], key, opened)
+            self._add(self._image().streams[state.stream_id], key, opened)
 
-        self._outbox.work(Lane.WRITE, lambda: result.append(self._open(state, key, now_us)), done)
+        self._outbox.work(Lane.WRITE, lambda: result.append(self._open(state, key)), done)
 
-    def _answer_when_confirmed(self, state: StreamState, creation: Creation, now_us: int) -> None:
-        for key in state.partition_keys():
-            if self.failures.pop(key, None) is not None:
-                self._open_later(state, key, now_us)
-        self._creations.add(state, creation)
+    # Subscriptions
+
+    def _keys_of(self, stream_id: StreamId) -> tuple[PartitionKey, ...] | None:
+        state = self._image().streams.get(stream_id)
+        return None if state is None else state.partition_keys()
+
+    def _is_confirmed(self, key: PartitionKey) -> bool:
+        state = self._image().streams[key.stream_id].partitions[key.partition]
+        if state.leader != self._broker_id:
+            return True  # somebody else's to confirm
+        partition = self.partitions.get(key)
+        return partition is not None and partition.subscribed
+
+    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
+        """`done` hears None once this broker has the stream and listens for what it leads of it, or why not."""
+        state = self._image().streams.get(stream_id)
+        if state is None and stream_id <= self._image().index:
+            done(RemoteError(ErrorCode.STREAM_CHANGED, f"stream {stream_id} was deleted", stream_id=int(stream_id)))
+            return
+        if state is not None:
+            self.try_again(state)
+            for key in state.partition_keys():
+                if (partition := self.partitions.get(key)) is not None and partition.refusal:
+                    done(self._refusal(partition))
+                    return
+        self.confirmations.wait(stream_id, deadline_us, done)
 
     def confirmed(self, partition: Partition) -> None:
         """NATS has the subscription of this partition."""
         partition.subscribed = True
         partition.refusal = ""
-        self._creations.confirmed(partition.stream)
+        self.confirmations.look(partition.key.stream_id)
 
     def refused(self, partition: Partition, reason: str) -> None:
         """NATS does not let this broker subscribe to the partition's subject."""
@@ -228,100 +261,29 @@ class Streams:
         if text != partition.refusal:  # it is asked for again and again
             partition.refusal = text
             self._outbox.notice(f"{partition.label}: {text}")
-        creations = self._creations.take(state.stream_id)
+        self.confirmations.fail(state.stream_id, self._refusal(partition))
 
-        def answer(text: str) -> None:
-            for creation in creations:
-                self._outbox.reply(creation.caller, RemoteError(ErrorCode.NATS_REFUSED, text))
-
-        def deleted(outcome: Outcome | RemoteError) -> None:
-            # Answered only now, so that the name is free for another try.
-            self._apply_delete(outcome)
-            answer(text if isinstance(outcome, RemoteError) else f"{text}; so the stream was not created")
-
-        if any(creation.created for creation in creations) and self._is_empty(state):
-            # Just made, nothing in it: do not leave behind a stream that cannot work.
-            self.catalog.propose(DeleteStream(stream_id=state.stream_id), deleted)
-        else:
-            answer(text)
-
-    def _is_empty(self, state: StreamState) -> bool:
-        found = (self.partitions.get(key) for key in state.partition_keys())
-        return all(partition is None or partition.log.log_end == 0 for partition in found)
+    def _refusal(self, partition: Partition) -> RemoteError:
+        """`is_empty`: as far as this broker knows, the stream has nothing yet and can be taken back."""
+        keys = partition.stream.partition_keys()
+        here = (self.partitions.get(key) for key in keys)
+        is_empty = len(keys) == len(self._held(partition.stream)) and all(
+            one is None or one.log.log_end == 0 for one in here
+        )
+        return RemoteError(ErrorCode.NATS_REFUSED, partition.refusal, is_empty=is_empty)
 
     def lost(self) -> None:
         """The connection to NATS is gone, and every subscription with it."""
-        self._creations.lost()
+        self.confirmations.lost()
         for partition in self.partitions.values():
             partition.subscribed = False
             partition.refusal = ""
 
-    def expire(self, now_us: int) -> None:
-        """Answer creations whose time is up."""
-        self._creations.expire(now_us, self._opening)
-
-    @property
-    def next_deadline_us(self) -> int | None:
-        """When `expire` has something to do, at the latest."""
-        return self._creations.next_deadline_us
-
-    def stop(self, error: RemoteError) -> None:
-        """The broker stops: tell all that wait for a stream."""
-        self._creations.stop(error)
-
-    # Alter
-
-    def alter(self, caller: Hashable, request: AlterStreamRequest) -> None:
-        """Change a stream's config."""
-        state = self._named(request.name, request.stream_id)
-        altered_config(state.config, request.changes)  # refuse what cannot be before it is journaled
-
-        def done(outcome: Outcome | RemoteError) -> None:
-            if isinstance(outcome, RemoteError):
-                self._outbox.reply(caller, outcome)
-                return
-            assert outcome.stream is not None
-            for key in outcome.stream.partition_keys():
-                if (partition := self.partitions.get(key)) is not None:
-                    self._reconfigure(partition, outcome.stream)
-            self._outbox.reply(caller, AlterStreamResponse(stream=self._info(outcome.stream)))
-
-        self.catalog.propose(AlterStream(stream_id=state.stream_id, changes=request.changes), done)
-
-    def _reconfigure(self, partition: Partition, state: StreamState) -> None:
-        partition.reconfigure(state)
-        partition.log.configure(LogConfig.of(state.config))
-        committed_end = partition.committed_end
-        partition.advance(self._outbox.step)
-        self._upkeep.moved(partition, committed_end)
-
-    def _named(self, name: str, stream_id: int | None) -> StreamState:
-        state = self.catalog.image.by_name(name)
-        if stream_id is not None and state.stream_id != stream_id:
-            text = f"stream {name!r} was deleted and created again: its id is {state.stream_id}, not {stream_id}"
-            raise RemoteError(ErrorCode.STREAM_CHANGED, text, stream_id=int(state.stream_id))
-        return state
-
     # Delete
 
-    def delete(self, caller: Hashable, request: DeleteStreamRequest) -> None:
-        """Delete a stream; answered once that is durable."""
-        state = self._named(request.name, request.stream_id)
-
-        def done(outcome: Outcome | RemoteError) -> None:
-            self._apply_delete(outcome)
-            answer = outcome if isinstance(outcome, RemoteError) else DeleteStreamResponse(stream_id=state.stream_id)
-            self._outbox.reply(caller, answer)
-
-        self.catalog.propose(DeleteStream(stream_id=state.stream_id), done)
-
-    def _apply_delete(self, outcome: Outcome | RemoteError) -> None:
-        if isinstance(outcome, RemoteError):
-            return
-        assert outcome.stream is not None
-        state = outcome.stream
+    def _delete(self, state: StreamState) -> None:
         error = deleted_error(state)
-        self._creations.fail(state.stream_id, error)
+        self.confirmations.fail(state.stream_id, error)
         removal = _Removal(state, set(self._opening.get(state.stream_id, ())), [])
         self._removals[state.stream_id] = removal
         partitions = []
@@ -331,9 +293,9 @@ class Streams:
                 removal.used.add(key)
                 partitions.append(partition)
         for partition in partitions:
-            self._listening.remove(partition)
+            self._roles.leave(partition)
             partition.abandon(error, self._outbox.step)
-            self._closed(partition.key, error)
+            self._closed(partition, error)
             self._upkeep.discard(partition, partial(self._let_go, removal, partition.key, partition.log))
         if not partitions and not removal.used:
             self._remove_files(removal)

@@ -18,11 +18,13 @@ way; at a stop, one that the disk keeps waiting is left as after a crash.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from typing import Protocol
 
 from penstock.base import limits
+from penstock.base.clock import Now
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, Removal, Retention
@@ -30,16 +32,37 @@ from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
 _PLANS_MIN = 64
-_NOT_JOURNALED = "the disk did not take the beginning of this leadership yet"
+_FLUSH_US = limits.FLUSH_INTERVAL_MS * 1_000
+
+
+class Heard(Protocol):
+    """Who hears what has happened to a partition."""
+
+    def committed(self, partition: Partition) -> None:
+        """Its `committed_end` has moved."""
+
+    def flushed(self, partition: Partition) -> None:
+        """More of it is on the disk."""
+
+    def retained(self, partition: Partition) -> None:
+        """Its start has moved."""
+
+    def failed(self, partition: Partition) -> None:
+        """Its log takes no more messages until a restart."""
 
 
 class Upkeep:
-    """The disk work of all partitions. `committed` is called when a partition's `committed_end` has moved."""
+    """The disk work of all partitions.
 
-    def __init__(self, outbox: Outbox, *, committed: Callable[[Partition], None]) -> None:
-        self._may_lead = False
+    `committed` is called when a partition's `committed_end` has moved, `flushed` when more of it is on the disk,
+    `retained` when its start has moved, and `failed` when its log takes no more.
+    """
+
+    def __init__(self, outbox: Outbox, heard: Heard, clock: Callable[[], Now]) -> None:
         self._outbox = outbox
-        self._committed = committed
+        self._heard = heard
+        self._clock = clock
+        self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
         self._touched: dict[Partition, None] = {}  # to be visited next, in this order
         self._planned: list[tuple[int, PartitionKey, Partition]] = []  # a heap: when, which; old plans stay in it
         self._damaged: deque[PartitionKey] = deque()  # as threads that read find it
@@ -61,12 +84,36 @@ class Upkeep:
         """
         self._touched[partition] = None
         if partition.committed_end != committed_end:
-            self._committed(partition)
+            self._heard.committed(partition)
         if partition.waits_for_sync or partition.log.state is LogState.FENCED:
             self.flush(partition)
+        elif partition.is_replicated:
+            self._flush_soon(partition)
+
+    def _flush_soon(self, partition: Partition) -> None:
+        """Sync in the background: several replicas have it, and so long the power may take it from all at once."""
+        log = partition.log
+        if partition.flush_us is None and log.flushed_end != log.log_end:
+            partition.flush_us = self._clock().elapsed_us + _FLUSH_US
+            self._unsynced.append((partition.flush_us, partition))
+
+    def flush_due(self, now_us: int) -> None:
+        """Sync what has waited long enough; `now_us` is elapsed time."""
+        while self._unsynced and self._unsynced[0][0] <= now_us:
+            _, partition = self._unsynced.popleft()
+            partition.flush_us = None
+            if partition.when_idle is None:
+                self.flush(partition)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `flush_due` has something to do."""
+        return self._unsynced[0][0] if self._unsynced else None
 
     def flush(self, partition: Partition) -> None:
         """Sync what is not yet synced, unless a sync is under way: then once that is done."""
+        if partition.cutting is not None:
+            return
         flush = partition.log.flush()
         if flush is None:
             if partition.log.state is LogState.FENCED and not partition.flushing:
@@ -84,23 +131,54 @@ class Upkeep:
                 partition.when_idle()
             elif error is not None:
                 self._fenced(partition, str(error))
+                self._cut_now(partition)
             else:
                 self._outbox.step.notes.append(partition.log.note_flushed)
-                self._advance(partition)
+                self._flushed(partition)
+                self._cut_now(partition)
 
         self._outbox.work(Lane.WRITE, flush.run, done)
 
-    def _advance(self, partition: Partition) -> None:
+    def _flushed(self, partition: Partition) -> None:
+        if partition.leadership is not None:
+            partition.leadership.flushed(partition.log.flushed_end)
+        self._heard.flushed(partition)
+        self.advance(partition)
+
+    def advance(self, partition: Partition) -> None:
+        """The leadership may have committed more: answer who waits for that."""
         committed_end = partition.committed_end
         partition.advance(self._outbox.step)
         self.moved(partition, committed_end)
 
+    def cut(self, partition: Partition, run: Callable[[], None]) -> None:
+        """`run` once no sync is under way; and none begins until `cut_done`."""
+        assert partition.cutting is None
+        partition.cutting = run
+        if not partition.flushing:
+            run()
+
+    def _cut_now(self, partition: Partition) -> None:
+        if partition.cutting is not None:
+            partition.cutting()
+
+    def cut_done(self, partition: Partition) -> None:
+        """The log may be synced again."""
+        partition.cutting = None
+        if partition.when_idle is not None:
+            partition.when_idle()
+        else:
+            self.touch(partition)
+
     def _fenced(self, partition: Partition, reason: str) -> None:
+        if partition.leadership is not None:
+            partition.leadership.failed()
         text = f"cannot write the log of {partition.label} ({reason}); it stores nothing until a restart"
         partition.fail_pending(text, self._outbox.step)
         if not partition.fenced_told:
             partition.fenced_told = True
             self._outbox.notice(text)
+            self._heard.failed(partition)
 
     def tick(self, partitions: Mapping[PartitionKey, Partition], now_us: int) -> bool:
         """Visit whose turn it is, up to UPKEEP_VISITS_MAX of them; whether that was all."""
@@ -127,7 +205,7 @@ class Upkeep:
 
     def _plan(self, partition: Partition, now_us: int) -> None:
         """Plan the next visit, unless an earlier one is planned."""
-        due_us = now_us if partition.cannot_lead and self._may_lead else partition.log.due_us(now_us)
+        due_us = now_us if partition.cannot_lead else partition.log.due_us(now_us)
         if due_us is None or (partition.visit_us is not None and partition.visit_us <= due_us):
             return
         partition.visit_us = due_us
@@ -143,10 +221,12 @@ class Upkeep:
 
     def _visit(self, partition: Partition, now_us: int) -> None:
         """Roll and retain."""
+        if partition.cutting is not None:
+            return
         try:
             retention = partition.log.tick(now_us)
         except (OSError, PenstockError) as error:
-            self._tell(partition, f"cannot roll: {error}")
+            partition.tell(f"cannot roll: {error}", self._outbox)
             return
         if retention is not None:
             self._retain(partition, retention)
@@ -164,11 +244,17 @@ class Upkeep:
                 return
             partition.log.removal_failed(removal)
             self.touch(partition)
-            self._tell(partition, f"cannot remove old segments: {error}")
+            partition.tell(f"cannot remove old segments: {error}", self._outbox)
 
         def looked_up(_error: Exception | None) -> None:
             self.touch(partition)
-            if partition.when_idle is None and (removal := partition.log.retained(retention)) is not None:
+            if partition.when_idle is not None or partition.cutting is not None:
+                return
+            log_start = partition.log.log_start
+            removal = partition.log.retained(retention)
+            if partition.log.log_start != log_start:
+                self._heard.retained(partition)
+            if removal is not None:
                 self._outbox.work(Lane.WRITE, removal.run, lambda error: removed(removal, error))
 
         self._outbox.work(Lane.READ, retention.run, looked_up)
@@ -181,13 +267,9 @@ class Upkeep:
                 f"{partition.label} is read-only: {one.file} is damaged at byte {one.position}, "
                 f"offsets {one.base_offset} to {end} are lost: {one.reason}"
             )
-        partition.damage_told = len(damage)
-
-    def _tell(self, partition: Partition, trouble: str) -> None:
-        # Once a second the same line would hide the others.
-        if trouble != partition.trouble:
-            partition.trouble = trouble
-            self._outbox.notice(f"{partition.label}: {trouble}")
+        if len(damage) != partition.damage_told:
+            partition.damage_told = len(damage)
+            self._heard.failed(partition)
 
     def opened(self, partition: Partition) -> None:
         """Tell what recovery found, and sync what it left unsynced."""
@@ -199,29 +281,21 @@ class Upkeep:
             kept = "" if cut.kept_as is None else f", kept in {cut.kept_as}"
             self._outbox.notice(f"{partition.label}: cut {cut.length_bytes} torn bytes{kept}: {cut.reason}")
         self._tell_damage(partition)
-        if not self._may_lead:
-            partition.cannot_lead = _NOT_JOURNALED
         self.flush(partition)
 
-    def may_lead(self, partitions: Iterable[Partition]) -> None:
-        """This start of the broker is journaled: it has leader epochs of its own, also for these partitions."""
-        self._may_lead = True
-        for partition in partitions:
-            partition.cannot_lead = ""
-            self.touch(partition)
-
     def lead(self, partition: Partition) -> None:
-        """Begin the leadership, if it has not begun: before the first message of this start, and not without need.
+        """Begin the leadership, if it has not begun: before its first message, and not without need.
 
         On a full disk it is read from meanwhile, and tries again with every tick.
         """
-        if partition.leads or not self._may_lead or partition.log.state is not LogState.WRITABLE:
+        leadership = partition.leadership
+        if partition.leads or leadership is None or partition.log.state is not LogState.WRITABLE:
             return
         try:
-            partition.log.start_epoch(partition.leader_epoch)
+            partition.log.start_epoch(leadership.leader_epoch)
         except OperationalError as error:
             partition.cannot_lead = f"the disk did not take the beginning of this leadership yet: {error}"
-            self._tell(partition, f"stores nothing yet: {error}")
+            partition.tell(f"stores nothing yet: {error}", self._outbox)
         else:
             partition.leads = True
             partition.cannot_lead = ""
@@ -230,7 +304,7 @@ class Upkeep:
         """The stream is gone: `remove` once no sync of it is under way."""
         partition.when_idle = remove
         partition.log.leave()
-        if not partition.flushing:
+        if not partition.flushing and partition.cutting is None:
             remove()
 
     def before_close(self, partition: Partition) -> None:
@@ -240,7 +314,7 @@ class Upkeep:
 
     def close(self, partition: Partition) -> None:
         """Sync, answer who waits for that, close; blocking. A log whose sync is still under way is left as it is."""
-        if partition.flushing:
+        if partition.flushing or partition.cutting is not None:
             text = "the broker stopped while the disk did not answer: the message may or may not be stored"
             partition.fail_pending(text, self._outbox.step)
             return
@@ -251,4 +325,6 @@ class Upkeep:
             # It is written: to say that it was not would have it written twice.
             text = f"the broker stopped and could not sync: the message may or may not be stored ({failure})"
             partition.fail_pending(text, self._outbox.step)
+        if partition.leadership is not None:
+            partition.leadership.flushed(partition.log.flushed_end)
         partition.advance(self._outbox.step)

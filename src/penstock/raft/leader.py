@@ -79,6 +79,11 @@ class Leader:
         if self.transferee not in membership.voters:
             self.transferee = None
 
+    def match_index(self, member: BrokerId) -> int:
+        """Up to where `member` is known to have this log; 0 if nothing is known."""
+        progress = self._progress.get(member)
+        return 0 if progress is None else progress.match_index
+
     def retract_from(self, index: int) -> None:
         """Drop entries that neither the disk nor anybody else has."""
         for entry in self._log.between(index - 1, self._log.last_index):

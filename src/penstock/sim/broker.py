@@ -24,7 +24,7 @@ from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
 from penstock.messages import Request
 from penstock.node.node import Node
-from penstock.node.report import Settings
+from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Extent, Payload, Reply, Step
 from penstock.sim.disk import Disk, PowerCut
 from penstock.sim.link import Link
@@ -105,7 +105,10 @@ class SimBroker:
             return
         self.disk.restore()
         self.run += 1
-        node = Node(self.disk.vfs, Settings(broker_id=BrokerId(self.broker_id), broker_version="1", address=self.name))
+        settings = Settings(
+            broker_id=BrokerId(self.broker_id), broker_version="1", address=self.name, data_dir_id=f"disk-{self.name}"
+        )
+        node = Node(self.disk.vfs, settings, Random(self._random.random()))
         self.node = node
         self.is_stopping = False
         around = self._around

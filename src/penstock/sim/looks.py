@@ -26,7 +26,7 @@ class Look(NamedTuple):
 
 def partitions(node: Node) -> Iterator[Look]:
     """All partitions that the broker has open."""
-    for key, partition in node._streams.partitions.items():  # noqa: SLF001 (see the module)
+    for key, partition in node._partitions.items():  # noqa: SLF001 (see the module)
         log = partition.log
         yield Look(
             key.stream_id,
@@ -45,9 +45,9 @@ def partitions(node: Node) -> Iterator[Look]:
 
 def failed(node: Node) -> int:
     """How many logs could not be opened."""
-    return len(node._streams.failures)  # noqa: SLF001
+    return len(node._replicas.streams.failures)  # noqa: SLF001
 
 
 def stream_ids(node: Node) -> frozenset[int]:
     """The streams that this broker knows of."""
-    return frozenset(node._catalog.image.streams)  # noqa: SLF001
+    return frozenset(node._cluster.image.streams)  # noqa: SLF001

@@ -46,29 +46,50 @@ def encode_response_head(api: int, version: int, correlation_id: int, response: 
 
 def encode_error(api: int, version: int, correlation_id: int, error: RemoteError) -> bytes:
     """The whole frame that answers a request with `error`."""
-    body = ErrorBody(code=error.code, message=error.message, details=error.details)
-    return encode_head(api, version, correlation_id, _encoder.encode(_MaybeError(error=body)), 0)
+    return encode_head(api, version, correlation_id, _encoder.encode(_MaybeError(error=_error_body(error))), 0)
+
+
+def _error_body(error: RemoteError) -> ErrorBody:
+    return ErrorBody(code=error.code, message=error.message, details=error.details)
+
+
+def request_body(request: Request) -> tuple[int, int, bytes]:
+    """Number, version and body of `request`, for who passes them on in a frame of his own."""
+    spec = API_OF_REQUEST[type(request)]
+    return int(spec.api), spec.version_max, _encoder.encode(request)
+
+
+def answer_body(response: Response | RemoteError) -> bytes:
+    """The body of an answer, or of a refusal, for the same."""
+    if isinstance(response, RemoteError):
+        return _encoder.encode(_MaybeError(error=_error_body(response)))
+    return _encoder.encode(response)
 
 
 def decode_request(frame: Frame) -> Request:
     """The request in `frame`. RemoteError: unsupported_version or bad_request."""
-    spec = APIS.get(frame.api)
+    return decode_request_body(frame.api, frame.version, frame.body)
+
+
+def decode_request_body(api: int, version: int, body: bytes) -> Request:
+    """The request with that number and version. RemoteError: unsupported_version or bad_request."""
+    spec = APIS.get(api)
     if spec is None:
-        text = f"request number {frame.api} is not known here; the broker is older"
-        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, api=frame.api)
-    if not spec.version_min <= frame.version <= spec.version_max:
+        text = f"request number {api} is not known here; the broker is older"
+        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, api=api)
+    if not spec.version_min <= version <= spec.version_max:
         name, spoken = spec.api.name.lower(), f"{spec.version_min} to {spec.version_max}"
         raise RemoteError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{name} version {frame.version} is not spoken here, only {spoken}",
-            api=frame.api,
+            f"{name} version {version} is not spoken here, only {spoken}",
+            api=api,
             version_min=spec.version_min,
             version_max=spec.version_max,
         )
     try:
-        request: Request = _decoder(spec.request).decode(frame.body)
+        request: Request = _decoder(spec.request).decode(body)
     except _MALFORMED as error:
-        raise RemoteError(ErrorCode.BAD_REQUEST, f"{spec.api.name.lower()}: {_reason(error)}", api=frame.api) from None
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"{spec.api.name.lower()}: {_reason(error)}", api=api) from None
     return request
 
 
@@ -78,13 +99,20 @@ def decode_response(frame: Frame, request_type: type[Request]) -> Response:
     RemoteError: the broker's own, if it refused; bad_frame if this cannot be an answer to that request.
     """
     spec = API_OF_REQUEST[request_type]
-    name = spec.api.name.lower()
     if frame.api != spec.api:
-        raise RemoteError(ErrorCode.BAD_FRAME, f"the answer to a {name} request is marked as number {frame.api}")
+        text = f"the answer to a {spec.api.name.lower()} request is marked as number {frame.api}"
+        raise RemoteError(ErrorCode.BAD_FRAME, text)
+    return decode_answer_body(frame.body, request_type)
+
+
+def decode_answer_body(body: bytes, request_type: type[Request]) -> Response:
+    """The answer in `body` to a request of that type. RemoteError as `decode_response`."""
+    spec = API_OF_REQUEST[request_type]
+    name = spec.api.name.lower()
     try:
-        maybe = _maybe_error_decoder.decode(frame.body)
+        maybe = _maybe_error_decoder.decode(body)
         if maybe.error is None:
-            response: Response = _decoder(spec.response).decode(frame.body)
+            response: Response = _decoder(spec.response).decode(body)
             return response
     except _MALFORMED as error:
         text = f"the answer to a {name} request cannot be read: {_reason(error)}"

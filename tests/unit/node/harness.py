@@ -44,7 +44,7 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.node.node import Node
-from penstock.node.report import Settings
+from penstock.node.settings import Settings
 from penstock.node.step import Barrier, DiskWork, Extent, Reply, Step, Subscribe, Unsubscribe
 from penstock.vfs import Buffer
 from penstock.vfs.faulty import FaultyVfs
@@ -204,7 +204,8 @@ class Broker:
         self.notices: list[str] = []
         self.steps: list[Step] = []
         self._callers = self._callers_aside = 0
-        self.node = Node(self.vfs, Settings(broker_version="1", address="here:1", **settings))
+        own = Settings(broker_version="1", address="here:1", data_dir_id="disk", **settings)
+        self.node = Node(self.vfs, own, Random(1))
 
     # Life
 

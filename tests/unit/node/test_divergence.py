@@ -116,7 +116,7 @@ def test_forgotten_epochs_below_log_start_alarm_nobody_falsely(monkeypatch: pyte
     partition = broker.stream("orders").partitions[0]
     log_start, log_end = int(partition.log_start), int(partition.log_end)
     assert 0 < log_start < log_end == 20
-    lineage = broker.node._streams.partitions[PartitionKey(broker.stream_id("orders"), PartitionId(0))].log.lineage
+    lineage = broker.node._partitions[PartitionKey(broker.stream_id("orders"), PartitionId(0))].log.lineage
     assert lineage[0].leader_epoch > 2, "nothing was forgotten"
     for epoch in range(1, 7):
         agrees(broker, log_start, epoch)

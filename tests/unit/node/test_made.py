@@ -12,7 +12,7 @@ from penstock.vfs.faulty import Fault, Kind, Operation, nth
 from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker
 
-FOLDER = "streams/00000002-orders"
+FOLDER = "streams/00000004-orders"
 
 
 def with_orders(**config: object) -> Broker:

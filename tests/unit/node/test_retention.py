@@ -7,7 +7,7 @@ import errno
 from penstock.vfs.faulty import Fault, Kind, nth
 from tests.unit.node.harness import Broker
 
-FOLDER = "streams/00000002-orders/0"
+FOLDER = "streams/00000004-orders/0"
 
 
 def with_old_messages() -> Broker:

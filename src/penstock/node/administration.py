@@ -1,0 +1,241 @@
+"""What the metadata leader does for clients: streams created, altered, deleted.
+
+Rules: what cannot be is refused before it is proposed. A creation is answered once every live broker knows the stream
+and NATS has confirmed the subscriptions of all its leaders: what is published afterwards is stored. A broker that is
+fenced meanwhile is waited for no more. Where NATS refuses a stream that was just made and has nothing, it is deleted
+again: nothing is left behind that cannot work.
+
+    proposed ─▶ applied ─▶ every live broker asked ─▶ all have it ─▶ answered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, StreamId
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    AwaitStreamRequest,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    DeleteStreamResponse,
+    Response,
+    StreamInfo,
+)
+from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream
+from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.metadata.placement import place
+from penstock.metadata.streams import altered_config, check_create, created_config, replicas_wanted
+from penstock.node.peers import Peers
+from penstock.node.quorum import Quorum
+
+Done = Callable[[Response | RemoteError], None]
+AwaitHere = Callable[[StreamId, int, Callable[[RemoteError | None], None]], None]
+"""Stream, deadline (elapsed µs), and who hears once this broker has it, or why it has not."""
+
+_AGAIN = frozenset({ErrorCode.BROKER_UNAVAILABLE, ErrorCode.OVERLOADED, ErrorCode.STOPPING})
+_RETRY_US = limits.FORWARD_RETRY_MS * 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Creation:
+    """A stream that is there, and the brokers that have not said so."""
+
+    state: StreamState
+    is_new: bool
+    deadline_us: int
+    done: Done
+    missing: set[BrokerId]
+    asked: set[BrokerId]
+    retry_us: int = 0
+
+
+class Administration:
+    """For the metadata leader. `chance` is a seeded generator, such as random.Random."""
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        peers: Peers,
+        broker_id: BrokerId,
+        chance: Any,
+        clock: Callable[[], Now],
+        *,
+        await_here: AwaitHere,
+        info: Callable[[StreamState], StreamInfo],
+    ) -> None:
+        self._quorum = quorum
+        self._peers = peers
+        self._broker_id = broker_id
+        self._chance = chance
+        self._clock = clock
+        self._await_here = await_here
+        self._info = info
+        self._creations: list[_Creation] = []
+
+    @property
+    def _image(self) -> ClusterImage:
+        return self._quorum.image
+
+    def handle(self, request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest, done: Done) -> None:
+        """Do what a client asks; `done` hears it once."""
+        try:
+            if isinstance(request, CreateStreamRequest):
+                self._create(request, done)
+            elif isinstance(request, AlterStreamRequest):
+                self._alter(request, done)
+            else:
+                self._delete(request, done)
+        except RemoteError as error:
+            done(error)
+
+    # Create
+
+    def _create(self, request: CreateStreamRequest, done: Done) -> None:
+        now = self._clock()
+        deadline_us = now.elapsed_us + request.timeout_ms * 1_000
+        image = self._image
+        live = len(image.live_brokers())
+        existing = check_create(image, request.config, live_brokers=live)
+        if existing is not None:
+            self._wait(existing, done, deadline_us, is_new=False)
+            return
+        replicas = replicas_wanted(request.config, live)
+        command = CreateStream(
+            config=created_config(request.config, replicas),
+            created_us=now.wall_us,
+            assignments=place(image, request.config.partitions, replicas, self._chance),
+        )
+
+        def made(outcome: Outcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+                return
+            assert outcome.stream is not None
+            self._wait(outcome.stream, done, deadline_us, is_new=outcome.changed)
+
+        self._quorum.propose(command, made)
+
+    def _wait(self, state: StreamState, done: Done, deadline_us: int, *, is_new: bool) -> None:
+        creation = _Creation(state, is_new, deadline_us, done, set(self._image.live_brokers()), set())
+        self._creations.append(creation)
+        self._ask(creation)
+
+    def _ask(self, creation: _Creation) -> None:
+        """Ask those who are missing and have not been asked; who is gone is not waited for."""
+        creation.missing &= self._image.live_brokers()
+        creation.retry_us = self._clock().elapsed_us + _RETRY_US
+        for broker_id in sorted(creation.missing - creation.asked):
+            creation.asked.add(broker_id)
+            if broker_id == self._broker_id:
+                self._await_here(
+                    creation.state.stream_id,
+                    creation.deadline_us,
+                    lambda error, broker_id=broker_id: self._heard(creation, broker_id, error),  # type: ignore[misc]
+                )
+            else:
+                self._ask_peer(creation, broker_id)
+        self._answer_if_all(creation)
+
+    def _ask_peer(self, creation: _Creation, broker_id: BrokerId) -> None:
+        left_ms = max(0, creation.deadline_us - self._clock().elapsed_us) // 1_000
+
+        def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
+            self._heard(creation, broker_id, response if isinstance(response, RemoteError) else None)
+
+        request = AwaitStreamRequest(stream_id=creation.state.stream_id, timeout_ms=left_ms)
+        self._peers.send(broker_id, request, done=done)
+
+    def _heard(self, creation: _Creation, broker_id: BrokerId, error: RemoteError | None) -> None:
+        if creation not in self._creations:
+            return
+        if error is None:
+            creation.missing.discard(broker_id)
+            self._answer_if_all(creation)
+        elif error.code in _AGAIN:
+            creation.asked.discard(broker_id)
+        else:
+            self._creations.remove(creation)
+            self._refuse(creation, error)
+
+    def _answer_if_all(self, creation: _Creation) -> None:
+        if creation.missing or creation not in self._creations:
+            return
+        self._creations.remove(creation)
+        state = self._image.streams.get(creation.state.stream_id, creation.state)
+        creation.done(CreateStreamResponse(stream=self._info(state), created=creation.is_new))
+
+    def _refuse(self, creation: _Creation, error: RemoteError) -> None:
+        if not (creation.is_new and error.code == ErrorCode.NATS_REFUSED and error.details.get("is_empty")):
+            creation.done(error)
+            return
+
+        def deleted(outcome: Outcome | RemoteError) -> None:
+            # Answered only now, so that the name is free for another try.
+            text = (
+                error.message if isinstance(outcome, RemoteError) else f"{error.message}; so the stream was not created"
+            )
+            creation.done(RemoteError(error.code, text))
+
+        self._quorum.propose(DeleteStream(stream_id=creation.state.stream_id), deleted)
+
+    # Alter, delete
+
+    def _alter(self, request: AlterStreamRequest, done: Done) -> None:
+        state = self._named(request.name, request.stream_id)
+        altered_config(state.config, request.changes)  # refuse what cannot be before it is proposed
+
+        def altered(outcome: Outcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+                return
+            assert outcome.stream is not None
+            done(AlterStreamResponse(stream=self._info(outcome.stream)))
+
+        self._quorum.propose(AlterStream(stream_id=state.stream_id, changes=request.changes), altered)
+
+    def _delete(self, request: DeleteStreamRequest, done: Done) -> None:
+        state = self._named(request.name, request.stream_id)
+
+        def deleted(outcome: Outcome | RemoteError) -> None:
+            done(outcome if isinstance(outcome, RemoteError) else DeleteStreamResponse(stream_id=state.stream_id))
+
+        self._quorum.propose(DeleteStream(stream_id=state.stream_id), deleted)
+
+    def _named(self, name: str, stream_id: int | None) -> StreamState:
+        state = self._image.by_name(name)
+        if stream_id is not None and state.stream_id != stream_id:
+            text = f"stream {name!r} was deleted and created again: its id is {state.stream_id}, not {stream_id}"
+            raise RemoteError(ErrorCode.STREAM_CHANGED, text, stream_id=int(state.stream_id))
+        return state
+
+    # Time
+
+    def tick(self, now: Now) -> None:
+        """Ask again who could not be asked; give up on those whose time is up."""
+        for creation in list(self._creations):
+            if now.elapsed_us >= creation.deadline_us + _RETRY_US:  # those who were asked answer at the deadline
+                self._creations.remove(creation)
+                missing = ", ".join(map(str, sorted(creation.missing)))
+                text = f"the stream is there, but broker {missing} has not said so in time"
+                creation.done(RemoteError(ErrorCode.TIMED_OUT, text))
+            elif now.elapsed_us >= creation.retry_us:
+                self._ask(creation)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do, at the latest."""
+        return min((creation.retry_us for creation in self._creations), default=None)
+
+    def stop(self, error: RemoteError) -> None:
+        """This broker leads the metadata no more, or stops: tell all that wait."""
+        creations, self._creations = self._creations, []
+        for creation in creations:
+            creation.done(error)

@@ -1,0 +1,373 @@
+"""This broker's part in the cluster: the metadata, its standing, and what it asks and answers for both.
+
+Rules: everything that the cluster agrees on comes through here, on one broker as on many. A broker that is alone is its
+own metadata leader: it is registered, and may lead, before `start` returns. With others all that takes its time, and
+what is on the disk can be read meanwhile.
+
+    quorum          Raft and the image
+    metadata_leader what the leader of that does
+    link            the way to it
+    standing        registered, and alive
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, StreamId
+from penstock.messages import (
+    AlterStreamRequest,
+    AwaitStreamRequest,
+    AwaitStreamResponse,
+    ChangeIsrRequest,
+    ClusterMember,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    ForwardRequest,
+    ForwardResponse,
+    HeartbeatRequest,
+    JoinRequest,
+    JoinResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    RaftRequest,
+    RaftResponse,
+    RegisterBrokerRequest,
+    Request,
+    ResignedLeadership,
+    Response,
+    StopBrokerRequest,
+    StreamInfo,
+    UnreachableLeader,
+)
+from penstock.metadata.commands import Command, RegisterBroker
+from penstock.metadata.controller import Controller, ControllerConfig
+from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.node.administration import Administration
+from penstock.node.bootstrap import open_storage
+from penstock.node.clean_stop import take_clean_stop
+from penstock.node.folders import check_folders
+from penstock.node.metadata_leader import MetadataLeader
+from penstock.node.metadata_link import MetadataLink
+from penstock.node.peers import Peers, introduced
+from penstock.node.quorum import Place, Quorum
+from penstock.node.settings import Settings
+from penstock.node.standing import Standing
+from penstock.node.step import Outbox
+from penstock.raft import Raft, RaftConfig
+from penstock.vfs import Vfs
+from penstock.wire.bodies import answer_body, decode_request_body
+
+PEER_REQUESTS: tuple[type[Request], ...] = (
+    RaftRequest,
+    PeerHelloRequest,
+    AwaitStreamRequest,
+    JoinRequest,
+    ForwardRequest,
+    HeartbeatRequest,
+    RegisterBrokerRequest,
+    ChangeIsrRequest,
+    StopBrokerRequest,
+)
+"""What `Cluster.peer_request` answers."""
+
+_TICK_US = limits.RAFT_TICK_MS * 1_000
+
+
+class Consequences(Protocol):
+    """What becomes of the image on this broker."""
+
+    def applied(self, outcome: Outcome) -> None:
+        """A command has changed it."""
+
+    def replaced(self, before: ClusterImage) -> None:
+        """It is another one altogether."""
+
+    def standing_changed(self, incarnation: Incarnation | None) -> None:
+        """Who is there has changed, or the run in which this broker leads and follows."""
+
+    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
+        """`done` hears None once this broker has its part of the stream, or why it has not."""
+
+    def unreachable(self) -> tuple[UnreachableLeader, ...]:
+        """Leaders that do not answer."""
+
+    def resigned(self) -> tuple[ResignedLeadership, ...]:
+        """What this broker leads and cannot serve."""
+
+
+class Cluster:
+    """`open` first, then `start`. `chance` is a seeded generator, such as random.Random."""
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        settings: Settings,
+        outbox: Outbox,
+        peers: Peers,
+        chance: Any,
+        clock: Callable[[], Now],
+        consequences: Consequences,
+        *,
+        info: Callable[[StreamState], StreamInfo],
+    ) -> None:
+        """`info` gives what clients are told of a stream."""
+        self._vfs = vfs
+        self._settings = settings
+        self._outbox = outbox
+        self._peers = peers
+        self._chance = chance
+        self._clock = clock
+        self._consequences = consequences
+        self._info = info
+        self._is_started = False
+        self._leaving: Callable[[], None] | None = None
+        self._next_tick_us = 0
+        self._addresses: dict[BrokerId, str] = {}
+        self.deleted: list[StreamState] = []  # by what was applied at the start
+        self.registered_us = 0  # when this broker was registered last
+
+    # Start
+
+    def open(self) -> None:
+        """Take part in the metadata as far as that goes without others; blocking. PenstockError, OSError."""
+        settings = self._settings
+        storage, notices = open_storage(self._vfs, settings)
+        for note in notices:
+            self._outbox.notice(note)
+        last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)
+        check_folders(self._vfs, last_index)
+        was_clean = take_clean_stop(self._vfs)  # only now: a start that is refused leaves everything as it is
+        raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)
+        self.quorum = Quorum(storage, raft, self._outbox, self._peers, data_dir_id=settings.data_dir_id, observer=self)
+        self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
+        self._administration = Administration(
+            self.quorum,
+            self._peers,
+            settings.broker_id,
+            self._chance,
+            self._clock,
+            await_here=self._consequences.wait_for,
+            info=self._info,
+        )
+        self._metadata_leader = MetadataLeader(
+            self.quorum,
+            Controller(settings.broker_id, ControllerConfig()),
+            self._administration,
+            settings.broker_id,
+            settings.cluster_id or settings.data_dir_id,
+            self._clock,
+        )
+        who = RegisterBrokerRequest(
+            broker_id=settings.broker_id,
+            data_dir_id=settings.data_dir_id,
+            address=settings.address,
+            rack=settings.rack,
+            broker_version=settings.broker_version,
+            clean_stop=was_clean,
+        )
+        self.standing = Standing(
+            who,
+            self.link.ask,
+            applied=lambda: self.quorum.applied,
+            unreachable=self._consequences.unreachable,
+            resigned=self._consequences.resigned,
+            changed=self._look_at_standing,
+        )
+        self.quorum.start()
+
+    def start(self) -> None:
+        """The logs are open: from here on the image has consequences. Alone, this broker is registered now; blocking."""
+        self._is_started = True
+        if self.quorum.is_alone:
+            self.standing.tick(self._clock())
+            if self.standing.incarnation is None:
+                self._outbox.notice("streams can be read, and store nothing until there is room for the metadata")
+        self.quorum.keep_reserve()
+        self.quorum.started()
+        self._tell_addresses()
+
+    @property
+    def image(self) -> ClusterImage:
+        """What the cluster agrees on, as far as this broker has heard."""
+        return self.quorum.image
+
+    # What the quorum tells
+
+    def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
+        """A command was applied."""
+        if isinstance(command, RegisterBroker) and command.broker_id == self._settings.broker_id:
+            self.registered_us = command.registered_us
+        if not self._is_started:
+            if isinstance(outcome, Outcome) and outcome.deleted and outcome.stream is not None:
+                self.deleted.append(outcome.stream)
+        elif isinstance(outcome, Outcome):
+            self._look_at_standing()
+            if outcome.changed:
+                self._consequences.applied(outcome)
+        self._metadata_leader.applied(place.log_index, place.raft_term, self.image, outcome)
+
+    def replaced(self, before: ClusterImage) -> None:
+        """A snapshot took the place of the image."""
+        if self._is_started:
+            self._look_at_standing()
+            self._consequences.replaced(before)
+
+    def leads(self) -> None:
+        """This broker is the metadata leader."""
+        self._metadata_leader.lead()
+
+    def leads_no_more(self) -> None:
+        """It was."""
+        self._metadata_leader.follow(self.quorum.leader)
+
+    def _look_at_standing(self) -> None:
+        if not self._is_started:
+            return
+        self.standing.image(self.image.brokers.get(self._settings.broker_id))
+        self._tell_addresses()
+        self._consequences.standing_changed(self.standing.incarnation)
+
+    def _tell_addresses(self) -> None:
+        """Keep connections to those who are registered, and to the first voters until they are."""
+        own = self._settings.broker_id
+        wanted = {broker_id: address for broker_id, address in self._settings.voters.items() if broker_id != own}
+        wanted |= {one.broker_id: one.address for one in self.image.brokers.values() if one.broker_id != own}
+        if wanted != self._addresses:
+            changed = [(broker_id, address) for broker_id, address in wanted.items()]
+            gone = [(broker_id, "") for broker_id in self._addresses if broker_id not in wanted]
+            self._outbox.step.peer_addresses += [
+                one for one in changed + gone if self._addresses.get(one[0], "") != one[1]
+            ]
+            self._addresses = wanted
+
+    # Requests
+
+    def administer(
+        self, caller: Hashable, request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest
+    ) -> None:
+        """A client wants streams changed."""
+        self.link.administer(request, lambda response: self._outbox.reply(caller, response))
+
+    def _answer_locally(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
+        self._metadata_leader.request(request, done)
+
+    def peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
+        """Another broker asks. RemoteError."""
+        if isinstance(request, RaftRequest):
+            self.quorum.received(request, raw)
+            self._outbox.reply(caller, RaftResponse())
+        elif isinstance(request, PeerHelloRequest):
+            self._outbox.reply(caller, introduced(request, self._introduction()))
+        elif isinstance(request, AwaitStreamRequest):
+            self._await_stream(caller, request)
+        elif isinstance(request, JoinRequest):
+            self._outbox.reply(caller, self._members())
+        elif isinstance(request, ForwardRequest):
+            self._forwarded(caller, request, raw)
+        else:
+            assert isinstance(
+                request, HeartbeatRequest | RegisterBrokerRequest | ChangeIsrRequest | StopBrokerRequest
+            ), request
+            self._metadata_leader.request(request, lambda response: self._outbox.reply(caller, response))
+
+    def _introduction(self) -> PeerHelloResponse:
+        settings = self._settings
+        return PeerHelloResponse(
+            cluster_id=self.image.cluster_id or settings.cluster_id,
+            broker_id=settings.broker_id,
+            data_dir_id=settings.data_dir_id,
+            broker_version=settings.broker_version,
+        )
+
+    def _await_stream(self, caller: Hashable, request: AwaitStreamRequest) -> None:
+        deadline_us = self._clock().elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
+
+        def done(error: RemoteError | None) -> None:
+            self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
+
+        self._consequences.wait_for(request.stream_id, deadline_us, done)
+
+    def _members(self) -> JoinResponse:
+        if not self.image.cluster_id:
+            raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, "the cluster is not formed yet; ask again in a moment")
+        membership = self.quorum.membership
+        known = {**self._settings.voters, **{one.broker_id: one.address for one in self.image.brokers.values()}}
+        members = tuple(
+            ClusterMember(broker_id=broker_id, address=address, is_voter=broker_id in membership.voters)
+            for broker_id, address in sorted(known.items())
+            if broker_id in membership
+        )
+        return JoinResponse(cluster_id=self.image.cluster_id, members=members)
+
+    def _forwarded(self, caller: Hashable, request: ForwardRequest, raw: bytes | memoryview) -> None:
+        asked = decode_request_body(request.api, request.version, bytes(raw))
+        if not isinstance(asked, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest):
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"request number {request.api} is not forwarded")
+        if not self.quorum.is_leader:
+            leader = self.quorum.leader
+            text = f"broker {self._settings.broker_id} is not the metadata leader; ask again"
+            raise RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader)
+
+        def done(response: Response | RemoteError) -> None:
+            # Refusals that another leader would not make go back as such, so that they are asked again.
+            if isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER:
+                self._outbox.reply(caller, response)
+            else:
+                self._outbox.reply(caller, ForwardResponse(), answer_body(response))
+
+        self._metadata_leader.request(asked, done)
+
+    # Time
+
+    def tick(self, now: Now) -> None:
+        """Raft's time passes, and what waits is looked at."""
+        if now.elapsed_us >= self._next_tick_us:
+            self._next_tick_us = now.elapsed_us + _TICK_US
+            if self.quorum.needs_ticks:
+                self.quorum.tick()
+            self._metadata_leader.tick(now)
+            self.link.tick(now)
+        if not self.quorum.is_alone or self.standing.incarnation is None:
+            self.standing.tick(now)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do, at the latest."""
+        if not self.quorum.is_alone:
+            return min(self._next_tick_us, self.standing.next_deadline_us)
+        times = [self.link.next_deadline_us, self._administration.next_deadline_us]
+        if self.quorum.needs_ticks:
+            times.append(self._next_tick_us)
+        if self.standing.incarnation is None:
+            times.append(self.standing.next_deadline_us)
+        return min((time for time in times if time is not None), default=None)
+
+    # The end
+
+    def leave(self, done: Callable[[], None]) -> None:
+        """Have others lead what this broker leads; `done` once they do, or if that cannot be had."""
+        incarnation = self.standing.incarnation
+        if self.quorum.is_alone or incarnation is None:
+            done()
+            return
+
+        def left(response: Response | RemoteError) -> None:
+            if self.quorum.is_leader:
+                others = [one for one in self.quorum.membership.voters if one != self._settings.broker_id]
+                best = max(others, key=self.quorum.match_index, default=None)
+                if best is not None:
+                    self.quorum.hand_over(best)
+            done()
+
+        self.link.ask(StopBrokerRequest(broker_id=self._settings.broker_id, incarnation=incarnation), left)
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker stops: tell who waits, give the files back."""
+        self.link.stop(error)
+        self._administration.stop(error)
+        self.quorum.stop(error)

@@ -1,0 +1,279 @@
+"""What this broker follows: one fetcher for each broker that leads something which it holds.
+
+Rules: what a leader sends is appended byte for byte, or refused as a whole; the answer of a fetch is worked off before
+the next one is asked for. A log is cut only while nothing else is under way in it. What a follower may show to readers
+is what its leader says is committed. A leader that cannot be reached is reported with the next heartbeat, and at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, PartitionKey
+from penstock.commitlog import RangeRefusedError, Truncation
+from penstock.messages import ReplicaFetchResponse, Response, UnreachableLeader
+from penstock.metadata.image import PartitionState
+from penstock.node.partition import Partition
+from penstock.node.peers import Peers
+from penstock.node.step import Lane, Outbox
+from penstock.node.upkeep import Upkeep
+from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
+from penstock.replication.follower import Following, Orders
+from penstock.replication.rate import ByteRate
+
+
+class Follows:
+    """All partitions that this broker follows. `committed` hears when the `committed_end` of one has moved."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        peers: Peers,
+        broker_id: BrokerId,
+        partitions: Mapping[PartitionKey, Partition],
+        chance: Callable[[], float],
+        clock: Callable[[], Now],
+        upkeep: Upkeep,
+        *,
+        committed: Callable[[Partition], None],
+        settled: Callable[[Partition], None],
+        unreachable: Callable[[], None],
+    ) -> None:
+        self._outbox = outbox
+        self._peers = peers
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._chance = chance
+        self._clock = clock
+        self._upkeep = upkeep
+        self._committed = committed
+        self._settled = settled  # its log was cut: it may be to lead, or to follow another one
+        self._is_unreachable = unreachable
+        self._fetchers: dict[BrokerId, Fetcher] = {}
+        self._catch_up = ByteRate(limits.CATCH_UP_BYTES_PER_S)
+        self._incarnation: Incarnation | None = None
+
+    def registered(self, incarnation: Incarnation, now: Now) -> None:
+        """This broker has a run of its own: under it, it fetches."""
+        self._incarnation = incarnation
+        for fetcher in self._fetchers.values():
+            fetcher.registered(incarnation, now.elapsed_us)
+
+    # What is followed
+
+    def follow(self, partition: Partition, state: PartitionState) -> None:
+        """The image has another broker lead the partition."""
+        assert state.leader is not None
+        is_in_sync = self._broker_id in state.isr
+        following = partition.following
+        if following is not None and following.leader_epoch == state.leader_epoch:
+            self._fetchers[following.leader].in_sync(following, is_in_sync)
+            return
+        if following is None:
+            following = Following(
+                partition.key,
+                partition.log,
+                state.leader,
+                state.leader_epoch,
+                committed_end=partition.committed_end,
+                is_in_sync=is_in_sync,
+                tells_flushes=partition.tells_flushes,
+            )
+            partition.follow(following)
+        else:
+            self._fetchers[following.leader].forget(partition.key)
+            following.is_in_sync = is_in_sync
+            following.follow(state.leader, state.leader_epoch)
+        self._fetcher(state.leader).follow(following)
+
+    def end(self, partition: Partition) -> None:
+        """This broker leads it, or nobody does, or it is gone."""
+        assert partition.following is not None
+        self._fetchers[partition.following.leader].forget(partition.key)
+
+    def _fetcher(self, leader: BrokerId) -> Fetcher:
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            assert self._incarnation is not None, "only a registered broker follows"
+            fetcher = Fetcher(self._broker_id, self._incarnation, self._chance, self._catch_up)
+            self._fetchers[leader] = fetcher
+        return fetcher
+
+    def flushed(self, partition: Partition) -> None:
+        """More of its log is on the disk."""
+        following = partition.following
+        if following is not None:
+            self._fetchers[following.leader].flushed(following)
+
+    def unreachable(self, live: Mapping[BrokerId, Incarnation]) -> tuple[UnreachableLeader, ...]:
+        """The leaders that do not answer, for the metadata leader."""
+        return tuple(
+            UnreachableLeader(broker_id, live[broker_id])
+            for broker_id, fetcher in self._fetchers.items()
+            if fetcher.unreachable_since_us is not None and not fetcher.is_idle and broker_id in live
+        )
+
+    # With each step, and with time
+
+    def settle(self, now: Now) -> None:
+        """Ask for what is new, wherever it is time for that."""
+        for leader, fetcher in self._fetchers.items():
+            if not self._peers.is_up(leader):
+                continue
+            while (sent := fetcher.request(now.elapsed_us)) is not None:
+                self._ask(leader, fetcher, sent)
+            if (told := fetcher.progress()) is not None:
+                number, request = told
+                self._peers.send(leader, request, done=self._progress_answered(fetcher, number))
+
+    def _ask(self, leader: BrokerId, fetcher: Fetcher, sent: FetchSent) -> None:
+        def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
+            if isinstance(response, ReplicaFetchResponse):
+                self._answered(fetcher, sent.number, response, raw, self._clock())
+            else:
+                assert isinstance(response, RemoteError), response
+                fetcher.failed(sent.number, response, self._clock().elapsed_us)
+                self._tell_unreachable(fetcher)
+
+        self._peers.send(leader, sent.request, done=done)
+
+    def _progress_answered(
+        self, fetcher: Fetcher, number: int
+    ) -> Callable[[Response | RemoteError, bytes | memoryview], None]:
+        def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
+            if isinstance(response, RemoteError):
+                fetcher.failed(number, response, self._clock().elapsed_us)
+            else:
+                fetcher.progress_answered(number)
+
+        return done
+
+    def _tell_unreachable(self, fetcher: Fetcher) -> None:
+        if fetcher.unreachable_since_us is not None and not fetcher.is_idle:
+            self._is_unreachable()
+
+    def lost(self, broker_id: BrokerId, now: Now) -> None:
+        """The connection to that broker is gone."""
+        fetcher = self._fetchers.get(broker_id)
+        if fetcher is not None:
+            fetcher.lost(now.elapsed_us)
+            self._tell_unreachable(fetcher)
+
+    def tick(self, now: Now) -> None:
+        """Time has passed: a leader that is connected and silent is not there either."""
+        for fetcher in self._fetchers.values():
+            if fetcher.tick(now.elapsed_us):
+                self._tell_unreachable(fetcher)
+
+    def next_deadline_us(self, now: Now) -> int | None:
+        """When `tick` and `settle` have something to do, at the latest."""
+        times = (
+            fetcher.next_deadline_us(now.elapsed_us)
+            for leader, fetcher in self._fetchers.items()
+            if self._peers.is_up(leader)
+        )
+        return min((time for time in times if time is not None), default=None)
+
+    # What comes back
+
+    def _answered(
+        self, fetcher: Fetcher, number: int, response: ReplicaFetchResponse, raw: bytes | memoryview, now: Now
+    ) -> None:
+        try:
+            deliveries = fetcher.answered(number, response, len(raw), now.elapsed_us)
+        except RemoteError as error:
+            self._outbox.notice(f"broker {self._broker_id} got a fetch answered wrongly: {error}")
+            return
+        view = memoryview(raw)
+        for delivery in deliveries:
+            partition = self._partitions.get(delivery.following.key)
+            if partition is not None and partition.following is delivery.following:
+                self._deliver(fetcher, partition, delivery, view, now)
+
+    def _deliver(self, fetcher: Fetcher, partition: Partition, delivery: Delivery, raw: memoryview, now: Now) -> None:
+        following, orders = delivery.following, delivery.orders
+        if orders.append:
+            orders = self._append(fetcher, partition, raw[delivery.position : delivery.position_end], now)
+        self._note_ends(partition)
+        if orders.truncate is not None or orders.reset is not None:
+            self._cut(fetcher, partition, following, orders, now)
+
+    def _append(self, fetcher: Fetcher, partition: Partition, data: memoryview, now: Now) -> Orders:
+        """Take the batches, and ask for more; gives what else must be done before."""
+        following = partition.following
+        assert following is not None
+        try:
+            partition.append_fetched(data)
+        except RangeRefusedError as error:
+            if error.truncate_to is not None:
+                return following.overlaps(error.truncate_to)
+            self._outbox.notice(f"{partition.label}: what broker {following.leader} sent is refused: {error}")
+            fetcher.stall(following, now.elapsed_us)
+        except OperationalError as error:
+            partition.tell(f"cannot follow: {error}", self._outbox)
+            fetcher.stall(following, now.elapsed_us)
+        else:
+            self._upkeep.moved(partition, partition.committed_end)
+            fetcher.proceed(following)
+        return Orders()
+
+    def _note_ends(self, partition: Partition) -> None:
+        following = partition.following
+        assert following is not None
+        ends = following.ends()
+        if ends.log_start is not None:
+            with contextlib.suppress(OperationalError):  # with the next answer, then
+                partition.log.follow_start(ends.log_start)
+        if ends.committed_end is not None:
+            partition.follow_committed(ends.committed_end)
+            self._committed(partition)
+
+    def _cut(self, fetcher: Fetcher, partition: Partition, following: Following, orders: Orders, now: Now) -> None:
+        if orders.cuts_committed:
+            self._outbox.notice(
+                f"{partition.label}: what readers may have seen is cut, to agree with broker {following.leader}, "
+                "which leads by an unclean election"
+            )
+
+        log = partition.log
+
+        def ended(error: Exception | None) -> None:
+            if error is None:
+                following.cut()
+                partition.follow_cut()
+            else:
+                following.cut_failed()
+                partition.tell(f"cannot be cut to agree with its leader: {error}", self._outbox)
+            self._upkeep.cut_done(partition)
+            if partition.when_idle is None:
+                fetcher.proceed(following)
+                self._settled(partition)
+
+        def run() -> None:
+            try:
+                if orders.reset is not None:
+                    task: Truncation | None = log.reset(orders.reset)
+                else:
+                    assert orders.truncate is not None
+                    task = log.truncate(orders.truncate)
+            except OperationalError as error:
+                ended(error)
+                return
+            if task is None:  # there is nothing to be cut
+                ended(None)
+                return
+
+            def done(error: Exception | None) -> None:
+                if error is None:
+                    log.truncated(task)
+                else:
+                    log.truncate_failed(task, error)
+                ended(error)
+
+            self._outbox.work(Lane.WRITE, task.run, done)
+
+        self._upkeep.cut(partition, run)

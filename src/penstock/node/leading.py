@@ -1,0 +1,237 @@
+"""What this broker leads: leaderships, the fetches of followers, and the ISRs that are wanted.
+
+Rules: what a leadership decides (`penstock.replication.leader`) is told to its partition at once; what followers are to
+hear goes out with the step (`settle`). A follower reads what is written, committed or not; what is not in memory is
+looked up by a disk thread. A partition whose log takes no more messages, and that others could lead, is resigned.
+
+| event                                  | here                | then                                                |
+|----------------------------------------|---------------------|-----------------------------------------------------|
+| the image has this broker lead         | `begin`, `image`    | subscribe; the epoch is written with the first message |
+| messages are written                   | `appended`          | news for followers                                  |
+| a sync is done                         | `flushed`           | perhaps committed                                   |
+| a follower asks, or tells              | `fetch`, `progress` | perhaps committed, perhaps another ISR is wanted    |
+| the image has somebody else lead       | `end`               | pending acks are dropped                            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import NamedTuple
+
+from penstock.base.clock import Now
+from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, PartitionKey
+from penstock.commitlog import Slice
+from penstock.messages import (
+    ChangeIsrRequest,
+    ChangeIsrResponse,
+    ReplicaFetchRequest,
+    ReplicaProgressRequest,
+    ReplicaProgressResponse,
+    Response,
+)
+from penstock.metadata.image import PartitionState
+from penstock.node.appends import as_remote
+from penstock.node.partition import Partition
+from penstock.node.step import Extent, Lane, Outbox
+from penstock.replication.agenda import Agenda
+from penstock.replication.leader import Ends, Leadership
+from penstock.replication.proposals import ChangeBatch, IsrProposer
+from penstock.replication.sessions import Look, Sessions
+
+AskMetadata = Callable[[ChangeIsrRequest, Callable[[Response | RemoteError], None]], None]
+
+
+class _Range(NamedTuple):
+    """Batches of a led log, as they lie there."""
+
+    partition: Partition
+    found: Slice
+
+    @property
+    def length(self) -> int:
+        """In bytes."""
+        return self.found.length
+
+    def extent(self) -> Extent:
+        """For the answer."""
+        partition, found = self
+        return Extent(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
+
+
+class _LedLog:
+    """What followers may ask of the log of a led partition."""
+
+    __slots__ = ("_partition",)
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def epoch_end(self, leader_epoch: int) -> tuple[int, int]:
+        return self._partition.log.epoch_end(leader_epoch)
+
+    def find(self, offset: int, bytes_max: int) -> _Range | None:
+        view = self._partition.log.view()
+        return self.look(offset, bytes_max)() if view.in_memory(offset) else None
+
+    def look(self, offset: int, bytes_max: int) -> Callable[[], _Range]:
+        """The look-up, for whichever thread."""
+        partition = self._partition
+        view, end = partition.log.view(), partition.log.log_end
+
+        def run() -> _Range:
+            try:
+                found = view.slice(offset, end=end, bytes_max=bytes_max)
+            except (OSError, OperationalError) as error:
+                raise as_remote(error) from error
+            assert found is not None, (partition.key, offset, end)
+            return _Range(partition, found)
+
+        return run
+
+
+class Leading:
+    """All partitions that this broker leads. `committed` hears when the `committed_end` of one has moved."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        broker_id: BrokerId,
+        partitions: Mapping[PartitionKey, Partition],
+        clock: Callable[[], Now],
+        *,
+        committed: Callable[[Partition], None],
+        ask_metadata: AskMetadata,
+    ) -> None:
+        self._outbox = outbox
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._clock = clock
+        self._committed = committed
+        self._ask_metadata = ask_metadata
+        self._sessions = Sessions()
+        self._agenda: Agenda[Leadership] = Agenda()
+        self._proposer = IsrProposer(self._agenda)
+        self._incarnation: Incarnation | None = None
+
+    def registered(self, incarnation: Incarnation) -> None:
+        """This broker has a run of its own: under it, it asks for other ISRs."""
+        self._incarnation = incarnation
+
+    # Leaderships
+
+    def begin(
+        self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
+    ) -> None:
+        """The image has this broker lead the partition, in an epoch that is new here."""
+        log = partition.log
+        ends = Ends(log.log_start, partition.committed_end, log.flushed_end, log.log_end)
+        leadership = Leadership(
+            partition.key, self._broker_id, state, live, ends, partition.terms, self._agenda, now.elapsed_us
+        )
+        partition.lead(leadership)
+        if len(state.replicas) > 1:
+            self._sessions.lead(leadership, _LedLog(partition))
+
+    def image(
+        self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
+    ) -> None:
+        """The image says something else of a leadership that goes on."""
+        leadership = partition.leadership
+        assert leadership is not None
+        self._moved(leadership, leadership.image(state, live, now.elapsed_us), now)
+
+    def end(self, partition: Partition) -> None:
+        """Somebody else leads it, or nobody does."""
+        leadership = partition.leadership
+        assert leadership is not None
+        self._sessions.resign(partition.key)
+        self._agenda.drop(leadership)
+
+    # What happens to their logs
+
+    def appended(self, partition: Partition) -> None:
+        """Its log has grown; the leadership knows."""
+        assert partition.leadership is not None
+        self._sessions.appended(partition.leadership)
+
+    def ends_moved(self, partition: Partition, now: Now) -> None:
+        """Its `committed_end` or `log_start` has moved."""
+        if partition.leadership is not None:
+            self._sessions.ends_moved(partition.leadership, now.elapsed_us)
+
+    def _moved(self, leadership: Leadership, has_moved: bool, now: Now) -> None:
+        partition = self._partitions.get(leadership.key)
+        if has_moved and partition is not None and partition.leadership is leadership:
+            self._sessions.ends_moved(leadership, now.elapsed_us)
+            self._committed(partition)
+
+    # What followers ask
+
+    def fetch(
+        self, caller: Hashable, request: ReplicaFetchRequest, live: Mapping[BrokerId, Incarnation], now: Now
+    ) -> None:
+        """A follower's broker asks for what is new; answered with the step, or later. RemoteError."""
+        for leadership in self._sessions.fetch(caller, request, live.get(request.broker_id), now.elapsed_us):
+            self._moved(leadership, True, now)
+
+    def progress(
+        self, caller: Hashable, request: ReplicaProgressRequest, live: Mapping[BrokerId, Incarnation], now: Now
+    ) -> None:
+        """A follower's broker has more on its disk. RemoteError."""
+        for leadership in self._sessions.progress(request, live.get(request.broker_id), now.elapsed_us):
+            self._moved(leadership, True, now)
+        self._outbox.reply(caller, ReplicaProgressResponse())
+
+    def gone(self, callers: Iterable[Hashable]) -> None:
+        """Nobody waits for these answers."""
+        self._sessions.gone(callers)
+
+    # With each step, and with time
+
+    def settle(self, now: Now) -> None:
+        """Give followers the answers that are due, and ask for the ISRs that are wanted."""
+        for answer in self._sessions.answers(now.elapsed_us):
+            extents = tuple(found.extent() for found in answer.found if isinstance(found, _Range))
+            self._outbox.reply(answer.caller, answer.response, extents or None)
+        for look in self._sessions.looks():
+            self._look(look)
+        self._propose(now)
+
+    def _look(self, look: Look) -> None:
+        partition = self._partitions.get(look.key)
+        if partition is None or partition.leadership is None:
+            return
+        run = _LedLog(partition).look(look.offset, look.bytes_max)
+        result: list[_Range] = []
+
+        def done(error: Exception | None) -> None:
+            self._sessions.found(look, result[0] if error is None else as_remote(error))
+
+        self._outbox.work(Lane.READ, lambda: result.append(run()), done)
+
+    def _propose(self, now: Now) -> None:
+        if self._incarnation is None or (batch := self._proposer.request(now.elapsed_us)) is None:
+            return
+        request = ChangeIsrRequest(broker_id=self._broker_id, incarnation=self._incarnation, changes=batch.changes)
+        self._ask_metadata(request, lambda response: self._proposed(batch, response))
+
+    def _proposed(self, batch: ChangeBatch, response: Response | RemoteError) -> None:
+        now = self._clock()
+        if not isinstance(response, ChangeIsrResponse):
+            self._proposer.lost(batch.number, now.elapsed_us)
+            return
+        for leadership in self._proposer.answered(batch.number, response.results, now.elapsed_us):
+            self._moved(leadership, True, now)
+
+    def tick(self, now: Now) -> None:
+        """Time has passed: who is behind for too long, which answer does not come?"""
+        for leadership in self._agenda.due(now.elapsed_us):
+            leadership.tick(now.elapsed_us)
+        self._proposer.tick(now.elapsed_us)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` and `settle` have something to do, at the latest."""
+        times = (self._sessions.next_deadline_us, self._agenda.next_deadline_us, self._proposer.next_deadline_us)
+        return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,180 @@
+"""What this broker does as the metadata leader: the controller's commands, clients' changes, who takes part in Raft.
+
+Rules: everything that is decided here follows from what is applied, and is proposed. A broker that returns with another
+disk leaves the Raft group before it is registered with it, because it has forgotten whom it voted for; afterwards it
+comes in as any new broker does.
+
+| a live broker is | becomes   | when                                                                         |
+|------------------|-----------|------------------------------------------------------------------------------|
+| no member        | a learner | at once                                                                      |
+| a learner        | a voter   | it has the log, and there are fewer voters than the largest odd number of    |
+|                  |           | members, up to RAFT_VOTERS_MAX                                               |
+| member, new disk | no member | it asks to be registered                                                     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import (
+    AlterStreamRequest,
+    ChangeIsrRequest,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    HeartbeatRequest,
+    RegisterBrokerRequest,
+    Request,
+    Response,
+    StopBrokerRequest,
+)
+from penstock.metadata.commands import FormCluster
+from penstock.metadata.controller import Controller
+from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.proposals import Proposal
+from penstock.node.administration import Administration
+from penstock.node.quorum import Quorum
+from penstock.raft import Membership
+
+Done = Callable[[Response | RemoteError], None]
+_LAG_MAX = limits.PROMOTION_LAG_MAX
+
+
+class MetadataLeader:
+    """One on each broker; it decides where `lead` was called. `cluster_id` names a cluster that has no name yet."""
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        controller: Controller,
+        administration: Administration,
+        broker_id: BrokerId,
+        cluster_id: str,
+        clock: Callable[[], Now],
+    ) -> None:
+        self._quorum = quorum
+        self._controller = controller
+        self._administration = administration
+        self._broker_id = broker_id
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._is_changing = False  # the membership
+
+    def lead(self) -> None:
+        """This broker is the metadata leader, and has applied all of earlier terms."""
+        self._is_changing = False
+        self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
+        if not self._quorum.image.cluster_id:
+            self._quorum.propose(FormCluster(cluster_id=self._cluster_id), lambda outcome: None)
+        self.carry_out()
+
+    def follow(self, leader: BrokerId | None) -> None:
+        """It is no more."""
+        self._controller.follow(leader)
+        self.carry_out()
+        text = "the metadata leader has changed; ask again"
+        self._administration.stop(RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader))
+
+    def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError) -> None:
+        """A command was applied."""
+        self._controller.applied(index, raft_term, image, outcome, self._clock())
+        self.carry_out()
+
+    def request(self, request: Request, done: Done) -> None:
+        """Answer a broker, or a client whose request it was."""
+        now = self._clock()
+        if isinstance(request, HeartbeatRequest):
+            self._controller.heartbeat(done, request, self._quorum.commit, now)
+        elif isinstance(request, RegisterBrokerRequest):
+            self._register(request, done, now)
+        elif isinstance(request, ChangeIsrRequest):
+            self._controller.change_isr(done, request)
+        elif isinstance(request, StopBrokerRequest):
+            self._controller.stop_broker(done, request)
+        else:
+            assert isinstance(request, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest), request
+            self._administration.handle(request, done)
+        self.carry_out()
+
+    def carry_out(self) -> None:
+        """Do what the controller has decided."""
+        while (step := self._controller.take()).propose or step.answers:
+            for proposal in step.propose:
+                self._propose(proposal)
+            for answer in step.answers:
+                assert callable(answer.caller)
+                answer.caller(answer.response)
+
+    def _propose(self, proposal: Proposal) -> None:
+        def placed(index: int, raft_term: int) -> None:
+            self._controller.proposed(proposal.number, index, raft_term)
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            # What was applied, refused or not, the controller has heard with everybody.
+            if isinstance(outcome, RemoteError):
+                self._controller.not_proposed(proposal.number, outcome)
+
+        self._quorum.propose(proposal.command, done, placed)
+
+    # Who takes part
+
+    def _register(self, request: RegisterBrokerRequest, done: Done, now: Now) -> None:
+        known = self._quorum.image.brokers.get(request.broker_id)
+        is_other_disk = known is not None and not known.is_live and known.data_dir_id != request.data_dir_id
+        if not (is_other_disk and request.broker_id in self._quorum.membership):
+            self._controller.register(done, request, now)
+            return
+
+        def left(outcome: Outcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+            else:
+                self._controller.register(done, request, self._clock())
+                self.carry_out()
+
+        self._change(_without(self._quorum.membership, request.broker_id), left)
+
+    def _change(self, membership: Membership, done: Callable[[Outcome | RemoteError], None]) -> None:
+        self._is_changing = True
+
+        def changed(outcome: Outcome | RemoteError) -> None:
+            self._is_changing = False
+            done(outcome)
+
+        self._quorum.change_membership(membership, changed)
+
+    def tick(self, now: Now) -> None:
+        """Some time has passed."""
+        self._controller.tick(now)
+        self.carry_out()
+        self._administration.tick(now)
+        if self._quorum.is_leader and not self._is_changing:
+            wanted = self._wanted()
+            if wanted != self._quorum.membership:
+                self._change(wanted, lambda outcome: None)
+
+    def _wanted(self) -> Membership:
+        """The membership, with the next change that is due."""
+        membership = self._quorum.membership
+        live = sorted(self._quorum.image.live_brokers())
+        for broker_id in live:
+            if broker_id not in membership:
+                return Membership(membership.voters, tuple(sorted((*membership.learners, broker_id))))
+        members = len(membership.voters) + sum(learner in live for learner in membership.learners)
+        voters = min(limits.RAFT_VOTERS_MAX, members - (members + 1) % 2)
+        if len(membership.voters) < voters:
+            for broker_id in membership.learners:
+                if broker_id in live and self._quorum.match_index(broker_id) + _LAG_MAX >= self._quorum.commit:
+                    learners = tuple(one for one in membership.learners if one != broker_id)
+                    return Membership(tuple(sorted((*membership.voters, broker_id))), learners)
+        return membership
+
+
+def _without(membership: Membership, broker_id: BrokerId) -> Membership:
+    return Membership(
+        tuple(one for one in membership.voters if one != broker_id),
+        tuple(one for one in membership.learners if one != broker_id),
+    )

@@ -1,0 +1,149 @@
+"""The way to the metadata leader, which may be this broker.
+
+Rules: what brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter, delete)
+waits while no metadata leader is known, and is asked again where the leader changed meanwhile, until its time is up: all
+three may be asked twice. What a leader refused for a reason of its own is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import (
+    AlterStreamRequest,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    ForwardRequest,
+    ForwardResponse,
+    Request,
+    Response,
+)
+from penstock.node.peers import Peers
+from penstock.node.quorum import Quorum
+from penstock.wire.bodies import decode_answer_body, request_body
+
+Administrative = CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest
+Done = Callable[[Response | RemoteError], None]
+Local = Callable[[Request, Done], None]
+
+_NOT_NOW = frozenset(
+    {
+        ErrorCode.NOT_METADATA_LEADER,
+        ErrorCode.BROKER_UNAVAILABLE,
+        ErrorCode.STOPPING,
+        ErrorCode.OVERLOADED,
+    }
+)
+_RETRY_US = limits.FORWARD_RETRY_MS * 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A client's request that has no answer yet."""
+
+    request: Administrative
+    done: Done
+    deadline_us: int
+    retry_us: int
+    is_asked: bool = False
+    last_error: RemoteError | None = None
+
+
+class MetadataLink:
+    """`local` answers where this broker is the metadata leader."""
+
+    def __init__(
+        self, quorum: Quorum, peers: Peers, broker_id: BrokerId, clock: Callable[[], Now], local: Local
+    ) -> None:
+        self._quorum = quorum
+        self._peers = peers
+        self._broker_id = broker_id
+        self._clock = clock
+        self._local = local
+        self._waiting: list[_Waiting] = []
+
+    def ask(self, request: Request, done: Done) -> None:
+        """Ask what brokers ask."""
+        if self._quorum.is_leader:
+            self._local(request, done)
+            return
+        leader = self._quorum.leader
+        if leader is None or leader == self._broker_id:
+            text = "no metadata leader is known now; ask again in a moment"
+            done(RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
+            return
+        self._peers.send(leader, request, done=lambda response, raw: done(response))
+
+    def administer(self, request: Administrative, done: Done) -> None:
+        """Ask what a client asks; `done` hears it once, in the time that the request gives."""
+        if len(self._waiting) >= limits.FORWARDED_REQUESTS_MAX:
+            done(RemoteError(ErrorCode.OVERLOADED, "too many changes of streams at once; ask again in a moment"))
+            return
+        timeout_ms = request.timeout_ms if isinstance(request, CreateStreamRequest) else limits.FORWARD_TIMEOUT_MS
+        now_us = self._clock().elapsed_us
+        waiting = _Waiting(request, done, now_us + timeout_ms * 1_000, now_us)
+        self._waiting.append(waiting)
+        self._try(waiting)
+
+    def _try(self, waiting: _Waiting) -> None:
+        waiting.is_asked = True
+        request = waiting.request
+        if self._quorum.is_leader:
+            self._local(request, lambda response: self._answered(waiting, response))
+            return
+        leader = self._quorum.leader
+        if leader is None or leader == self._broker_id:
+            text = "no metadata leader could be found in time: are most of the voters up?"
+            self._answered(waiting, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
+            return
+
+        def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
+            if isinstance(response, ForwardResponse):
+                try:
+                    response = decode_answer_body(bytes(raw), type(request))
+                except RemoteError as error:
+                    response = error
+            self._answered(waiting, response)
+
+        api, version, body = request_body(request)
+        self._peers.send(leader, ForwardRequest(api=api, version=version), body, done)
+
+    def _answered(self, waiting: _Waiting, response: Response | RemoteError) -> None:
+        if waiting not in self._waiting:
+            return  # its time was up
+        now_us = self._clock().elapsed_us
+        if isinstance(response, RemoteError) and response.code in _NOT_NOW and now_us < waiting.deadline_us:
+            waiting.is_asked = False
+            waiting.retry_us = now_us + _RETRY_US
+            waiting.last_error = response
+            return
+        self._waiting.remove(waiting)
+        waiting.done(response)
+
+    def tick(self, now: Now) -> None:
+        """Ask again, and answer those whose time is up."""
+        for waiting in list(self._waiting):
+            if now.elapsed_us >= waiting.deadline_us + (limits.FORWARD_GRACE_MS * 1_000 if waiting.is_asked else 0):
+                self._waiting.remove(waiting)
+                text = "the metadata leader did not answer in time; the change may or may not have been made"
+                waiting.done(waiting.last_error or RemoteError(ErrorCode.TIMED_OUT, text))
+            elif not waiting.is_asked and now.elapsed_us >= waiting.retry_us:
+                self._try(waiting)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do, at the latest."""
+        if not self._waiting:
+            return None
+        return min(one.deadline_us if one.is_asked else min(one.retry_us, one.deadline_us) for one in self._waiting)
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker stops: tell all that wait."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.done(error)

@@ -1,0 +1,407 @@
+"""The quorum: this broker's part in the Raft group of the metadata, and the image that its log folds to.
+
+Rules: what must be on the disk is there before anything is sent or applied that depends on it. While a save is under
+way the core may be told nothing: messages of peers wait in a bounded queue, and what does not fit is dropped, which
+Raft repairs; commands and ticks wait, too. A proposal is answered once its entry is applied, at the index and in the
+term that it was proposed with; else somebody else's command stands there. A broker whose disk refuses to sync takes no
+part any more until it is restarted: it may have forgotten whom it voted for.
+
+    propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
+
+Nobody speaks for a disk that is gone: every message names the data directory of both ends, as they are registered, and
+one from or to another is dropped. A broker that returns with an empty disk could else vote a second time.
+
+Theory: the order of save, send, apply is that of etcd's RawNode; see `penstock.raft`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import RaftRequest
+from penstock.metadata.apply import apply
+from penstock.metadata.commands import Command, CreateStream, decode_command, encode_command
+from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.node.peers import Peers
+from penstock.node.step import Lane, Outbox
+from penstock.raft import (
+    Entry,
+    EntryKind,
+    Membership,
+    Message,
+    NotLeaderError,
+    NotWrittenError,
+    Raft,
+    Ready,
+    SaveTask,
+    Storage,
+    decode_message,
+    encode_message,
+)
+from penstock.raft.leader import Leader
+
+Done = Callable[[Outcome | RemoteError], None]
+_UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
+
+
+class Place(NamedTuple):
+    """Where an entry stands; of two entries at one index only one can come to be committed."""
+
+    log_index: int
+    raft_term: int
+
+
+class Observer(Protocol):
+    """Who hears what becomes of the metadata."""
+
+    def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
+        """A command was applied: the image is another one now."""
+
+    def replaced(self, before: ClusterImage) -> None:
+        """A snapshot took the place of the image: any of it may be different."""
+
+    def leads(self) -> None:
+        """This broker is the metadata leader, and has applied all that was committed before."""
+
+    def leads_no_more(self) -> None:
+        """It was, until now."""
+
+
+class _Proposal(NamedTuple):
+    """Somebody waits for the entry at an index: it is his only in this term."""
+
+    term: int
+    done: Done
+    may_use_reserve: bool
+
+
+class _Input(NamedTuple):
+    """Something of ours that waits until the core may be told; `done` hears it if it comes to nothing."""
+
+    act: Callable[[], tuple[int, int] | None]  # gives index and term of what was proposed
+    done: Done | None
+    placed: Callable[[int, int], None] | None = None
+    may_use_reserve: bool = True
+
+
+class Quorum:
+    """Raft, its storage and the image; an `Observer` hears what becomes of them."""
+
+    def __init__(
+        self, storage: Storage, raft: Raft, outbox: Outbox, peers: Peers, *, data_dir_id: str, observer: Observer
+    ) -> None:
+        snapshot = storage.state.snapshot
+        self.image = decode_image(snapshot.data) if snapshot.data else ClusterImage()
+        self.trouble = ""  # why it takes no part any more
+        self._raft = raft
+        self._storage = storage
+        self._outbox = outbox
+        self._peers = peers
+        self._data_dir_id = data_dir_id
+        self._observer = observer
+        self._is_starting = True
+        self._is_saving = False
+        self._is_full = False  # the disk: the next tick tries again, or the next command
+        self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
+        self._inputs: deque[_Input] = deque()  # ours, that wait for the same
+        self._ticks = 0  # that passed meanwhile
+        self._proposals: dict[int, _Proposal] = {}  # by index
+        self._is_current = False  # leads, and has applied all that was committed before
+        self._told_term = 0  # in which the observer was told that it leads; 0: that it does not
+
+    # What can be seen
+
+    @property
+    def leader(self) -> BrokerId | None:
+        """The metadata leader, as far as is known."""
+        return None if self.trouble else self._raft.leader
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker is the metadata leader, and has applied all that was committed before."""
+        return bool(self._told_term)
+
+    @property
+    def term(self) -> int:
+        """The Raft term."""
+        return self._raft.term
+
+    @property
+    def commit(self) -> int:
+        """Up to which index the metadata is committed, as far as is known."""
+        return self._raft.commit
+
+    @property
+    def applied(self) -> int:
+        """Up to which index it is applied here."""
+        return self._raft.applied
+
+    @property
+    def membership(self) -> Membership:
+        """Who takes part."""
+        return self._raft.membership
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else takes part: then the passing of time changes nothing."""
+        membership = self._raft.membership
+        return membership.voters == (self._raft.id,) and not membership.learners
+
+    @property
+    def needs_ticks(self) -> bool:
+        """Whether the passing of time changes something; alone, only that a full disk may have room again."""
+        return not self.is_alone or (not self._is_saving and not self.trouble and self._raft.has_ready())
+
+    def match_index(self, broker_id: BrokerId) -> int:
+        """Up to where that broker has the log, as its leader knows; 0 if it does not lead."""
+        role = self._raft.role
+        return role.match_index(broker_id) if isinstance(role, Leader) else 0
+
+    # Inputs
+
+    def start(self) -> None:
+        """Apply what is known to be committed; alone, be elected and apply all. Saves block until `started`."""
+        if self.is_alone:
+            self._raft.campaign()
+        self._pump()
+
+    def started(self) -> None:
+        """From now on disk threads save."""
+        self._is_starting = False
+
+    def tick(self) -> None:
+        """One tick of Raft's time passes."""
+        if self.trouble:
+            return
+        if self._is_saving:
+            self._ticks += 1
+            return
+        self._is_full = False
+        self._raft.tick()
+        self._pump()
+
+    def propose(self, command: Command, done: Done, placed: Callable[[int, int], None] | None = None) -> None:
+        """Have `command` committed; `done` hears what it came to, or a RemoteError: not_metadata_leader, overloaded …
+
+        `placed` hears the index and the term of its entry, before that is committed.
+        """
+        data = encode_command(command)
+        # A stream that finds no room for its name would find none for its messages.
+        self._input(_Input(lambda: self._raft.propose(data), done, placed, not isinstance(command, CreateStream)))
+
+    def change_membership(self, membership: Membership, done: Done) -> None:
+        """Have the group change, by one voter at most; `done` hears when that is committed, or why it is not."""
+        self._input(_Input(lambda: self._raft.propose_change(membership), done))
+
+    def hand_over(self, to: BrokerId) -> None:
+        """Let `to` be the metadata leader, if it can."""
+
+        def transfer() -> None:
+            with contextlib.suppress(RemoteError):
+                self._raft.transfer(to)
+
+        self._input(_Input(transfer, None))
+
+    def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
+        """A message of a peer. RemoteError bad_frame."""
+        message = decode_message(bytes(raw))
+        if self.trouble or not self._is_of_these_disks(request, message.sender):
+            return
+        if self._is_saving:
+            if len(self._messages) < limits.RAFT_MESSAGES_WAITING_MAX:
+                self._messages.append(message)
+            return
+        self._raft.step(message)
+        self._pump()
+
+    def _is_of_these_disks(self, request: RaftRequest, sender: BrokerId) -> bool:
+        if request.to_data_dir_id not in ("", self._data_dir_id):
+            return False  # meant for a disk that was here before
+        known = self.image.brokers.get(sender)
+        return known is None or known.data_dir_id == request.data_dir_id
+
+    def _input(self, given: _Input) -> None:
+        if self.trouble:
+            self._refuse(given)
+        elif self._is_saving:
+            self._inputs.append(given)
+        else:
+            self._is_full = False
+            self._tell_core(given)
+            self._pump()
+
+    def _tell_core(self, given: _Input) -> None:
+        try:
+            place = given.act()
+        except RemoteError as error:
+            assert given.done is not None, error
+            given.done(error)
+            return
+        if place is not None and given.done is not None:
+            index, term = place
+            self._proposals[index] = _Proposal(term, given.done, given.may_use_reserve)
+            if given.placed is not None:
+                given.placed(index, term)
+
+    def _refuse(self, given: _Input) -> None:
+        if given.done is not None:
+            given.done(RemoteError(ErrorCode.STORAGE_FAILED, self.trouble))
+
+    # What must be done
+
+    def _pump(self) -> None:
+        while not (self._is_saving or self._is_full or self.trouble) and self._raft.has_ready():
+            ready = self._raft.ready()
+            task = self._save_task(ready)
+            if task is None:
+                self._act_on(ready)
+            else:
+                self._save(ready, task)
+        if not self._is_saving:
+            self._tell_leadership()
+            self._compact()
+
+    def _save_task(self, ready: Ready) -> SaveTask | None:
+        proposals = (self._proposals.get(entry.index) for entry in ready.entries)
+        may_use_reserve = all(proposal is None or proposal.may_use_reserve for proposal in proposals)
+        return self._storage.save(ready, may_use_reserve=may_use_reserve)
+
+    def _save(self, ready: Ready, task: SaveTask) -> None:
+        self._is_saving = True
+
+        def done(error: Exception | None) -> None:
+            self._is_saving = False
+            if error is None:
+                self._storage.saved(task)
+                self._act_on(ready)
+            elif not self._has_failed(task, error):
+                assert isinstance(error, NotWrittenError)
+                self._is_full = True
+                self._retract(ready, error)
+                self._messages.clear()
+            self._go_on(is_full=error is not None)
+
+        self._run(task, done)
+
+    def _run(self, task: SaveTask, done: Callable[[Exception | None], None]) -> None:
+        if not self._is_starting:
+            self._outbox.work(Lane.WRITE, task.run, done)
+            return
+        try:
+            task.run()
+        except (OSError, OperationalError) as error:
+            done(error)
+        else:
+            done(None)
+
+    def _has_failed(self, task: SaveTask, error: Exception) -> bool:
+        """Tell the storage; whether that was its end. A full disk leaves it as it was."""
+        self._storage.save_failed(task, error)
+        if isinstance(error, NotWrittenError):
+            return False
+        self.trouble = f"the metadata log cannot be written: {error}"
+        self._outbox.notice(f"{self.trouble}; this broker takes no part in the metadata until it is restarted")
+        self._messages.clear()
+        self._drop_proposals(RemoteError(ErrorCode.STORAGE_FAILED, self.trouble))
+        return True
+
+    def _go_on(self, *, is_full: bool) -> None:
+        """Tell the core what came during the save. On a full disk the next tick tries again, or the next command."""
+        inputs, self._inputs = self._inputs, deque()
+        for given in inputs:
+            self._input(given) if self.trouble or self._is_saving else self._tell_core(given)
+        while self._messages and not self.trouble:
+            self._raft.step(self._messages.popleft())
+        ticks, self._ticks = self._ticks, 0
+        for _ in range(0 if is_full or self.trouble else ticks):
+            self._raft.tick()
+        if inputs:
+            self._is_full = False
+        self._pump()
+
+    def _retract(self, ready: Ready, error: NotWrittenError) -> None:
+        for entry in self._raft.retract(ready):
+            self._resolve(entry.index, entry.term, RemoteError(ErrorCode.STORAGE_FAILED, str(error)))
+
+    def _act_on(self, ready: Ready) -> None:
+        for message in ready.messages:
+            to = self.image.brokers.get(message.to)
+            request = RaftRequest(data_dir_id=self._data_dir_id, to_data_dir_id="" if to is None else to.data_dir_id)
+            self._peers.send(message.to, request, encode_message(message))
+        if ready.snapshot is not None:
+            before, self.image = self.image, decode_image(ready.snapshot.data)
+            self._observer.replaced(before)
+        for entry in ready.committed:
+            self._apply(entry)
+        self._raft.advance(ready)
+        if ready.snapshot is not None:
+            self._drop_proposals(RemoteError(ErrorCode.TIMED_OUT, _UNKNOWN), up_to=ready.snapshot.index)
+
+    def _apply(self, entry: Entry) -> None:
+        outcome: Outcome | RemoteError = Outcome(changed=True)
+        if entry.kind is EntryKind.COMMAND:
+            command = decode_command(entry.data)
+            self.image, outcome = apply(self.image, entry.index, command)
+            self._observer.applied(Place(entry.index, entry.term), command, outcome)
+        elif entry.kind is EntryKind.LEADERSHIP:
+            self._is_current = entry.term == self._raft.term and self._raft.is_leader
+        self._resolve(entry.index, entry.term, outcome)
+
+    def _resolve(self, index: int, term: int, outcome: Outcome | RemoteError) -> None:
+        proposal = self._proposals.pop(index, None)
+        if proposal is None:
+            return
+        if proposal.term != term:
+            outcome = NotLeaderError(self._raft.leader)
+        proposal.done(outcome)
+
+    def _drop_proposals(self, error: RemoteError, *, up_to: int | None = None) -> None:
+        for index in [index for index in self._proposals if up_to is None or index <= up_to]:
+            self._proposals.pop(index).done(error)
+
+    def _tell_leadership(self) -> None:
+        leads = self._raft.is_leader and not self.trouble
+        if self._told_term and (not leads or self._told_term != self._raft.term):
+            self._told_term = 0
+            self._is_current = False
+            self._observer.leads_no_more()
+        if leads and self._is_current and not self._told_term:
+            self._told_term = self._raft.term
+            self._observer.leads()
+
+    def _compact(self) -> None:
+        """Put the image in the place of a log that has become long."""
+        if self.trouble or self._storage.log_bytes < limits.METADATA_LOG_BYTES_MAX or self._raft.has_ready():
+            return
+        task = self._storage.save_snapshot(self._raft.compact(self._raft.applied, encode_image(self.image)))
+        self._is_saving = True
+
+        def done(error: Exception | None) -> None:
+            self._is_saving = False
+            if error is None:
+                self._storage.saved(task)
+            else:
+                self._has_failed(task, error)
+            self._go_on(is_full=error is not None)
+
+        self._run(task, done)
+
+    def keep_reserve(self) -> None:
+        """Take back room that was given up, as far as there is any. Cheap where nothing is missing."""
+        self._storage.keep_reserve()
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker stops: tell whose change is still on its way; give the files back."""
+        inputs, self._inputs = self._inputs, deque()
+        for given in inputs:
+            if given.done is not None:
+                given.done(error)
+        self._drop_proposals(error)
+        self._storage.close()

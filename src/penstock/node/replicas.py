@@ -1,0 +1,179 @@
+"""All replicas on this broker: their logs, what each is for, what the disk and the other brokers have to do with it.
+
+Rules: nothing is decided here. It puts together those who decide, and tells each of them what the others have found:
+what a partition has committed goes to readers and to followers, what is on its disk to its leader.
+
+| who tells            | what                                | who hears                             |
+|----------------------|-------------------------------------|---------------------------------------|
+| the image            | streams and who leads               | `streams`, which asks `roles`         |
+| `upkeep`             | synced, retained, failed            | `leading` or `follows`                |
+| `leading`, `follows` | `committed_end` has moved           | `upkeep` (acks), then readers         |
+| `follows`            | a leader does not answer            | the next heartbeat                    |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.base.clock import Now
+from penstock.base.errors import RemoteError
+from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
+from penstock.commitlog import LogState, OpenFiles
+from penstock.messages import ResignedLeadership, Response, UnreachableLeader
+from penstock.metadata.image import ClusterImage, Outcome
+from penstock.node.following import Follows
+from penstock.node.leading import Leading
+from penstock.node.listening import Listening
+from penstock.node.partition import Budget, Partition
+from penstock.node.peers import Peers
+from penstock.node.roles import Roles
+from penstock.node.settings import Settings
+from penstock.node.step import Outbox
+from penstock.node.streams import Streams
+from penstock.node.upkeep import Upkeep
+from penstock.vfs import Vfs
+
+
+class Replicas:
+    """`committed` hears when readers can have more of a partition, `closed` when it is gone from here."""
+
+    def __init__(
+        self,
+        vfs: Vfs,
+        settings: Settings,
+        outbox: Outbox,
+        peers: Peers,
+        listening: Listening,
+        budget: Budget,
+        chance: Any,
+        clock: Callable[[], Now],
+        *,
+        image: Callable[[], ClusterImage],
+        ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
+        hurry: Callable[[], None],
+        committed: Callable[[Partition], None],
+        closed: Callable[[Partition, RemoteError], None],
+    ) -> None:
+        self._image = image
+        self._clock = clock
+        self._committed = committed
+        self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
+        self._hurry = hurry
+        self.partitions: dict[PartitionKey, Partition] = {}
+        self.upkeep = Upkeep(outbox, self, clock)
+        self.leading = Leading(
+            outbox, settings.broker_id, self.partitions, clock, committed=self.moved, ask_metadata=ask_metadata
+        )
+        self.follows = Follows(
+            outbox,
+            peers,
+            settings.broker_id,
+            self.partitions,
+            chance.random,
+            clock,
+            self.upkeep,
+            committed=self.committed,
+            settled=lambda partition: self.roles.update(partition),
+            unreachable=hurry,
+        )
+        self.roles = Roles(settings.broker_id, outbox, self.leading, self.follows, listening, self.upkeep, clock)
+        self.streams = Streams(
+            vfs,
+            settings.broker_id,
+            image,
+            outbox,
+            budget,
+            self.upkeep,
+            OpenFiles(settings.log_files_max),
+            self.roles,
+            clock,
+            self.partitions,
+            closed=closed,
+        )
+
+    # What the image says
+
+    def applied(self, outcome: Outcome) -> None:
+        """A command has changed it."""
+        self.streams.applied(outcome)
+
+    def replaced(self, before: ClusterImage) -> None:
+        """It is another one altogether."""
+        self.streams.replaced(before)
+
+    def standing_changed(self, incarnation: Incarnation | None) -> None:
+        """Who is there may have changed, or the run in which this broker leads and follows."""
+        if self.roles.image(self._image(), incarnation):
+            self.streams.registered()
+
+    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
+        """See `Streams.wait_for`."""
+        self.streams.wait_for(stream_id, deadline_us, done)
+
+    def unreachable(self) -> tuple[UnreachableLeader, ...]:
+        """Leaders that do not answer."""
+        return self.follows.unreachable(self.roles.live)
+
+    def resigned(self) -> tuple[ResignedLeadership, ...]:
+        """What this broker leads and cannot serve, where others could."""
+        gone = [key for key, one in self._failed.items() if one.log.state is LogState.WRITABLE]
+        for key in gone:
+            del self._failed[key]
+        return tuple(
+            ResignedLeadership(key.stream_id, PartitionId(key.partition), partition.leadership.leader_epoch)
+            for key, partition in self._failed.items()
+            if partition.leadership is not None and partition.is_replicated
+        )
+
+    # What has become of a partition
+
+    def moved(self, partition: Partition) -> None:
+        """Its leadership has committed more."""
+        self.upkeep.advance(partition)
+
+    def committed(self, partition: Partition) -> None:
+        """Its `committed_end` has moved."""
+        self.leading.ends_moved(partition, self._clock())
+        self._committed(partition)
+
+    def flushed(self, partition: Partition) -> None:
+        """More of it is on the disk."""
+        self.follows.flushed(partition)
+
+    def retained(self, partition: Partition) -> None:
+        """Its start has moved."""
+        if partition.leadership is not None:
+            partition.leadership.retained(partition.log.log_start)
+            self.leading.ends_moved(partition, self._clock())
+
+    def failed(self, partition: Partition) -> None:
+        """Its log takes no more messages until a restart."""
+        self._failed[partition.key] = partition
+        self._hurry()
+
+    # With each step, and with time
+
+    def settle(self) -> None:
+        """What other brokers are to hear, and to be asked."""
+        now = self._clock()
+        self.leading.settle(now)
+        self.follows.settle(now)
+
+    def tick(self, now: Now) -> None:
+        """Time has passed."""
+        self.streams.confirmations.expire(now.elapsed_us)
+        self.upkeep.flush_due(now.elapsed_us)
+        self.leading.tick(now)
+        self.follows.tick(now)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` and `settle` have something to do, at the latest."""
+        times = (
+            self.streams.confirmations.next_deadline_us,
+            self.upkeep.next_deadline_us,
+            self.leading.next_deadline_us,
+            self.follows.next_deadline_us(self._clock()),
+        )
+        return min((time for time in times if time is not None), default=None)

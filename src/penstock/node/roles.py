@@ -1,0 +1,130 @@
+"""Who leads and who follows here: the image, partition by partition, made true.
+
+Rules: only a broker that is registered leads or follows. A partition whose log is being cut waits for that, whatever it
+is to be then. Only a leader is subscribed: any other subscriber would turn a fast "no responders" into a time-out. A
+leader epoch that the log has already seen is nobody's to lead in: two leaderships under one number would make two
+different messages look the same.
+
+| the image says            | here it was      | what is done                                                      |
+|---------------------------|------------------|-------------------------------------------------------------------|
+| this broker leads         | anything else    | begin a leadership, subscribe                                     |
+| this broker leads         | leader, as now   | look at the ISR                                                   |
+| another one leads         | leader           | unsubscribe, drop pending acks, follow                            |
+| another one leads         | follower         | follow that one                                                   |
+| nobody leads              | anything         | stop that; what is committed can be read                          |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.base.clock import Now
+from penstock.base.ids import BrokerId, Incarnation
+from penstock.commitlog import LogConfig
+from penstock.metadata.image import ClusterImage
+from penstock.node.following import Follows
+from penstock.node.leading import Leading
+from penstock.node.listening import Listening
+from penstock.node.partition import Partition
+from penstock.node.step import Outbox
+from penstock.node.upkeep import Upkeep
+
+
+class Roles:
+    """Gives partitions their place. `image` is to be called first, and whenever brokers have come or gone."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        outbox: Outbox,
+        leading: Leading,
+        follows: Follows,
+        listening: Listening,
+        upkeep: Upkeep,
+        clock: Callable[[], Now],
+    ) -> None:
+        self.live: Mapping[BrokerId, Incarnation] = {}  # the present run of each broker that is there
+        self._broker_id = broker_id
+        self._outbox = outbox
+        self._leading = leading
+        self._follows = follows
+        self._listening = listening
+        self._upkeep = upkeep
+        self._clock = clock
+        self._is_registered = False
+
+    def image(self, image: ClusterImage, own: Incarnation | None) -> bool:
+        """Who is there; `own` is the run in which this broker leads and follows. Whether any of it is news."""
+        live = {one.broker_id: one.incarnation for one in image.brokers.values() if one.is_live}
+        is_registered = own is not None and live.get(self._broker_id) == own
+        if live == self.live and is_registered == self._is_registered:
+            return False
+        self.live, self._is_registered = live, is_registered
+        if own is not None and is_registered:
+            self._leading.registered(own)
+            self._follows.registered(own, self._clock())
+        return True
+
+    def update(self, partition: Partition) -> None:
+        """Have the partition be what the image says."""
+        if partition.cutting is not None:
+            return  # again, when that is done
+        state = partition.stream.partitions[partition.key.partition]
+        if self._is_registered and state.leader == self._broker_id:
+            self._lead(partition)
+            return
+        if partition.leadership is not None:
+            self._resign(partition)
+        if self._is_registered and state.leader is not None and self._broker_id in state.replicas:
+            self._configure(partition)
+            self._follows.follow(partition, state)
+        else:
+            self._unfollow(partition)
+
+    def leave(self, partition: Partition) -> None:
+        """The partition is gone from here."""
+        if partition.leadership is not None:
+            self._leading.end(partition)
+        self._unfollow(partition)
+
+    def _lead(self, partition: Partition) -> None:
+        state = partition.stream.partitions[partition.key.partition]
+        leadership = partition.leadership
+        if leadership is not None and leadership.leader_epoch == state.leader_epoch:
+            self._configure(partition)
+            self._leading.image(partition, state, self.live, self._clock())
+            return
+        if leadership is not None:
+            self._resign(partition)
+        self._unfollow(partition)
+        if state.leader_epoch <= partition.log.leader_epoch:
+            partition.cannot_lead = (
+                f"its log has seen leader epoch {partition.log.leader_epoch}, and the metadata says {state.leader_epoch}: "
+                "the metadata has lost commands"
+            )
+            partition.tell(partition.cannot_lead, self._outbox)
+            return
+        partition.cannot_lead = ""
+        self._configure(partition)
+        self._leading.begin(partition, state, self.live, self._clock())
+        self._listening.subscriptions.add(partition)
+        self._upkeep.advance(partition)
+
+    def _resign(self, partition: Partition) -> None:
+        self._leading.end(partition)
+        self._listening.resign(partition)
+        partition.subscribed = False
+        partition.refusal = ""
+        partition.resign(self._outbox.step)
+
+    def _unfollow(self, partition: Partition) -> None:
+        if partition.following is not None:
+            self._follows.end(partition)
+            partition.following = None
+
+    def _configure(self, partition: Partition) -> None:
+        config = LogConfig.of(partition.stream.config)
+        is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
+        config = config if is_leader else config.following()
+        if partition.log.config != config:
+            partition.log.configure(config)

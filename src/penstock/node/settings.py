@@ -1,0 +1,33 @@
+"""What the node is told about the broker around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from penstock.base import limits
+from penstock.base.ids import BrokerId
+from penstock.batch.schema import FORMAT_VERSION
+
+_FIRST_BROKER = BrokerId(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the node knows about the broker around it."""
+
+    broker_id: BrokerId = _FIRST_BROKER
+    broker_version: str = ""
+    cluster_id: str = ""  # empty: not known yet
+    data_dir_id: str = ""  # made with the data directory, at random
+    voters: Mapping[BrokerId, str] = field(default_factory=lambda: MappingProxyType({}))  # the first ones: HOST:PORT
+    join: tuple[str, ...] = ()  # HOST:PORT of brokers whose cluster this one is to join
+    rack: str | None = None
+    address: str = ""  # HOST:PORT told to clients and to other brokers
+    data_dir: str = ""  # for people only
+    nats_urls: tuple[str, ...] = ()  # for publishers, without credentials
+    format_version: int = FORMAT_VERSION
+    partition_in_flight_bytes_max: int = limits.PARTITION_IN_FLIGHT_BYTES_MAX
+    broker_in_flight_bytes_max: int = limits.BROKER_IN_FLIGHT_BYTES_MAX
+    log_files_max: int = limits.LOG_FILES_MAX

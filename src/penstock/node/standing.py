@@ -1,0 +1,126 @@
+"""This broker's standing in the cluster: registered, heard of, and asking the metadata leader.
+
+Rules: a broker leads and follows only in a run that the metadata leader has given a number (an incarnation). A start
+asks for one; so does a broker that was taken for dead while it lived, once it hears of that. What registered it may be
+lost on the way back, so it just asks again: a later number takes the place of the one before. Heartbeats say that it
+lives, how much of the metadata it has applied, and whom it cannot reach; news of that go out at once.
+
+    new ──ask──▶ registering ──the image has this run──▶ registered ──the image has another, or it was fenced──▶ new
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Incarnation
+from penstock.messages import (
+    HeartbeatRequest,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    Request,
+    ResignedLeadership,
+    Response,
+    UnreachableLeader,
+)
+from penstock.metadata.image import BrokerState
+
+Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
+"""Asks the metadata leader, wherever it is."""
+
+_HEARTBEAT_US = limits.HEARTBEAT_MS * 1_000
+
+
+class Standing:
+    """One broker's standing. `tick` at least once in HEARTBEAT_MS."""
+
+    def __init__(
+        self,
+        who: RegisterBrokerRequest,
+        ask: Ask,
+        *,
+        applied: Callable[[], int],
+        unreachable: Callable[[], tuple[UnreachableLeader, ...]],
+        resigned: Callable[[], tuple[ResignedLeadership, ...]],
+        changed: Callable[[], None],
+    ) -> None:
+        self.incarnation: Incarnation | None = None  # of the run in which it leads and follows
+        self._who = who
+        self._ask = ask
+        self._applied = applied
+        self._unreachable = unreachable
+        self._resigned = resigned
+        self._changed = changed  # the image is to be looked at again
+        self._granted = 0  # the number that was answered
+        self._is_asking = False
+        self._next_us = 0
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """Whose."""
+        return self._who.broker_id
+
+    def image(self, state: BrokerState | None) -> bool:
+        """What the image says of this broker; whether a run of it has begun, or ended."""
+        incarnation = None
+        if state is not None and state.is_live and state.incarnation == self._granted:
+            incarnation = state.incarnation
+        if incarnation == self.incarnation:
+            return False
+        self.incarnation = incarnation
+        if incarnation is not None:
+            # From here on only the process itself could lose what it wrote, and then it would not ask.
+            self._who = msgspec.structs.replace(self._who, clean_stop=True)
+        self._next_us = 0
+        return True
+
+    def hurry(self) -> None:
+        """There are news: the next heartbeat is due now."""
+        self._next_us = 0
+
+    def tick(self, now: Now) -> None:
+        """Register, or say that the broker lives, if it is time for that."""
+        if now.elapsed_us < self._next_us:
+            return
+        self._next_us = now.elapsed_us + _HEARTBEAT_US
+        if self.incarnation is None:
+            self._register()
+        else:
+            self._beat(self.incarnation)
+
+    def _register(self) -> None:
+        if self._is_asking:
+            return
+        self._is_asking = True
+
+        def done(response: Response | RemoteError) -> None:
+            self._is_asking = False
+            if isinstance(response, RegisterBrokerResponse):
+                self._granted = response.incarnation
+                self._changed()
+
+        self._ask(self._who, done)
+
+    def _beat(self, incarnation: Incarnation) -> None:
+        def done(response: Response | RemoteError) -> None:
+            if isinstance(response, RemoteError) and response.code == ErrorCode.STALE_INCARNATION:
+                self._granted = 0  # the image may not know it yet
+                self._changed()
+
+        request = HeartbeatRequest(
+            broker_id=self.broker_id,
+            incarnation=incarnation,
+            applied_index=self._applied(),
+            unreachable=self._unreachable(),
+            resigned=self._resigned(),
+        )
+        self._ask(request, done)
+
+    @property
+    def next_deadline_us(self) -> int:
+        """When `tick` has something to do."""
+        return self._next_us
