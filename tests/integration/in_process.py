@@ -78,7 +78,7 @@ async def broker_in_process(
         address=str(address),
         nats_urls=(nats_url,),
     )
-    node = Node(vfs, settings, Random(1))
+    node = Node(vfs, settings, random.Random(1))
     driver = Driver(
         node,
         loop,

@@ -1,11 +1,11 @@
-"""What a broker's metadata begins with: what is there, a new cluster's first voters, or an older broker's journal.
+"""What a broker's metadata begins with: what is there, the first voters, or the journal of an older broker.
 
-| the data directory has        | the metadata begins                                                                     |
-|-------------------------------|-----------------------------------------------------------------------------------------|
-| `raft/`                       | as it was left; what the settings say of the first voters is no news                   |
-| `metadata.journal`            | with the image that the journal folds to, as the one voter; the journal is put aside    |
-| neither, and the first voters | empty, with these voters                                                                |
-| neither, and `join`           | empty and without a part: the metadata leader makes it a learner once it is registered |
+| the data directory has     | the metadata begins                                                             |
+|----------------------------|---------------------------------------------------------------------------------|
+| `raft/`                    | as it was left; the first voters in the settings mean nothing any more           |
+| `metadata.journal`         | with the image that it folds to, as the one voter; the journal is put aside      |
+| neither, with first voters | empty, with these voters                                                        |
+| neither, with `join`       | empty, as nobody's: the metadata leader makes it a learner once it is registered |
 """
 
 from __future__ import annotations

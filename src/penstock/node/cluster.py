@@ -181,7 +181,7 @@ class Cluster:
         self.quorum.start()
 
     def start(self) -> None:
-        """The logs are open: from here on the image has consequences. Alone, this broker is registered now; blocking."""
+        """The logs are open: from here on the image has consequences. Alone, the broker is registered now; blocking."""
         self._is_started = True
         if self.quorum.is_alone:
             self.standing.tick(self._clock())

@@ -30,9 +30,18 @@ _start_offset = attrgetter("start_offset")
 
 
 def check_agreement(partition: Partition, request: FetchRequest) -> None:
-    """RemoteError log_truncated if what the reader has read below `request.offset` is not what the log holds."""
+    """RemoteError log_truncated if what the reader has read below `request.offset` is not what the log holds.
+
+    not_yet: another replica has shown more than this one has, or knows of.
+    """
+    if partition.leadership is None and partition.is_replicated and request.offset > partition.log.log_end:
+        text = f"this replica of {partition.label} has offsets up to {partition.log.log_end - 1} only; ask again"
+        raise RemoteError(ErrorCode.NOT_YET, text, log_end=partition.log.log_end)
     if request.leader_epoch is None:
         return
+    if partition.is_replicated and request.leader_epoch > partition.leader_epoch:
+        text = f"this broker has not heard of leader epoch {request.leader_epoch} of {partition.label} yet; ask again"
+        raise RemoteError(ErrorCode.UNKNOWN_EPOCH, text, leader_epoch=int(partition.leader_epoch))
     end_offset = _agreed_end(partition, request.leader_epoch, request.offset)
     if request.offset <= end_offset:
         return

@@ -4,13 +4,13 @@ Rules: what a leadership decides (`penstock.replication.leader`) is told to its 
 hear goes out with the step (`settle`). A follower reads what is written, committed or not; what is not in memory is
 looked up by a disk thread. A partition whose log takes no more messages, and that others could lead, is resigned.
 
-| event                                  | here                | then                                                |
-|----------------------------------------|---------------------|-----------------------------------------------------|
-| the image has this broker lead         | `begin`, `image`    | subscribe; the epoch is written with the first message |
-| messages are written                   | `appended`          | news for followers                                  |
-| a sync is done                         | `flushed`           | perhaps committed                                   |
-| a follower asks, or tells              | `fetch`, `progress` | perhaps committed, perhaps another ISR is wanted    |
-| the image has somebody else lead       | `end`               | pending acks are dropped                            |
+| event                          | here                | then                                                     |
+|--------------------------------|---------------------|----------------------------------------------------------|
+| the image has this broker lead | `begin`, `image`    | subscribe; the epoch is written with the first message   |
+| messages are written           | `appended`          | news for followers                                       |
+| a sync is done                 | `flushed`           | perhaps committed                                        |
+| a follower asks, or tells      | `fetch`, `progress` | perhaps committed, perhaps another ISR is wanted         |
+| the image has another one lead | `end`               | pending acks are dropped                                 |
 """
 
 from __future__ import annotations
@@ -72,19 +72,20 @@ class _LedLog:
 
     def find(self, offset: int, bytes_max: int) -> _Range | None:
         view = self._partition.log.view()
-        return self.look(offset, bytes_max)() if view.in_memory(offset) else None
+        is_cold = offset < view.log_start or not view.in_memory(offset)
+        return None if is_cold else self.look(offset, bytes_max)()
 
     def look(self, offset: int, bytes_max: int) -> Callable[[], _Range]:
         """The look-up, for whichever thread."""
         partition = self._partition
-        view, end = partition.log.view(), partition.log.log_end
+        view = partition.log.view()
 
         def run() -> _Range:
             try:
-                found = view.slice(offset, end=end, bytes_max=bytes_max)
+                found = view.replica_range(offset, bytes_max=bytes_max)
             except (OSError, OperationalError) as error:
                 raise as_remote(error) from error
-            assert found is not None, (partition.key, offset, end)
+            assert found is not None, (partition.key, offset, view.log_end)
             return _Range(partition, found)
 
         return run

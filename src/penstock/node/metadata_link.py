@@ -1,8 +1,8 @@
 """The way to the metadata leader, which may be this broker.
 
-Rules: what brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter, delete)
-waits while no metadata leader is known, and is asked again where the leader changed meanwhile, until its time is up: all
-three may be asked twice. What a leader refused for a reason of its own is refused.
+Rules: what brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter,
+delete) waits while no metadata leader is known, and is asked again where the leader changed meanwhile, until its time
+is up: all three may be asked twice. What a leader refused for a reason of its own is refused.
 """
 
 from __future__ import annotations

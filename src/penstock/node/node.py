@@ -65,6 +65,7 @@ from penstock.node.clean_stop import mark_clean_stop
 from penstock.node.cluster import PEER_REQUESTS, Cluster
 from penstock.node.directory import Directory
 from penstock.node.fetches import Fetches
+from penstock.node.leaders import not_leader
 from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition, label
 from penstock.node.peers import Peers
@@ -118,6 +119,7 @@ class Node:
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
             hurry=lambda: self._cluster.standing.hurry(),
             committed=self._fetches.grown,
+            resigned=self._resigned,
             closed=self._partition_closed,
         )
         self._partitions = self._replicas.partitions
@@ -377,21 +379,16 @@ class Node:
             text = f"stream {state.name!r} has {has}, counted from 0; there is no partition {number}"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
         if self._settings.broker_id not in state.partitions[number].replicas:
-            raise self._not_here(state, number)
+            raise not_leader(self._cluster.image, state, number)
         reason = self._replicas.streams.failures.get(key, "its log is being opened; try again in a moment")
         raise RemoteError(ErrorCode.STORAGE_FAILED, f"{label(state, number)} cannot be used: {reason}")
 
-    def _not_here(self, state: StreamState, number: int) -> RemoteError:
-        leader = state.partitions[number].leader
-        known = None if leader is None else self._cluster.image.brokers.get(leader)
-        who = "nobody leads it now" if known is None else f"broker {leader} leads it, at {known.address}"
-        return RemoteError(
-            ErrorCode.NOT_LEADER,
-            f"{label(state, number)} is not on broker {self._settings.broker_id}; {who}",
-            leader=leader,
-            address="" if known is None else known.address,
-            leader_epoch=int(state.partitions[number].leader_epoch),
-        )
+    def _led(self, stream_id: int, number: int) -> Partition:
+        """The partition, of which only the leader can say or do something."""
+        partition = self._partition(stream_id, number)
+        if partition.leadership is None and partition.is_replicated:
+            raise not_leader(self._cluster.image, partition.stream, number)
+        return partition
 
     def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
         response = HelloResponse(
@@ -449,6 +446,11 @@ class Node:
         self._appends.refuse(partition.key, error)
         self._listening.remove(partition)
 
+    def _resigned(self, partition: Partition) -> None:
+        """Another broker leads it: who waits here is to ask there."""
+        error = not_leader(self._cluster.image, partition.stream, partition.key.partition)
+        self._fetches.refuse(partition.key, error)
+
     def _info(self, state: StreamState) -> StreamInfo:
         return self._report.stream(state)
 
@@ -463,12 +465,12 @@ class Node:
         self._questions.get(caller, self._partition(request.stream_id, request.partition), request)
 
     def _list_offsets(self, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._questions.list_offsets(caller, self._partition(request.stream_id, request.partition), request)
+        self._questions.list_offsets(caller, self._led(request.stream_id, request.partition), request)
 
     # Append
 
     def _append(self, caller: Hashable, request: AppendRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._appends.add(caller, self._partition(request.stream_id, request.partition), raw)
+        self._appends.add(caller, self._led(request.stream_id, request.partition), raw)
 
     def _written(self, partition: Partition, committed_end: int) -> None:
         """Something was written, and `committed_end` was there before."""
@@ -478,6 +480,9 @@ class Node:
 
     def _store(self, key: PartitionKey, caller: Hashable, message: bytearray) -> None:
         partition = self._partitions[key]
+        if partition.leadership is None and partition.is_replicated:
+            self._outbox.reply(caller, not_leader(self._cluster.image, partition.stream, key.partition))
+            return
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end

@@ -6,11 +6,11 @@ log_end`, and `committed_end` never goes back. Messages over the budget are refu
 whatever the disk does. When the disk refuses one batch, the rest of its group is refused too: what was checked against
 the end of the log, and the order of a publisher's messages, hold for all or for none.
 
-| the broker is | takes              | `committed_end` is                     | who waits for acks hears, at the end of it      |
-|---------------|--------------------|----------------------------------------|--------------------------------------------------|
-| its leader    | messages, appends  | the leadership's                       | nothing over NATS; `not_leader` over the socket |
-| a follower    | its leader's bytes | the leader's, as far as it has the log |                                                  |
-| neither       | nothing            | what was known last                    |                                                  |
+| the broker is | takes              | `committed_end` is                     | at the end of it                  |
+|---------------|--------------------|----------------------------------------|-----------------------------------|
+| its leader    | messages, appends  | the leadership's                       | publishers hear nothing           |
+| a follower    | its leader's bytes | the leader's, as far as it has the log |                                   |
+| neither       | nothing            | what was known last                    |                                   |
 """
 
 from __future__ import annotations
@@ -198,13 +198,9 @@ class Partition:
         """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
         self.leadership = None
         self.leads = False
-        self.abandon(self.not_leader(), step)
-
-    def not_leader(self) -> RemoteError:
-        """What those hear who need the leader."""
-        leader = self.stream.partitions[self.key.partition].leader
-        text = f"{self.label} is not led here; broker {leader} leads it" if leader else f"nobody leads {self.label} now"
-        return RemoteError(ErrorCode.NOT_LEADER, text, leader=leader, leader_epoch=int(self.leader_epoch))
+        text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
+        # Not `not_leader`: that would say that nothing was stored, and it would be appended again.
+        self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
 
     def follow(self, following: Following) -> None:
         """Another broker leads, and this one holds a replica."""
@@ -330,8 +326,7 @@ class Partition:
         """Append our copy of a checked message under our own offsets; `caller` is answered once it is committed."""
         if (closed := self._why_closed()) is not None:
             error, reason = closed
-            refusal = self.not_leader() if reason == NOT_LEADER else RemoteError(_CODES[reason], error.description)
-            step.replies.append(Reply(caller, refusal))
+            step.replies.append(Reply(caller, RemoteError(_CODES[reason], error.description)))
             return
         base_offset = self.log.log_end
         timestamp_us = max(now.wall_us, self.log.last_timestamp_us)

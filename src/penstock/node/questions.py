@@ -69,7 +69,11 @@ class Questions:
         self._ask(caller, partition, ask, answer)
 
     def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
-        """The offset at a place in the log."""
+        """The offset at a place in the log. RemoteError not_yet: a new leader does not know what others have told."""
+        leadership = partition.leadership
+        if leadership is not None and not leadership.knows_latest:
+            text = f"the new leader of {partition.label} does not know yet what is committed; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
 
         def ask() -> FindOffset:
             offset = {"earliest": partition.log.log_start, "latest": partition.committed_end}.get(str(request.at))

@@ -36,7 +36,9 @@ from penstock.vfs import Vfs
 
 
 class Replicas:
-    """`committed` hears when readers can have more of a partition, `closed` when it is gone from here."""
+    """`committed` hears when readers can have more of a partition, `resigned` when it is led here no more, `closed`
+    when it is gone from here.
+    """
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Replicas:
         ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
         hurry: Callable[[], None],
         committed: Callable[[Partition], None],
+        resigned: Callable[[Partition], None],
         closed: Callable[[Partition, RemoteError], None],
     ) -> None:
         self._image = image
@@ -77,7 +80,9 @@ class Replicas:
             settled=lambda partition: self.roles.update(partition),
             unreachable=hurry,
         )
-        self.roles = Roles(settings.broker_id, outbox, self.leading, self.follows, listening, self.upkeep, clock)
+        self.roles = Roles(
+            settings.broker_id, outbox, self.leading, self.follows, listening, self.upkeep, clock, resigned=resigned
+        )
         self.streams = Streams(
             vfs,
             settings.broker_id,

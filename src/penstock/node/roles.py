@@ -42,6 +42,8 @@ class Roles:
         listening: Listening,
         upkeep: Upkeep,
         clock: Callable[[], Now],
+        *,
+        resigned: Callable[[Partition], None],
     ) -> None:
         self.live: Mapping[BrokerId, Incarnation] = {}  # the present run of each broker that is there
         self._broker_id = broker_id
@@ -51,6 +53,7 @@ class Roles:
         self._listening = listening
         self._upkeep = upkeep
         self._clock = clock
+        self._resigned = resigned
         self._is_registered = False
 
     def image(self, image: ClusterImage, own: Incarnation | None) -> bool:
@@ -99,8 +102,8 @@ class Roles:
         self._unfollow(partition)
         if state.leader_epoch <= partition.log.leader_epoch:
             partition.cannot_lead = (
-                f"its log has seen leader epoch {partition.log.leader_epoch}, and the metadata says {state.leader_epoch}: "
-                "the metadata has lost commands"
+                f"its log has seen leader epoch {partition.log.leader_epoch}, and the metadata says "
+                f"{state.leader_epoch}: the metadata has lost commands"
             )
             partition.tell(partition.cannot_lead, self._outbox)
             return
@@ -116,6 +119,7 @@ class Roles:
         partition.subscribed = False
         partition.refusal = ""
         partition.resign(self._outbox.step)
+        self._resigned(partition)
 
     def _unfollow(self, partition: Partition) -> None:
         if partition.following is not None:

@@ -108,7 +108,7 @@ class SimBroker:
         settings = Settings(
             broker_id=BrokerId(self.broker_id), broker_version="1", address=self.name, data_dir_id=f"disk-{self.name}"
         )
-        node = Node(self.disk.vfs, settings, Random(self._random.random()))
+        node = Node(self.disk.vfs, settings, Random(self._random.random()))  # noqa: S311
         self.node = node
         self.is_stopping = False
         around = self._around
