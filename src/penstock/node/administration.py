@@ -103,6 +103,8 @@ class Administration:
         deadline_us = now.elapsed_us + request.timeout_ms * 1_000
         image = self._image
         live = len(image.live_brokers())
+        if not live:
+            raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, "no broker is registered yet; ask again in a moment")
         existing = check_create(image, request.config, live_brokers=live)
         if existing is not None:
             self._wait(existing, done, deadline_us, is_new=False)

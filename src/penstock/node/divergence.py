@@ -34,17 +34,16 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
 
     not_yet: another replica has shown more than this one has, or knows of.
     """
-    if partition.leadership is None and partition.is_replicated and request.offset > partition.log.log_end:
-        text = f"this replica of {partition.label} has offsets up to {partition.log.log_end - 1} only; ask again"
-        raise RemoteError(ErrorCode.NOT_YET, text, log_end=partition.log.log_end)
+    if partition.is_replicated:
+        _check_knowledge(partition, request)
     if request.leader_epoch is None:
         return
-    if partition.is_replicated and request.leader_epoch > partition.leader_epoch:
-        text = f"this broker has not heard of leader epoch {request.leader_epoch} of {partition.label} yet; ask again"
-        raise RemoteError(ErrorCode.UNKNOWN_EPOCH, text, leader_epoch=int(partition.leader_epoch))
     end_offset = _agreed_end(partition, request.leader_epoch, request.offset)
     if request.offset <= end_offset:
         return
+    if partition.is_replicated and end_offset >= partition.committed_end:
+        # What is not committed here may still be cut to agree with what the reader has from another replica.
+        raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not committed so far here; ask again in a moment")
     lost = f"offsets {end_offset} to {request.offset - 1}, as this reader knows them, are not in it any more"
     raise RemoteError(
         ErrorCode.LOG_TRUNCATED,
@@ -57,12 +56,28 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
     )
 
 
+def _check_knowledge(partition: Partition, request: FetchRequest) -> None:
+    """RemoteError not_yet if another replica has shown more than this one has, or knows of."""
+    if partition.leadership is None and request.offset > partition.log.log_end:
+        text = f"this replica of {partition.label} ends at offset {partition.log.log_end}; ask again in a moment"
+        raise RemoteError(ErrorCode.NOT_YET, text, log_end=partition.log.log_end)
+    if request.leader_epoch is not None and request.leader_epoch > _last_epoch(partition):
+        text = f"this broker has not heard of leader epoch {request.leader_epoch} of {partition.label}; ask again"
+        raise RemoteError(ErrorCode.NOT_YET, text, leader_epoch=int(partition.leader_epoch))
+
+
+def _last_epoch(partition: Partition) -> int:
+    """The last one known here: a follower's log may be ahead of its broker's metadata."""
+    lineage = partition.log.lineage
+    return max(partition.leader_epoch, lineage[-1].leader_epoch) if lineage else partition.leader_epoch
+
+
 def _agreed_end(partition: Partition, leader_epoch: int, offset: int) -> int:
     """Up to which offset a reader at `offset` whose last rows are of that epoch has what the log has."""
     lineage = partition.log.lineage
     if not lineage or lineage[-1].leader_epoch < partition.leader_epoch:
         lineage = (*lineage, LineageEntry(partition.leader_epoch, partition.log.log_end))
-    if leader_epoch > partition.leader_epoch:
+    if leader_epoch > _last_epoch(partition):
         began = bisect_left(lineage, offset, key=_start_offset)
         return lineage[began - 1].start_offset if began else 0
     later = bisect_right(lineage, leader_epoch, key=_leader_epoch)

@@ -81,8 +81,13 @@ class Folders:
                 except OSError as error:
                     text = f"cannot remove {path} of a deleted stream: {error}; the next start tries again"
                     self._outbox.notice(text)
-            elif path not in known:
+            elif path not in known and not self._is_ahead(name, image.index):
                 self._quarantine(path)
+
+    def _is_ahead(self, name: str, index: int) -> bool:
+        """Whether the folder may be that of a stream which the image will have once more of the log is committed."""
+        number = name.partition("-")[0]
+        return number.isdecimal() and int(number) > index
 
     def remove(self, vfs: Vfs, stream: StreamState) -> None:
         """Remove the logs of a deleted stream, then their marks; blocking. OSError."""

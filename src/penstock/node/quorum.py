@@ -108,6 +108,7 @@ class Quorum:
         self._observer = observer
         self._is_starting = True
         self._is_saving = False
+        self._is_acting = False  # between the core's ready and advance
         self._is_full = False  # the disk: the next tick tries again, or the next command
         self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
@@ -230,7 +231,7 @@ class Quorum:
     def _input(self, given: _Input) -> None:
         if self.trouble:
             self._refuse(given)
-        elif self._is_saving:
+        elif self._is_saving or self._is_acting:
             self._inputs.append(given)
         else:
             self._is_full = False
@@ -262,6 +263,7 @@ class Quorum:
             task = self._save_task(ready)
             if task is None:
                 self._act_on(ready)
+                self._tell_inputs()
             else:
                 self._save(ready, task)
         if not self._is_saving:
@@ -314,23 +316,33 @@ class Quorum:
 
     def _go_on(self, *, is_full: bool) -> None:
         """Tell the core what came during the save. On a full disk the next tick tries again, or the next command."""
-        inputs, self._inputs = self._inputs, deque()
-        for given in inputs:
-            self._input(given) if self.trouble or self._is_saving else self._tell_core(given)
+        has_told = self._tell_inputs()
         while self._messages and not self.trouble:
             self._raft.step(self._messages.popleft())
         ticks, self._ticks = self._ticks, 0
         for _ in range(0 if is_full or self.trouble else ticks):
             self._raft.tick()
-        if inputs:
+        if has_told:
             self._is_full = False
         self._pump()
+
+    def _tell_inputs(self) -> bool:
+        """Tell the core what has waited for it; whether there was anything."""
+        has_told = bool(self._inputs)
+        while self._inputs:
+            given = self._inputs.popleft()
+            if self.trouble:
+                self._refuse(given)
+            else:
+                self._tell_core(given)
+        return has_told
 
     def _retract(self, ready: Ready, error: NotWrittenError) -> None:
         for entry in self._raft.retract(ready):
             self._resolve(entry.index, entry.term, RemoteError(ErrorCode.STORAGE_FAILED, str(error)))
 
     def _act_on(self, ready: Ready) -> None:
+        self._is_acting = True
         for message in ready.messages:
             to = self.image.brokers.get(message.to)
             request = RaftRequest(data_dir_id=self._data_dir_id, to_data_dir_id="" if to is None else to.data_dir_id)
@@ -341,6 +353,7 @@ class Quorum:
         for entry in ready.committed:
             self._apply(entry)
         self._raft.advance(ready)
+        self._is_acting = False
         if ready.snapshot is not None:
             self._drop_proposals(RemoteError(ErrorCode.TIMED_OUT, _UNKNOWN), up_to=ready.snapshot.index)
 

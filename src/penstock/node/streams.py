@@ -182,7 +182,8 @@ class Streams:
         """This broker has a run of its own, or has lost it: whatever it holds may have another place."""
         image = self._image()
         for partition in list(self.partitions.values()):
-            self._reconfigure(partition, image.streams[partition.key.stream_id])
+            if (state := image.streams.get(partition.key.stream_id)) is not None:  # else it is about to go
+                self._reconfigure(partition, state)
 
     def _reconfigure(self, partition: Partition, state: StreamState) -> None:
         partition.reconfigure(state)
