@@ -52,6 +52,11 @@ class Listening:
         if self.gaps.forget(partition.key):
             self._save()
 
+    def took_over(self, partition: Partition, since_us: int, now: Now) -> None:
+        """Another broker listened there until `since_us`, by the calendar; a gap lasts until this one does."""
+        if not self.gaps.is_open and self.gaps.begin(since_us, "another broker led it", partition.key):
+            self._save()
+
     def resign(self, partition: Partition) -> None:
         """Another broker listens there from now on."""
         self.subscriptions.remove(partition)

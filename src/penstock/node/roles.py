@@ -99,6 +99,7 @@ class Roles:
             return
         if leadership is not None:
             self._resign(partition)
+        heard_us = self._follows.heard_us(partition)
         self._unfollow(partition)
         if state.leader_epoch <= partition.log.leader_epoch:
             partition.cannot_lead = (
@@ -111,6 +112,9 @@ class Roles:
         self._configure(partition)
         self._leading.begin(partition, state, self.live, self._clock())
         self._listening.subscriptions.add(partition)
+        if heard_us is not None:  # another broker was subscribed until then, at least
+            now = self._clock()
+            self._listening.took_over(partition, now.wall_us - (now.elapsed_us - heard_us), now)
         self._upkeep.advance(partition)
 
     def _resign(self, partition: Partition) -> None:

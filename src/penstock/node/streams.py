@@ -146,6 +146,13 @@ class Streams:
 
     def applied(self, outcome: Outcome) -> None:
         """A command has changed the image."""
+        for key in outcome.unclean:
+            stream = self._image().streams[key.stream_id]
+            if stream.partitions[key.partition].leader == self._broker_id:
+                self._outbox.notice(
+                    f"{label(stream, key.partition)}: this broker leads by an unclean election: what was acked by "
+                    "others may be lost"
+                )
         state = outcome.stream
         if outcome.deleted:
             assert state is not None

@@ -90,6 +90,7 @@ class Fetcher:
         self._is_open = False
         self._failures = 0
         self._retry_us = 0
+        self.answered_us: int | None = None  # when the leader answered last
         self.unreachable_since_us: int | None = None  # the leader, for the heartbeat
 
     @property
@@ -220,6 +221,7 @@ class Fetcher:
         self._asked = deque(asked for asked in self._asked if asked.number != number)
         self._failures = 0
         self.unreachable_since_us = None
+        self.answered_us = now_us
         out, position = [], 0
         for news in response.partitions:
             position_end = position + news.size_bytes
