@@ -35,6 +35,7 @@ _log = logging.getLogger("penstock.broker")
 _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
 _NEVER_US = 2**63
+_LEAVE_SHARE = 0.3  # of the time that a stop may take
 
 
 def wall_clock() -> Now:
@@ -347,14 +348,26 @@ class Driver:
 
     # The end
 
+    async def _leave(self, timeout_s: float) -> None:
+        """Have other brokers take over, which goes on being served meanwhile."""
+        left = asyncio.Event()
+        self._node.leave(self.now(), left.set)
+        self.schedule()
+        try:
+            await asyncio.wait_for(left.wait(), timeout_s)
+        except TimeoutError:
+            _log.warning("no metadata leader answers: others take over when the session of this broker is over")
+
     async def stop(self, timeout_s: float) -> bool:
-        """Drain NATS, make all durable, answer who waits, close: `timeout_s` in all, whoever does not play along.
+        """Let others lead, drain NATS, make all durable, answer who waits, close: `timeout_s` in all, whoever does not
+        play along.
 
         False if the disk did not answer in time: then the logs are left as they are, as after a crash, and whoever
         waits for an answer loses his connection instead of hearing something that may not be true.
         """
         deadline_s = self._loop.time() + timeout_s
         self.server.stop_listening()
+        await self._leave(timeout_s * _LEAVE_SHARE)
         if not await self.link.drain(int(timeout_s * 400)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
         self._stopping = True

@@ -174,7 +174,8 @@ class Peers:
 
     def ended(self, link: _Link, reason: str, *, was_up: bool) -> None:
         """Its connection is gone, or could not be made."""
-        self.complain(f"broker {link.broker_id}", f"{link.address}: {reason}")
+        if not link.is_dropped:
+            self.complain(f"broker {link.broker_id}", f"{link.address}: {reason}")
         if was_up:
             self._owner.peer_lost(link.broker_id)
 
@@ -220,16 +221,16 @@ class _Link:
         self._owner = owner
         self._up_us: int | None = None  # since when it is up
         self._was_steady = False
-        self._is_dropped = False
+        self.is_dropped = False
 
     async def run(self) -> None:
         """Have a connection until dropped."""
         failures = 0
-        while not self._is_dropped:
+        while not self.is_dropped:
             self._was_steady = False
             await self._connect_and_serve()
             failures = 0 if self._was_steady else failures + 1
-            if not self._is_dropped:
+            if not self.is_dropped:
                 await asyncio.sleep(self._owner.pause_s(failures))
 
     async def _connect_and_serve(self) -> None:
@@ -250,7 +251,7 @@ class _Link:
 
     def drop(self) -> None:
         """It is a peer no more, or is elsewhere."""
-        self._is_dropped = True
+        self.is_dropped = True
         assert self.task is not None
         is_waiting = self.connection is None or self.connection.state is PeerState.CONNECTING
         if self.connection is not None:

@@ -168,8 +168,6 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -> Addresses:
     loop = asyncio.get_running_loop()
-    if len(config.voters) > 1 or config.join:
-        raise OperationalError("a cluster of several brokers is not possible yet: leave out --cluster and --join")
     if (advice := voters_advice(config.voters)) is not None:
         _log.warning("%s", advice)
     servers = config.nats

@@ -12,7 +12,7 @@ what is on the disk can be read meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol
 
 from penstock.base import limits
@@ -57,7 +57,7 @@ from penstock.node.peers import Peers, introduced
 from penstock.node.quorum import Place, Quorum
 from penstock.node.settings import Settings
 from penstock.node.standing import Standing
-from penstock.node.step import Outbox
+from penstock.node.step import Join, Outbox
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
 from penstock.wire.bodies import answer_body, decode_request_body
@@ -125,9 +125,10 @@ class Cluster:
         self._consequences = consequences
         self._info = info
         self._is_started = False
-        self._leaving: Callable[[], None] | None = None
         self._next_tick_us = 0
         self._addresses: dict[BrokerId, str] = {}
+        self._told_members: Mapping[BrokerId, str] = {}  # as a broker has said that was asked to let this one join
+        self._told_cluster_id = settings.cluster_id
         self.deleted: list[StreamState] = []  # by what was applied at the start
         self.registered_us = 0  # when this broker was registered last
 
@@ -190,6 +191,42 @@ class Cluster:
         self.quorum.keep_reserve()
         self.quorum.started()
         self._tell_addresses()
+        self._tell_cluster_id()
+        if self._settings.join and not self.quorum.membership.voters:
+            self._join()
+
+    def _join(self) -> None:
+        settings = self._settings
+        request = JoinRequest(
+            broker_id=settings.broker_id,
+            data_dir_id=settings.data_dir_id,
+            address=settings.address,
+            broker_version=settings.broker_version,
+        )
+        self._outbox.step.join = Join(request, settings.join)
+
+    def joined(self, response: JoinResponse) -> None:
+        """A member has said who is in the cluster: who is asked for the metadata leader."""
+        own = self._settings.broker_id
+        self._told_members = {one.broker_id: one.address for one in response.members if one.broker_id != own}
+        if not self.image.cluster_id:
+            self._say_cluster_id(response.cluster_id)
+        self._tell_addresses()
+        self.standing.hurry()
+
+    @property
+    def cluster_id(self) -> str:
+        """Which cluster this broker is of; empty while it is not known."""
+        return self.image.cluster_id or self._told_cluster_id
+
+    def _tell_cluster_id(self) -> None:
+        if self.image.cluster_id:
+            self._say_cluster_id(self.image.cluster_id)
+
+    def _say_cluster_id(self, cluster_id: str) -> None:
+        if cluster_id != self._told_cluster_id:
+            self._told_cluster_id = cluster_id
+            self._outbox.step.cluster_id = cluster_id
 
     @property
     def image(self) -> ClusterImage:
@@ -206,6 +243,7 @@ class Cluster:
             if isinstance(outcome, Outcome) and outcome.deleted and outcome.stream is not None:
                 self.deleted.append(outcome.stream)
         elif isinstance(outcome, Outcome):
+            self._tell_cluster_id()
             self._look_at_standing()
             if outcome.changed:
                 self._consequences.applied(outcome)
@@ -214,6 +252,7 @@ class Cluster:
     def replaced(self, before: ClusterImage) -> None:
         """A snapshot took the place of the image."""
         if self._is_started:
+            self._tell_cluster_id()
             self._look_at_standing()
             self._consequences.replaced(before)
 
@@ -236,6 +275,7 @@ class Cluster:
         """Keep connections to those who are registered, and to the first voters until they are."""
         own = self._settings.broker_id
         wanted = {broker_id: address for broker_id, address in self._settings.voters.items() if broker_id != own}
+        wanted |= self._told_members
         wanted |= {one.broker_id: one.address for one in self.image.brokers.values() if one.broker_id != own}
         if wanted != self._addresses:
             changed = [(broker_id, address) for broker_id, address in wanted.items()]
@@ -278,7 +318,7 @@ class Cluster:
     def _introduction(self) -> PeerHelloResponse:
         settings = self._settings
         return PeerHelloResponse(
-            cluster_id=self.image.cluster_id or settings.cluster_id,
+            cluster_id=self.cluster_id,
             broker_id=settings.broker_id,
             data_dir_id=settings.data_dir_id,
             broker_version=settings.broker_version,
@@ -364,6 +404,7 @@ class Cluster:
                     self.quorum.hand_over(best)
             done()
 
+        self.standing.leave()
         self.link.ask(StopBrokerRequest(broker_id=self._settings.broker_id, incarnation=incarnation), left)
 
     def stop(self, error: RemoteError) -> None:

@@ -1,6 +1,7 @@
 """The way to the metadata leader, which may be this broker.
 
-Rules: what brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter,
+Rules: Raft says who leads; a broker that takes no part in it yet asks its peers, one after the other, and then whom
+they name. What brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter,
 delete) waits while no metadata leader is known, and is asked again where the leader changed meanwhile, until its time
 is up: all three may be asked twice. What a leader refused for a reason of its own is refused.
 """
@@ -66,18 +67,44 @@ class MetadataLink:
         self._clock = clock
         self._local = local
         self._waiting: list[_Waiting] = []
+        self._named: BrokerId | None = None  # who leads, as another broker has said
+        self._last_asked = BrokerId(0)
 
     def ask(self, request: Request, done: Done) -> None:
         """Ask what brokers ask."""
         if self._quorum.is_leader:
             self._local(request, done)
             return
-        leader = self._quorum.leader
-        if leader is None or leader == self._broker_id:
+        if (to := self._whom()) is None:
             text = "no metadata leader is known now; ask again in a moment"
             done(RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
             return
-        self._peers.send(leader, request, done=lambda response, raw: done(response))
+
+        def answered(response: Response | RemoteError, raw: bytes | memoryview) -> None:
+            self._learn(response)
+            done(response)
+
+        self._peers.send(to, request, done=answered)
+
+    def _whom(self) -> BrokerId | None:
+        """The metadata leader; where Raft tells nothing (yet), whoever may know it: one after the other."""
+        leader = self._quorum.leader
+        if leader is not None and leader != self._broker_id:
+            return leader
+        if self._named is not None and self._peers.is_up(self._named):
+            return self._named
+        up = sorted(self._peers.up_ids)
+        if not up:
+            return None
+        self._last_asked = next((one for one in up if one > self._last_asked), up[0])
+        return self._last_asked
+
+    def _learn(self, response: Response | RemoteError) -> None:
+        """Who refuses because it does not lead may say who does."""
+        if isinstance(response, RemoteError) and response.code in _NOT_NOW:
+            named = response.details.get("leader")
+            is_other = isinstance(named, int) and named != self._broker_id
+            self._named = BrokerId(named) if is_other else None  # type: ignore[arg-type]
 
     def administer(self, request: Administrative, done: Done) -> None:
         """Ask what a client asks; `done` hears it once, in the time that the request gives."""
@@ -96,8 +123,7 @@ class MetadataLink:
         if self._quorum.is_leader:
             self._local(request, lambda response: self._answered(waiting, response))
             return
-        leader = self._quorum.leader
-        if leader is None or leader == self._broker_id:
+        if (to := self._whom()) is None:
             text = "no metadata leader could be found in time: are most of the voters up?"
             self._answered(waiting, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
             return
@@ -108,10 +134,12 @@ class MetadataLink:
                     response = decode_answer_body(bytes(raw), type(request))
                 except RemoteError as error:
                     response = error
+            else:
+                self._learn(response)
             self._answered(waiting, response)
 
         api, version, body = request_body(request)
-        self._peers.send(leader, ForwardRequest(api=api, version=version), body, done)
+        self._peers.send(to, ForwardRequest(api=api, version=version), body, done)
 
     def _answered(self, waiting: _Waiting, response: Response | RemoteError) -> None:
         if waiting not in self._waiting:

@@ -304,7 +304,7 @@ class Node:
         """A broker has answered the `join` of a step: what the cluster is, and who is in it."""
         if not self._is_stopped:
             self._now = now
-            self._peers.joined(self._settings.broker_id, response)
+            self._cluster.joined(response)
 
     # Disk
 
@@ -394,7 +394,7 @@ class Node:
         response = HelloResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,
-            cluster_id=self._settings.cluster_id,
+            cluster_id=self._cluster.cluster_id,
             format_version=self._settings.format_version,
             nats_urls=self._settings.nats_urls,
             api_versions=api_versions(),

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import API_OF_REQUEST, JoinResponse, PeerHelloRequest, PeerHelloResponse, Request, Response
+from penstock.messages import API_OF_REQUEST, PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import Outbox, PeerRequest
 
 Done = Callable[[Response | RemoteError, bytes | memoryview], None]
@@ -73,13 +73,6 @@ class Peers:
         """That connection is gone."""
         for done in self._open.pop(broker_id, {}).values():
             _end(done, _unavailable(broker_id))
-
-    def joined(self, own_id: BrokerId, response: JoinResponse) -> None:
-        """Keep connections to those who are in the cluster, and remember which it is."""
-        step = self._outbox.step
-        step.cluster_id = response.cluster_id
-        others = [member for member in response.members if member.broker_id != own_id]
-        step.peer_addresses += [(member.broker_id, member.address) for member in others]
 
     def answered(
         self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview

@@ -184,7 +184,7 @@ class Report:
         return StatusResponse(
             broker_id=self._settings.broker_id,
             broker_version=self._settings.broker_version,
-            cluster_id=self._settings.cluster_id,
+            cluster_id=self._cluster.cluster_id,
             address=self._settings.address,
             data_dir=self._settings.data_dir,
             started_us=TimestampUs(self._started_us),

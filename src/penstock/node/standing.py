@@ -58,6 +58,7 @@ class Standing:
         self._granted = 0  # the number that was answered
         self._is_asking = False
         self._next_us = 0
+        self._is_leaving = False
 
     @property
     def broker_id(self) -> BrokerId:
@@ -78,6 +79,10 @@ class Standing:
         self._next_us = 0
         return True
 
+    def leave(self) -> None:
+        """The broker is about to stop: it is not registered again."""
+        self._is_leaving = True
+
     def hurry(self) -> None:
         """There are news: the next heartbeat is due now."""
         self._next_us = 0
@@ -88,7 +93,8 @@ class Standing:
             return
         self._next_us = now.elapsed_us + _HEARTBEAT_US
         if self.incarnation is None:
-            self._register()
+            if not self._is_leaving:
+                self._register()
         else:
             self._beat(self.incarnation)
 

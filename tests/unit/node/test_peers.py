@@ -8,8 +8,6 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
-    ClusterMember,
-    JoinResponse,
     PeerHelloRequest,
     PeerHelloResponse,
     RaftRequest,
@@ -112,13 +110,6 @@ def test_whoever_is_told_of_a_loss_may_ask_somebody_else(outbox: Outbox, peers: 
     peers.lost(ANNA)
     assert [request.to for request in outbox.take().peers] == [BERT]
     assert heard == [("broker_unavailable", b"")]  # of the one that asked the lost one again
-
-
-def test_a_cluster_that_lets_us_in_is_remembered_and_its_brokers_are_peers(outbox: Outbox, peers: Peers) -> None:
-    members = tuple(ClusterMember(broker_id=number, address=f"h:{number}", is_voter=True) for number in (1, 2, 3))
-    peers.joined(BERT, JoinResponse(cluster_id="c", members=members))
-    step = outbox.take()
-    assert (step.cluster_id, step.peer_addresses) == ("c", [(1, "h:1"), (ANNA, "h:2")])
 
 
 @pytest.mark.parametrize(
