@@ -6,6 +6,7 @@ Rules:
 - It decides by what is applied, and changes nothing itself: every change is a command. Of one kind about one broker
   there is one command under way at a time; whoever asks for another meanwhile waits, or is told to ask again.
 - Sessions, reports and waiting requests are in memory: a new metadata leader begins them anew, with full time for all.
+  Its own is never over: whoever decides that is there, and alone it sends no heartbeats to itself.
 - A request that changes something is answered once its command is applied, and then only if it is the entry that was
   proposed. Whoever is told to ask again may: what was done already is found done.
 
@@ -158,7 +159,7 @@ class Controller:
         if not self.leads:
             return
         for broker_id, incarnation in self._sessions.silent(now.elapsed_us):
-            if ("fence", broker_id) not in self._proposals:
+            if broker_id != self._broker_id and ("fence", broker_id) not in self._proposals:
                 command = FenceBroker(broker_id=broker_id, incarnation=incarnation)
                 self._proposals.begin(("fence", broker_id), command, _ignore)
         self._elect(self._reports.elections(self._image, now.elapsed_us))

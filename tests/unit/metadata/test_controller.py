@@ -216,6 +216,11 @@ def test_a_silent_broker_is_fenced_once() -> None:
     assert cluster.after(5_000, ONE, TWO) == []
 
 
+def test_the_metadata_leader_does_not_fence_itself_whether_it_sends_heartbeats_or_not() -> None:
+    cluster = Cluster()
+    assert cluster.after(10_000, TWO, THREE) == []
+
+
 def test_a_fence_that_was_not_taken_is_proposed_again() -> None:
     cluster = Cluster()
     assert cluster.after(3_000, ONE, TWO) == [fence(cluster, THREE)]
@@ -249,7 +254,7 @@ def test_a_new_metadata_leader_begins_all_sessions_anew() -> None:
     assert cluster.after(2_000) == []
     cluster.controller.lead(cluster.image, TERM + 2, cluster.now)
     assert cluster.after(2_900) == []
-    assert len(cluster.after(100)) == 3
+    assert cluster.after(100) == [fence(cluster, TWO), fence(cluster, THREE)]
 
 
 def test_a_run_that_begins_before_the_last_one_was_missed_has_its_full_time() -> None:
@@ -266,7 +271,7 @@ def test_a_pause_of_its_own_is_nobodys_silence() -> None:
     cluster.after(100)
     cluster.now_ms += 60_000
     assert cluster.after(2_200) == []
-    assert len(cluster.after(700)) == 3
+    assert cluster.after(700) == [fence(cluster, TWO), fence(cluster, THREE)]
 
 
 def test_one_that_pauses_again_and_again_still_finds_out_who_is_dead() -> None:

@@ -54,6 +54,17 @@ def overwrite(memory: MemoryVfs, path: str, position: int, data: bytes) -> None:
     file.close()
 
 
+# Alone
+
+
+def test_a_broker_that_is_alone_leads_on_however_long_nothing_happens() -> None:
+    broker = with_orders()
+    for _ in range(100):
+        broker.tick(100)
+    broker.publish("orders.a", b"a", reply="r")
+    assert [(ack.err_code, ack.body.get("epoch")) for ack in broker.acks] == [(0, 1)]
+
+
 # Deletion
 
 
