@@ -13,11 +13,12 @@ comes late on a broken connection is told apart.
 | replica progress | the same                               |                                                        |
 
 **A fetch session.** `is_first` begins one. A follower names a partition by its position; the leader remembers it, and
-answers it once: with batches, with a divergence or with an error. After that, nothing but news of `committed_end` and
-`log_start` until the partition is named again. So whoever wants no more for now (its disk is slow, its budget is used
-up) just does not name it. A request names at most REPLICA_POSITIONS_MAX partitions: a position takes up to 44 bytes, so
-that many fit a request's body. A follower names REPLICA_NAMED_AT_ONCE of them at most, and the others in the requests
-that follow, with `wait_ms_max` = 0 until all are named: so the leader's loop is never held up for long.
+answers it once: with batches, with a divergence, with where to begin anew, or with an error. After that, nothing but
+news of `committed_end` and `log_start` until the partition is named again. So whoever wants no more for now (its disk
+is slow, its budget is used up) just does not name it. A request names at most REPLICA_POSITIONS_MAX partitions: a
+position takes up to 44 bytes, so that many fit a request's body. A follower names REPLICA_NAMED_AT_ONCE of them at
+most, and the others in the requests that follow, with `wait_ms_max` = 0 until all are named: so the leader's loop is
+never held up for long.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
     """What is new of one partition; `size_bytes` of the raw part are its batches.
 
     `error` is an `ErrorCode`, or a newer one; then nothing else is said. Where the logs diverge, only `log_start` is.
-    `committed_end` may lie beyond what the follower has: it takes no more of it than that.
+    `committed_end` may lie beyond what the follower has: it takes no more of it than that. `replica_start` is said to
+    a follower that lacks what the leader has removed: where it begins anew, which is the base of the batch that holds
+    `log_start`. 0: it need not.
     """
 
     stream_id: StreamIdField
@@ -133,6 +136,7 @@ class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: Int64Field = 0
     diverging: Divergence | None = None
     error: str = ""
+    replica_start: OffsetField = 0  # type: ignore[assignment]
 
 
 class ReplicaFetchResponse(Response, frozen=True, kw_only=True):

@@ -112,6 +112,7 @@ class Follows:
         """More of its log is on the disk."""
         following = partition.following
         if following is not None:
+            self._note_ends(partition)  # the log starts no later than it is on the disk
             self._fetchers[following.leader].flushed(following)
 
     def unreachable(self, live: Mapping[BrokerId, Incarnation]) -> tuple[UnreachableLeader, ...]:

@@ -12,8 +12,9 @@ leader's, as far as this log has it, never this log's end. While the log is cut 
 | RESETTING   |          |            |              |            | RECONCILING | FAILED | RESETTING   |             |
 | FAILED      |          |            |              |            |             |        | FAILED      | RECONCILING |
 
-`starts later`: all that this log has lies below the leader's `log_start`; or the logs diverge below this log's own
-start. `overlaps`: the leader's first batch begins before this log ends; its cleaner merged some. `cut`, `fails`: how a
+`starts later`: what the leader has next does not begin where this log ends (`replica_start`: the base of the batch that
+holds the leader's `log_start`, whose first rows are not to be read); or the logs diverge below the start of either.
+`overlaps`: the leader's first batch begins before this log ends; its cleaner merged some. `cut`, `fails`: how a
 truncation or a reset ended. `follows`: another leadership has begun.
 """
 
@@ -182,8 +183,8 @@ class Following:
         if news.diverging is not None:
             epoch_end = EpochEnd(news.diverging.leader_epoch, news.diverging.end_offset)
             return self._diverges(epoch_end, news.log_start) if self._is_asked else _NOTHING
-        if news.log_start > self.log.log_end:
-            return self._cut(_On.STARTS_LATER, reset=news.log_start)
+        if news.replica_start:
+            return self._starts_later(news.replica_start) if self._is_asked else _NOTHING
         self._on(_On.AGREES)
         self._leader_committed_end = max(self._leader_committed_end, news.committed_end)
         self._leader_log_start = max(self._leader_log_start, news.log_start)
@@ -192,8 +193,16 @@ class Following:
             return Orders(append=True)
         return _NOTHING
 
+    def _starts_later(self, replica_start: int) -> Orders:
+        if replica_start <= self.log.log_end:  # the leader contradicts itself
+            self._is_asked = False
+            return Orders(error="bad_request")
+        return self._cut(_On.STARTS_LATER, reset=replica_start)
+
     def _diverges(self, leader: EpochEnd, leader_log_start: int) -> Orders:
         end = rules.truncation_end(leader, self.log)
+        if self.log.log_end <= leader_log_start:
+            return self._cut(_On.STARTS_LATER, reset=leader_log_start)
         if end >= self.log.log_end:  # the leader contradicts itself: an answer that diverges cuts something
             self._is_asked = False
             return Orders(error="bad_request")

@@ -64,10 +64,9 @@ def may_join(reached: int | None, committed_end: int, epoch_start: int) -> bool:
 def divergence(last_epoch: int, log_end: int, log: Lineage, log_start: int, leader_log_end: int) -> EpochEnd | None:
     """Where the leader's `log` stops agreeing with that of a follower; None if it can fetch from its `log_end` on.
 
-    What lies below the leader's `log_start` needs no agreement.
+    Also a log that ends below the leader's `log_start` must agree: what comes is appended to it. `end_offset` is never
+    below `log_start`, so such a log is told that all of it goes.
     """
-    if log_end <= log_start:
-        return None
     if last_epoch == 0:  # holds nothing: only its end can be wrong
         return EpochEnd(0, leader_log_end) if log_end > leader_log_end else None
     epoch, end = log.epoch_end(last_epoch)

@@ -1,16 +1,18 @@
 """The leader's side of replica fetches: what each follower's broker was told, and what is news for it.
 
 Rules: a session is one follower's broker; one fetch of it waits, and a second one has the first answered at once. What
-is named gets one answer: batches, a divergence or an error. Events only mark what is news: nothing looks at all
-partitions, and what happens in one step goes out in one answer. Partitions that are in sync go first; those that catch
-up have a share of their own. Within each, who got something goes to the end of the line. What is not in memory is
-looked up by a disk thread, and holds up nobody meanwhile.
+is named gets one answer: batches, a divergence, where to begin anew, or an error. Events only mark what is news:
+nothing looks at all partitions, and what happens in one step goes out in one answer. Partitions that are in sync go
+first; those that catch up have a share of their own. Within each, who got something goes to the end of the line. What
+is not in memory is looked up by a disk thread, and holds up nobody meanwhile.
 
-| news                        | waits                    | how often                   |
-|-----------------------------|--------------------------|------------------------------|
-| batches, divergence, error  | not at all               | once, until it is named again |
-| `committed_end`, `log_start` | REPLICA_NEWS_DELAY_MS, for something to travel with | when it has moved |
-| nothing                     | `wait_ms_max`            |                              |
+| news                            | waits                   | how often                     |
+|---------------------------------|-------------------------|-------------------------------|
+| batches, divergence,            | not at all              | once, until it is named again |
+| `replica_start`, error          |                         |                               |
+| `committed_end`, `log_start`    | REPLICA_NEWS_DELAY_MS,  | when it has moved             |
+|                                 | for data to travel with |                               |
+| nothing                         | `wait_ms_max`           |                               |
 
 A fetch with a stale incarnation, a session that is not known, or an epoch that is not the leader's never counts for
 `committed_end`; nor does one that diverges.
@@ -49,7 +51,10 @@ class LedLog(rules.Lineage, Protocol):
     """What is asked of the log of a leader."""
 
     def find(self, offset: int, bytes_max: int) -> Found | None:
-        """Batches from `offset` on, also uncommitted ones, at least one; None: a disk thread must look. RemoteError."""
+        """Batches from `offset` on, also uncommitted ones, at least one; None: a disk thread must look.
+
+        RemoteError offset_out_of_range, whose detail `replica_start` is where a replica may begin instead; others.
+        """
 
 
 class Look(NamedTuple):
@@ -81,6 +86,7 @@ class _Position:
         "leader_epoch",
         "log_end",
         "look",
+        "replica_start",
         "told_committed_end",
         "told_start",
     )
@@ -92,6 +98,7 @@ class _Position:
         self.look: Look | None = None  # a disk thread is at it
         self.error = ""
         self.diverging: rules.EpochEnd | None = None
+        self.replica_start = 0  # where it has to begin anew
         self.found: Found | None = None  # by a disk thread
         self.told_committed_end = 0
         self.told_start = 0
@@ -99,7 +106,15 @@ class _Position:
     @property
     def agrees(self) -> bool:
         """Whether it counts."""
-        return not self.error and self.diverging is None
+        return not self.error and self.diverging is None and not self.replica_start
+
+    def refused(self, error: RemoteError) -> None:
+        """There are no batches from its end on; perhaps elsewhere."""
+        replica_start = error.details.get("replica_start")
+        if isinstance(replica_start, int) and replica_start > self.log_end:
+            self.replica_start = replica_start
+        else:
+            self.error = error.code
 
 
 _Line = OrderedDict[PartitionKey, None]
@@ -276,8 +291,6 @@ class Sessions:
         if before is not None:
             position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
         moved = leadership.fetched(session.broker_id, session.incarnation, named.log_end, named.flushed_end, now_us)
-        if named.log_end < leadership.log_start:
-            position.told_start = 0  # it has to hear again what it can go on from
         if named.log_end < leadership.log_end:
             self._enqueue(session, leadership)
         self._note_ends(session, leadership, position, now_us)
@@ -319,7 +332,7 @@ class Sessions:
             return  # it was named anew meanwhile, or another leadership has begun
         position.look = None
         if isinstance(found, RemoteError):
-            position.error = found.code
+            position.refused(found)
         else:
             position.found = found
         self._enqueue(session, led[0])
@@ -368,15 +381,12 @@ class Sessions:
             leadership, log = led
             if position.log_end >= leadership.log_end or not position.is_owed:
                 continue
-            if position.log_end < leadership.log_start:
-                session.ends[key] = 0  # all that it has is gone here: it is told where the log starts
-                continue
             share_bytes = max(left_bytes // (len(line) + 1), min(left_bytes, limits.REPLICA_SHARE_BYTES_MIN))
             batches = self._look_up(session, key, position, log, share_bytes)
             if batches is None:
                 continue
             if isinstance(batches, RemoteError):
-                position.error = batches.code
+                position.refused(batches)
                 line[key] = None
                 continue
             if len(found) > first and batches.length > left_bytes:
@@ -437,8 +447,10 @@ def _forget_answered(session: _Session, key: PartitionKey, position: _Position) 
 def _without_batches(key: PartitionKey, position: _Position, led: tuple[Leadership, LedLog] | None) -> ReplicaNews:
     # An error is told in the follower's own epoch, so that it knows what is meant.
     epoch = position.leader_epoch
-    if position.error or position.diverging is None or led is None:
+    if position.error or led is None:
         return ReplicaNews(*key, epoch, error=position.error or ErrorCode.NOT_LEADER)
+    if position.diverging is None:
+        return ReplicaNews(*key, epoch, replica_start=Offset(position.replica_start))
     diverging = Divergence(LeaderEpoch(position.diverging.leader_epoch), Offset(position.diverging.end_offset))
     return ReplicaNews(*key, epoch, log_start=Offset(led[0].log_start), diverging=diverging)
 

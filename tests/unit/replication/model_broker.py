@@ -277,7 +277,11 @@ class Broker:
         looking, self.looking = self.looking, []
         for look in looking:
             if self.leadership is not None:
-                self.sessions.found(look, self.log.range(look.offset, look.bytes_max))
+                try:
+                    found: Any = self.log.range(look.offset, look.bytes_max)
+                except RemoteError as error:
+                    found = error
+                self.sessions.found(look, found)
 
     def pump(self) -> None:
         """Send what is to be sent."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.base.errors import ErrorCode, RemoteError
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -59,6 +61,9 @@ class ModelLog:
         return None if self.is_cold else self.range(offset, bytes_max)
 
     def range(self, offset: int, bytes_max: int) -> Range:
+        replica_start = self.batches[0].base if self.batches else self.log_end
+        if offset < replica_start and offset < self.log_start:
+            raise RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, "it is gone", replica_start=replica_start)
         out: list[Batch] = []
         size = 0
         for batch in self.batches:

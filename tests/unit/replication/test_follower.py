@@ -90,7 +90,8 @@ def test_it_says_when_it_cuts_what_was_committed() -> None:
 @pytest.mark.parametrize(
     ("log", "told", "reset"),
     [
-        (log_of(4), news(log_start=6, committed_end=9), 6),  # retention was quicker
+        (log_of(4), news(replica_start=6), 6),  # retention was quicker
+        (log_of(4), news(diverging=Divergence(0, 4), log_start=4), 4),  # what comes could not be appended to it
         (log_of(4, start=10), news(diverging=Divergence(0, 3), log_start=2), 2),  # it has nothing that could be kept
         (log_of(8), news(diverging=Divergence(0, 5), log_start=5), 5),  # below 5 nobody keeps anything
     ],
@@ -104,6 +105,24 @@ def test_it_begins_anew_where_nothing_can_be_kept(log: ModelLog, told: ReplicaNe
     following.cut()
     assert following.committed_end == reset
     assert following.position().log_end == reset
+
+
+def test_it_begins_anew_only_when_told_so() -> None:
+    log = log_of(4)
+    following = follows(log)
+    assert following.news(news(log_start=6, committed_end=9)) == Orders()
+    assert following.ends() == NewEnds(committed_end=4, log_start=4)
+    assert following.news(news(replica_start=5)) == Orders(reset=5)
+    assert follows(log_of(4)).news(news(replica_start=4)).error == "bad_request"  # it ends there
+    assert follows(log_of(4), asked=False).news(news(replica_start=5)) == Orders()
+
+
+def test_a_batch_that_holds_the_start_of_the_leader_is_taken_whole() -> None:
+    log = log_of(start=4)
+    following = follows(log)
+    assert following.news(news(committed_end=9, log_start=6, size_bytes=9)) == Orders(append=True)
+    log.append(Batch(2, 4, 9, 9, (2,) * 5))
+    assert following.ends() == NewEnds(committed_end=9, log_start=6)
 
 
 def test_a_divergence_that_cuts_nothing_is_a_mistake_of_the_leader() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
-from penstock.commitlog import Log, Slice
+from penstock.commitlog import Log, RangeRefusedError, Slice
 from penstock.metadata.image import PartitionState
 from penstock.replication.agenda import Agenda
 from penstock.replication.fetcher import Fetcher
-from penstock.replication.follower import Following
+from penstock.replication.follower import Following, Orders
 from penstock.replication.leader import Ends, Leadership, Terms
 from penstock.replication.rate import ByteRate
 from penstock.replication.sessions import Sessions
@@ -35,8 +35,7 @@ class Led:
         return self.log.epoch_end(leader_epoch)
 
     def find(self, offset: int, bytes_max: int) -> Slice | None:
-        view = self.log.view()
-        return view.slice(offset, end=view.log_end, bytes_max=bytes_max)
+        return self.log.view().replica_range(offset, bytes_max=bytes_max)
 
 
 class Pair:
@@ -69,6 +68,12 @@ class Pair:
         self.leadership.appended(self.logs[self.leader].log_end, self.now_us)
         self.sessions.appended(self.leadership)
 
+    def retain(self, log_start: int) -> None:
+        flush(self.logs[self.leader])
+        self.logs[self.leader].follow_start(log_start)
+        self.leadership.retained(log_start)
+        self.sessions.ends_moved(self.leadership, self.now_us)
+
     def fetch(self) -> int:
         """One round; the bytes that came."""
         sent = self.fetcher.request(self.now_us)
@@ -84,16 +89,27 @@ class Pair:
         for delivery in self.fetcher.answered(sent.number, answer.response, len(raw), self.now_us):
             orders = delivery.orders
             if orders.append:
-                log.append_fetched(raw[delivery.position : delivery.position_end])
-            elif orders.truncate is not None or orders.reset is not None:
+                orders = self._append(log, raw[delivery.position : delivery.position_end])
+            if orders.truncate is not None or orders.reset is not None:
                 self.cuts += 1
                 flush(log)
                 run(log, log.truncate(orders.truncate) if orders.truncate is not None else log.reset(orders.reset))
                 self.following.cut()
-            self.following.ends()
-            if orders != type(orders)():
+            if (log_start := self.following.ends().log_start) is not None:
+                flush(log)  # a log starts anew only where it is on the disk
+                log.follow_start(log_start)
+            if orders != Orders():
                 self.fetcher.proceed(self.following)
         return len(raw)
+
+    def _append(self, log: Log, data: bytes) -> Orders:
+        try:
+            log.append_fetched(data)
+        except RangeRefusedError as error:
+            if error.truncate_to is None:
+                raise
+            return self.following.overlaps(error.truncate_to)
+        return Orders(append=True)
 
     def content(self, number: int) -> bytes:
         log, disk, found = self.logs[number], self.disks[number], b""
@@ -126,3 +142,49 @@ def test_both_logs_are_the_same_in_the_end(seed: int) -> None:
     assert pair.cuts > 0
     pair.fetch()
     assert pair.following.committed_end == pair.leadership.committed_end
+
+
+@pytest.mark.parametrize("had", [0, 3, 5])
+@pytest.mark.parametrize("log_start", [8, 9, 12])
+def test_who_was_away_while_the_leader_removed_half_a_batch_begins_with_all_of_it(had: int, log_start: int) -> None:
+    pair = Pair()
+    pair.lead(1)
+    for rows in (3, 2, 5, 2):  # [0, 3) [3, 5) [5, 10) [10, 12)
+        if pair.logs[1].log_end <= had:
+            pair.fetch()
+        pair.append(rows, 100)
+    while pair.logs[2].log_end < had:
+        pair.fetch()
+    kept = pair.logs[2].log_end
+    pair.leadership.committed_end = 12  # the follower has left the ISR
+    pair.retain(log_start)
+    pair.append(1, 100)
+    rounds = 0
+    while pair.logs[2].log_end < 13:
+        pair.fetch()
+        rounds += 1
+        assert rounds < 8, "for ever"
+    pair.fetch()
+    begins = {8: 5, 9: 5, 12: 12}[log_start]
+    assert pair.cuts == (kept < begins)
+    assert pair.logs[2].log_start == log_start
+    assert pair.content(1) == pair.content(2)
+
+
+def test_a_history_that_ends_where_the_leader_begins_is_not_appended_to() -> None:
+    pair = Pair()
+    pair.lead(1)
+    pair.append(4, 100)
+    pair.fetch()
+    pair.lead(2)
+    for _ in range(2):
+        pair.append(2, 100)  # of epoch 2, from 4 on
+    pair.lead(1)
+    pair.append(2, 200)  # of epoch 3, from 4 on: what comes at 6 is older
+    pair.lead(2)
+    pair.leadership.committed_end = 8  # by others
+    pair.retain(6)
+    for _ in range(6):
+        pair.fetch()
+    assert pair.content(1) == pair.content(2)
+    assert pair.logs[1].log_end == pair.logs[2].log_end == 8

@@ -37,7 +37,8 @@ def diverges(follower: ModelLog, leader: ModelLog) -> EpochEnd | None:
         (log_of(), log_of((1, 5)), None),
         (log_of(start=4), log_of((1, 5)), None),
         (log_of(start=9), log_of((1, 5)), EpochEnd(0, 5)),  # empty, but beyond the end
-        (log_of((2, 3)), log_of((3, 5), start=10), None),  # all of it lies below the leader's start
+        (log_of((2, 3)), log_of((3, 5), start=10), EpochEnd(0, 10)),  # all of it lies below the leader's start
+        (log_of((3, 3)), log_of((3, 5), start=10), None),  # also this, but it is a part of the same history
         (log_of((2, 12)), log_of((3, 5), start=10), EpochEnd(0, 10)),
     ],
 )

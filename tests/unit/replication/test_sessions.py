@@ -203,7 +203,47 @@ def test_below_the_start_a_follower_hears_where_to_begin() -> None:
     for _ in range(2):  # also when it asks the same again
         leader.fetch((1, 1), first=True, session=1)
         (answer,) = leader.answers()
-        assert answer.response.partitions == (ReplicaNews(1, 0, 5, committed_end=4, log_start=3),)
+        assert answer.response.partitions == (ReplicaNews(1, 0, 5, replica_start=3),)
+
+
+def test_a_disk_thread_says_where_to_begin_and_the_batch_that_holds_the_start_comes_whole() -> None:
+    leader = Leader()
+    log, led = leader.logs[1], leader.led[1]
+    for base in (0, 4, 8):
+        log.append(Batch(5, base, base + 4, 100, (5,) * 4))
+    led.appended(12, leader.now_us)
+    led.committed_end = 12
+    log.start_at(6)
+    led.retained(6)
+    log.is_cold = True
+    leader.fetch((1, 2), first=True)
+    (answer,) = leader.answers()
+    assert answer.response.partitions == (ReplicaNews(1, 0, 5, committed_end=12, log_start=6),)
+    leader.fetch()
+    (look,) = leader.sessions.looks()
+    with pytest.raises(RemoteError) as gone:
+        log.range(look.offset, look.bytes_max)
+    leader.sessions.found(look, gone.value)
+    (answer,) = leader.answers()
+    assert answer.response.partitions == (ReplicaNews(1, 0, 5, replica_start=4),)
+    leader.fetch(changed=(FetchPosition(1, 0, 5, 4, 4, 0),))
+    assert leader.answers() == []
+    (look,) = leader.sessions.looks()
+    leader.sessions.found(look, log.range(look.offset, look.bytes_max))
+    (answer,) = leader.answers()
+    assert answer.response.partitions == (ReplicaNews(1, 0, 5, committed_end=12, log_start=6, size_bytes=200),)
+
+
+def test_an_error_that_does_not_say_where_to_begin_is_handed_on() -> None:
+    leader = Leader()
+    leader.append(1)
+    leader.logs[1].is_cold = True
+    leader.fetch((1, 0), first=True)
+    leader.answers()
+    (look,) = leader.sessions.looks()
+    leader.sessions.found(look, RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, "it is gone", replica_start=0))
+    (answer,) = leader.answers()
+    assert answer.response.partitions == (ReplicaNews(1, 0, 5, error=ErrorCode.OFFSET_OUT_OF_RANGE),)
 
 
 @pytest.mark.parametrize(
