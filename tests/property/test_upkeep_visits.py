@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.base import limits
+from penstock.base.clock import Now
 from penstock.base.config import Durability, StreamConfig
-from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, OpenFiles
-from penstock.metadata.image import PartitionState, StreamState
-from penstock.node.partition import Budget, Partition
+from penstock.node.partition import Partition
 from penstock.node.step import DiskWork, Outbox
 from penstock.node.upkeep import Upkeep
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content
 from tests.unit.node.harness import START_US, batch_of
+from tests.unit.node.led import Nobody, led, stream_state
 
 STREAMS = range(1, 4)
 CONFIGS: dict[int, dict[str, Any]] = {
@@ -55,8 +56,7 @@ class Broker:
     partitions: dict[PartitionKey, Partition] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.upkeep = Upkeep(self.outbox, committed=lambda _: None)
-        self.upkeep.may_lead(())
+        self.upkeep = Upkeep(self.outbox, Nobody(), lambda: self.now)
         self.files = OpenFiles()
         for number in STREAMS:
             durability = Durability.OS if number == 1 else Durability.FSYNC
@@ -64,7 +64,7 @@ class Broker:
             config = StreamConfig(
                 name=f"s{number}", subject=f"s{number}.>", segment_bytes=4096, durability=durability, **rules
             )
-            state = StreamState(StreamId(number), config, START_US, (PartitionState.made((BrokerId(1),)),))
+            state = stream_state(number, config)
             log = Log.open(
                 self.vfs,
                 f"s{number}/0",
@@ -75,23 +75,26 @@ class Broker:
                 open_files=self.files,
                 noticed=self.upkeep.damage_found,
             )
-            partition = self.partitions[key_of(number)] = Partition(state, key_of(number), log, self.vfs, Budget(10**9))
+            partition = self.partitions[key_of(number)] = led(state, log, self.vfs)
             self.upkeep.opened(partition)
+
+    @property
+    def now(self) -> Now:
+        """Both times."""
+        return Now(self.now_us, self.now_us - START_US)
 
     def append(self, number: int, rows: int) -> None:
         partition = self.partitions[key_of(number)]
         self.upkeep.lead(partition)
         committed_end = partition.committed_end
         batch = batch_of([(f"s{number}.x", None, b"v" * 300, None)] * rows)
-        partition.append("caller", batch, self.now_us, self.outbox.step)
+        partition.append("caller", batch, self.now, self.outbox.step)
         self.upkeep.moved(partition, committed_end)
 
     def alter(self, number: int, changes: dict[str, Any]) -> None:
         partition = self.partitions[key_of(number)]
         config = msgspec.structs.replace(partition.stream.config, **changes)
-        partition.reconfigure(
-            StreamState(partition.stream.stream_id, config, START_US, (PartitionState.made((BrokerId(1),)),))
-        )
+        partition.reconfigure(stream_state(number, config))
         partition.log.configure(LogConfig.of(config))
         self.upkeep.moved(partition, partition.committed_end)
 

@@ -39,7 +39,8 @@ def placed(image: ClusterImage, config: StreamConfig, created_us: int, chance: C
 def place(image: ClusterImage, partitions: int, replicas: int, chance: Chance) -> tuple[tuple[BrokerId, ...], ...]:
     """The replicas of each partition, the preferred leader first. RemoteError not_enough_replicas."""
     live = [broker for _, broker in sorted(image.brokers.items()) if broker.is_live]
-    if replicas > len(live):
+    if replicas > len(live) or not live:
+        replicas = max(1, replicas)
         text = f"{replicas} brokers are to hold each partition, but only {len(live)} of {len(image.brokers)} are there"
         raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, live_brokers=len(live))
     preferred = Counter({one.broker_id: image.loads.get(one.broker_id, BrokerLoad()).preferred for one in live})

@@ -148,8 +148,9 @@ class MetadataLeader:
 
     def tick(self, now: Now) -> None:
         """Some time has passed."""
-        self._controller.tick(now)
-        self.carry_out()
+        if not self._quorum.is_alone:  # else nobody is to be missed: this broker does not even send itself heartbeats
+            self._controller.tick(now)
+            self.carry_out()
         self._administration.tick(now)
         if self._quorum.is_leader and not self._is_changing:
             wanted = self._wanted()

@@ -109,7 +109,7 @@ class Quorum:
         self._is_starting = True
         self._is_saving = False
         self._is_acting = False  # between the core's ready and advance
-        self._is_full = False  # the disk: the next tick tries again, or the next command
+        self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
         self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
         self._ticks = 0  # that passed meanwhile
@@ -156,6 +156,11 @@ class Quorum:
         return membership.voters == (self._raft.id,) and not membership.learners
 
     @property
+    def obstacle(self) -> str:
+        """Why nothing can be changed through this broker until its disk is another one; empty if that is not so."""
+        return self.trouble or (self._full if self.is_alone else "")
+
+    @property
     def needs_ticks(self) -> bool:
         """Whether the passing of time changes something; alone, only that a full disk may have room again."""
         return not self.is_alone or (not self._is_saving and not self.trouble and self._raft.has_ready())
@@ -169,9 +174,10 @@ class Quorum:
 
     def start(self) -> None:
         """Apply what is known to be committed; alone, be elected and apply all. Saves block until `started`."""
+        self._pump()  # first: on a full disk it is not elected, and what is there can be read all the same
         if self.is_alone:
             self._raft.campaign()
-        self._pump()
+            self._pump()
 
     def started(self) -> None:
         """From now on disk threads save."""
@@ -184,7 +190,7 @@ class Quorum:
         if self._is_saving:
             self._ticks += 1
             return
-        self._is_full = False
+        self._full = ""
         self._raft.tick()
         self._pump()
 
@@ -234,7 +240,7 @@ class Quorum:
         elif self._is_saving or self._is_acting:
             self._inputs.append(given)
         else:
-            self._is_full = False
+            self._full = ""
             self._tell_core(given)
             self._pump()
 
@@ -258,7 +264,7 @@ class Quorum:
     # What must be done
 
     def _pump(self) -> None:
-        while not (self._is_saving or self._is_full or self.trouble) and self._raft.has_ready():
+        while not (self._is_saving or self._full or self.trouble) and self._raft.has_ready():
             ready = self._raft.ready()
             task = self._save_task(ready)
             if task is None:
@@ -285,7 +291,7 @@ class Quorum:
                 self._act_on(ready)
             elif not self._has_failed(task, error):
                 assert isinstance(error, NotWrittenError)
-                self._is_full = True
+                self._full = str(error)
                 self._retract(ready, error)
                 self._messages.clear()
             self._go_on(is_full=error is not None)
@@ -323,7 +329,7 @@ class Quorum:
         for _ in range(0 if is_full or self.trouble else ticks):
             self._raft.tick()
         if has_told:
-            self._is_full = False
+            self._full = ""
         self._pump()
 
     def _tell_inputs(self) -> bool:

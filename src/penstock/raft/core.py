@@ -85,6 +85,9 @@ class Raft:
         self.dropped = 0  # messages that contradicted what is known
         self._chance = chance
         self._log = RaftLog(state)
+        if self._log.membership.voters == (self.id,):
+            # What lies in the log of the only voter is committed: nobody could be elected without it.
+            self._log.commit_to(self._log.last_index)
         self._term = state.hard_state.term
         self._vote = state.hard_state.vote
         self._saved = HardState(self._term, self._vote, self._log.commit)

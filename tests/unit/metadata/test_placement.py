@@ -102,3 +102,9 @@ def test_only_on_who_is_there() -> None:
     with pytest.raises(RemoteError, match="only 2 of 3") as caught:
         place(image, 1, 3, Random(1))
     assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_where_nobody_is_there_nothing_is_placed() -> None:
+    with pytest.raises(RemoteError, match="but only 0 of 0 are there") as caught:
+        place(ClusterImage(), 1, 0, Random(1))
+    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS

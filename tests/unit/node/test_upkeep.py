@@ -6,18 +6,18 @@ import errno
 
 import pytest
 
+from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, checkpoint
 from penstock.messages import AppendResponse
-from penstock.metadata.image import PartitionState, StreamState
-from penstock.node.partition import Budget, Partition
+from penstock.node.partition import Partition
 from penstock.node.step import Outbox, Step
 from penstock.node.upkeep import Upkeep
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import START_US, Broker, batch_of
+from tests.unit.node.led import Nobody, led, stream_state
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
@@ -76,16 +76,13 @@ def test_a_stop_leaves_a_log_whose_checkpoint_is_still_on_its_way_as_it_is() -> 
 
 def closed_with_an_append_on_its_way(vfs: FaultyVfs) -> tuple[Step, Partition]:
     """What the one hears who appended just before the end."""
-    state = StreamState(
-        StreamId(2), StreamConfig(name="orders", subject="orders.>"), START_US, (PartitionState.made((BrokerId(1),)),)
-    )
+    state = stream_state(2, StreamConfig(name="orders", subject="orders.>"))
     log = Log.open(vfs, "orders/0", 2, 0, LogConfig.of(state.config), now_us=START_US)
-    partition = Partition(state, PartitionKey(StreamId(2), PartitionId(0)), log, vfs, Budget(1_000_000))
+    partition = led(state, log, vfs)
     outbox = Outbox()
-    upkeep = Upkeep(outbox, committed=lambda _: None)
-    log.start_epoch(1)
-    partition.leads = True
-    partition.append("c", batch_of([("orders.a", None, b"1", None)]), START_US, outbox.step)
+    upkeep = Upkeep(outbox, Nobody(), lambda: Now(START_US, 0))
+    upkeep.lead(partition)
+    partition.append("c", batch_of([("orders.a", None, b"1", None)]), Now(START_US, 0), outbox.step)
     assert not outbox.step.replies
     upkeep.close(partition)
     return outbox.take(), partition

@@ -157,6 +157,18 @@ def test_a_single_voter_leads_at_once_and_changes_by_one() -> None:
     assert broker.membership == Membership((7,), (8,))
 
 
+def test_the_log_of_a_single_voter_is_committed_as_it_lies_there() -> None:
+    """On a full disk it cannot be elected again; what it has can be read all the same."""
+    change = encode_membership(Membership((1, 2)))
+    alone = raft(1, Snapshot(0, 0, Membership((1,), (3,)), b""), Entry(1, 1, EntryKind.COMMAND, b"a"), term=1)
+    assert alone.has_ready()
+    ready = alone.ready()
+    assert [entry.data for entry in ready.committed] == [b"a"]
+    assert not ready.must_sync
+    not_alone = raft(1, Snapshot(0, 0, Membership((1,)), b""), Entry(1, 1, EntryKind.MEMBERSHIP, change), term=1)
+    assert not not_alone.has_ready()
+
+
 def test_who_does_not_vote_does_not_stand() -> None:
     broker = raft(4, Snapshot(0, 0, Membership((1, 2, 3), (4,)), b""))
     broker.campaign()
