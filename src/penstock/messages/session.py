@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.messages.fields import BrokerIdField, Int32Field, Int64Field, Request, Response, TimestampField
-from penstock.messages.streams import GapInfo
+from penstock.messages.streams import BrokerInfo, GapInfo
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +88,8 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     started_us: TimestampField
     uptime_ms: Int64Field
     nats: NatsStatus
+    metadata_leader: BrokerIdField | None = None  # as far as this broker knows
+    brokers: tuple[BrokerInfo, ...] = ()  # of the cluster, by id
     streams: Int64Field = 0
     partitions: Int64Field = 0
     partitions_by_state: dict[str, Int64Field] = msgspec.field(default_factory=dict)

@@ -60,6 +60,13 @@ class DamageInfo(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: OffsetField | None = None
 
 
+class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one follower has come, as its leader sees it."""
+
+    broker_id: BrokerIdField
+    lag: Int64Field | None = None  # offsets that it is behind the leader's log end; None: not heard of in this epoch
+
+
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One partition: who leads it, what it holds, what is wrong with it."""
 
@@ -75,6 +82,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[BrokerIdField, ...] = ()  # the preferred leader first
     isr: tuple[BrokerIdField, ...] = ()
     eligible: tuple[BrokerIdField, ...] = ()  # left the ISR, and may lead until commits resume
+    followers: tuple[FollowerInfo, ...] = ()  # told by the leader alone
     size_bytes: Int64Field = 0
     segment_count: Int32Field = 0
     last_timestamp_us: TimestampField | None = None  # None: holds no message

@@ -41,6 +41,7 @@ from penstock.raft import (
     Raft,
     Ready,
     SaveTask,
+    Snapshot,
     Storage,
     decode_message,
     encode_message,
@@ -97,8 +98,7 @@ class Quorum:
     def __init__(
         self, storage: Storage, raft: Raft, outbox: Outbox, peers: Peers, *, data_dir_id: str, observer: Observer
     ) -> None:
-        snapshot = storage.state.snapshot
-        self.image = decode_image(snapshot.data) if snapshot.data else ClusterImage()
+        self.image = _image_in(storage.state.snapshot)
         self.trouble = ""  # why it takes no part any more
         self._raft = raft
         self._storage = storage
@@ -354,7 +354,7 @@ class Quorum:
             request = RaftRequest(data_dir_id=self._data_dir_id, to_data_dir_id="" if to is None else to.data_dir_id)
             self._peers.send(message.to, request, encode_message(message))
         if ready.snapshot is not None:
-            before, self.image = self.image, decode_image(ready.snapshot.data)
+            before, self.image = self.image, _image_in(ready.snapshot)
             self._observer.replaced(before)
         for entry in ready.committed:
             self._apply(entry)
@@ -424,3 +424,8 @@ class Quorum:
                 given.done(error)
         self._drop_proposals(error)
         self._storage.close()
+
+
+def _image_in(snapshot: Snapshot) -> ClusterImage:
+    """What the metadata begins with; the one that a cluster is formed with holds members and nothing else."""
+    return decode_image(snapshot.data) if snapshot.data else ClusterImage()

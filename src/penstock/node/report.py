@@ -10,6 +10,7 @@ from penstock.commitlog import LogState
 from penstock.messages import (
     BrokerInfo,
     DamageInfo,
+    FollowerInfo,
     NatsStatus,
     PartitionHealth,
     PartitionInfo,
@@ -146,6 +147,7 @@ class Report:
             replicas=known.replicas,
             isr=known.isr,
             eligible=known.eligible,
+            followers=_followers(partition),
             log_start=Offset(log.log_start),
             committed_end=Offset(partition.committed_end),
             log_end=Offset(log.log_end),
@@ -190,6 +192,8 @@ class Report:
             started_us=TimestampUs(self._started_us),
             uptime_ms=max(0, now_us - self._started_us) // 1_000,
             nats=NatsStatus(state="connecting", gaps=self._gaps.since(0)),
+            metadata_leader=self._cluster.quorum.leader,
+            brokers=self.brokers(),
             streams=len(self._cluster.image.streams),
             partitions=len(self._replicas.partitions),
             partitions_by_state=dict(by_state),
@@ -197,3 +201,9 @@ class Report:
             in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,
             counters=dict(self._counters),
         )
+
+
+def _followers(partition: Partition) -> tuple[FollowerInfo, ...]:
+    leadership = partition.leadership
+    lags = {} if leadership is None else leadership.lag()
+    return tuple(FollowerInfo(broker_id=broker_id, lag=lag) for broker_id, lag in sorted(lags.items()))

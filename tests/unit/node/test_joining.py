@@ -8,17 +8,21 @@ from types import MappingProxyType
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation
+from penstock.hot.crc import crc32c
 from penstock.messages import (
     ClusterMember,
     JoinResponse,
     PeerHelloRequest,
     PeerHelloResponse,
+    RaftRequest,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import PeerRequest, Step
+from penstock.raft import Membership, decode_message, encode_message
+from penstock.raft.messages import AppendResponse, SnapshotChunk
 from penstock.vfs.memory import MemoryVfs
 
 ANNA, BERT, CARL, DORA = (BrokerId(number) for number in (1, 2, 3, 4))
@@ -110,3 +114,18 @@ def test_who_names_the_asker_as_leader_is_not_believed() -> None:
     node.answered(ANNA, asked.token, not_leader(4), b"", now(700))
     (asked,) = registrations(node, 1_200)
     assert asked.to == BERT
+
+
+def test_a_newcomer_takes_the_members_that_a_cluster_was_formed_with() -> None:
+    node, _ = newcomer()
+    node.joined(CLUSTER, now(0))
+    node.peer_up(ANNA, now(1))
+    chunk = SnapshotChunk(ANNA, DORA, 2, 0, 0, Membership((ANNA, BERT, CARL)), 0, crc32c(b""), 0, b"")
+    node.request("anna", RaftRequest(data_dir_id="disk-1", to_data_dir_id="disk-4"), encode_message(chunk), now(2))
+    step = node.take()
+    assert step is not None
+    for work in step.disk:
+        work.run()
+        node.complete(work, None, now(3))
+    answers = [one for one in taken(node).peers if isinstance(one.request, RaftRequest)]
+    assert [decode_message(one.payload) for one in answers] == [AppendResponse(DORA, ANNA, 2, 0, False, 0, False)]

@@ -1,0 +1,225 @@
+"""Several real brokers on one NATS, and publishers that keep them busy while they are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+
+import nats.errors
+from nats.js import JetStreamContext
+from nats.js.errors import NoStreamResponseError
+
+from penstock import aio
+from penstock.base.errors import PenstockError
+from penstock.messages import PartitionInfo, StatusResponse
+from tests.broker_process import DEADLINE_S, BrokerProcess, NatsProcess, eventually, running_nats
+from tests.integration.publishers import connected_to
+
+_ACK_TIMEOUT_S = 0.2
+_PAUSE_S = 0.005
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody uses now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class ClusterProcesses:
+    """Brokers 1 to `count`, the first voters; more can join."""
+
+    def __init__(self, folder: Path, server: NatsProcess, count: int) -> None:
+        self.nats = server
+        self._folder = folder
+        ports = free_ports(count)
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports, 1))
+        self.brokers = {number: self._broker(number, port, "--cluster", voters) for number, port in enumerate(ports, 1)}
+
+    def _broker(self, number: int, port: int, *arguments: str) -> BrokerProcess:
+        folder = self._folder / f"broker-{number}"
+        broker = BrokerProcess(folder, "--id", str(number), *arguments, nats=self.nats.url)
+        broker.listen = broker.client_address = f"127.0.0.1:{port}"
+        return broker
+
+    def start(self) -> None:
+        """Start all at once."""
+        for broker in self.brokers.values():
+            broker.launch()
+
+    def launch_joining(self, number: int, member: int) -> None:
+        """Start a further broker, which knows one of the others."""
+        broker = self._broker(number, free_ports(1)[0], "--join", self.brokers[member].client_address)
+        self.brokers[number] = broker
+        broker.launch()
+
+    def empty_disk(self, number: int) -> None:
+        """Put a new disk into the place of that broker's."""
+        assert not self.brokers[number].is_running
+        shutil.rmtree(self.brokers[number].data_dir)
+
+    @property
+    def said(self) -> str:
+        """What all of them have logged."""
+        return "\n".join(f"--- broker {number}\n{broker.said}" for number, broker in self.brokers.items())
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for broker in self.brokers.values():
+            broker.kill()
+        for broker in self.brokers.values():
+            broker.end()
+
+    # What they say
+
+    @asynccontextmanager
+    async def client(self, number: int) -> AsyncIterator[aio.Client]:
+        """A client of that broker first; it finds the others by itself."""
+        async with await self.brokers[number].client() as client:
+            yield client
+
+    async def status(self, number: int) -> StatusResponse | None:
+        """How that broker fares; None: it does not answer."""
+        with suppress(PenstockError, OSError):
+            async with self.client(number) as client:
+                return await client.status(timeout=2.0)
+        return None
+
+    async def all_live(self) -> StatusResponse:
+        """Once all that run say that all that run are live, and agree on who leads the metadata."""
+        running = {number for number, broker in self.brokers.items() if broker.is_running}
+
+        async def look() -> StatusResponse | None:
+            states = [await self.status(number) for number in sorted(running)]
+            leaders = {None if state is None else state.metadata_leader for state in states}
+            if len(leaders) != 1 or None in leaders:
+                return None
+            live = [{one.broker_id for one in state.brokers if one.is_live} for state in states if state is not None]
+            return states[0] if all(one == running for one in live) else None
+
+        return await eventually(look, f"brokers {running} are live")
+
+    async def metadata_leader(self) -> int:
+        """Its id."""
+        leader = (await self.all_live()).metadata_leader
+        assert leader is not None
+        return int(leader)
+
+    async def partition(self, stream: str, asked: int) -> PartitionInfo | None:
+        """The first partition of a stream as that broker sees it; None: it does not answer."""
+        with suppress(PenstockError, OSError):
+            async with self.client(asked) as client:
+                return (await client.stream(stream, timeout=2.0)).partitions[0]
+        return None
+
+    async def leader_of(self, stream: str, asked: int = 1) -> int:
+        """Who leads the stream's first partition."""
+        part = await self.partition(stream, asked)
+        assert part is not None
+        assert part.leader_id is not None
+        return int(part.leader_id)
+
+    async def in_sync(self, stream: str, members: set[int], asked: int, timeout_s: float = DEADLINE_S) -> PartitionInfo:
+        """Once that broker says that these are the ISR."""
+
+        async def look() -> PartitionInfo | None:
+            part = await self.partition(stream, asked)
+            return part if part is not None and set(part.isr) == members else None
+
+        return await eventually(look, f"the ISR of {stream} is {members}", timeout_s)
+
+
+@contextmanager
+def running_cluster(folder: Path, count: int = 3) -> Iterator[ClusterProcesses]:
+    """Brokers that have been started; ended when the block is left."""
+    with running_nats(folder / "nats") as server:
+        cluster = ClusterProcesses(folder, server, count)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.end()
+
+
+class Load:
+    """Unmodified nats-py clients publish numbered messages, `width` at a time, each message once."""
+
+    def __init__(self, jetstream: JetStreamContext, subject: str, width: int = 8) -> None:
+        self.acked: dict[int, int] = {}  # number → offset
+        self.ack_times_s: list[float] = []
+        self.failed: Counter[str] = Counter()
+        self._jetstream = jetstream
+        self._subject = subject
+        self._next = 0
+        self._stop = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._publish()) for _ in range(width)]
+
+    async def _publish(self) -> None:
+        while not self._stop.is_set():
+            number, self._next = self._next, self._next + 1
+            try:
+                ack = await self._jetstream.publish(self._subject, b"%d" % number, timeout=_ACK_TIMEOUT_S)
+            except (NoStreamResponseError, nats.errors.Error, TimeoutError) as error:
+                self.failed[type(error).__name__] += 1
+                await asyncio.sleep(_PAUSE_S)  # nobody is there to wait for
+            except nats.js.errors.APIError as error:
+                self.failed[str(error.description)] += 1
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                self.acked[number] = ack.seq - 1
+                self.ack_times_s.append(time.monotonic())
+
+    async def acks(self, count: int, timeout_s: float = DEADLINE_S) -> None:
+        """Wait for so many further acks."""
+        wanted = len(self.acked) + count
+
+        async def look() -> bool:
+            return len(self.acked) >= wanted
+
+        await eventually(look, f"{count} acks; failed: {self.failed}", timeout_s)
+
+    def longest_silence_s(self, since_s: float) -> float:
+        """The longest time without an ack from then on."""
+        times = [since_s, *(at for at in self.ack_times_s if at > since_s)]
+        return max(after - before for before, after in pairwise(times))
+
+    async def stop(self) -> None:
+        """Publish no more."""
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+
+
+@asynccontextmanager
+async def load(url: str, subject: str, width: int = 8) -> AsyncIterator[Load]:
+    """One that publishes inside the block, and has stopped behind it."""
+    async with connected_to(url) as connection:
+        made = Load(connection.jetstream(), subject, width)
+        try:
+            yield made
+        finally:
+            await made.stop()
+
+
+async def check(client: aio.Client, stream: str, sent: Load) -> int:
+    """Every acked message is at its offset, and offsets are dense; gives how many there are."""
+    found: dict[int, int] = {}
+    next_offset = 0
+    async for batch in client.read(stream):
+        offsets, values = (batch.column(name).to_pylist() for name in ("offset", "value"))
+        for offset, value in zip(offsets, values, strict=True):
+            assert offset == next_offset, f"offset {offset} follows {next_offset - 1}"
+            next_offset += 1
+            assert int(value) not in found, f"{value!r} is there twice"
+            found[int(value)] = offset
+    lost = {number: offset for number, offset in sent.acked.items() if found.get(number) != offset}
+    assert not lost, f"acked, and not where the ack said: {lost}"
+    return next_offset

@@ -1,0 +1,143 @@
+"""Three real brokers: what is acked stays, whoever is killed, stopped or loses his disk.
+
+Rules: times without acks are measured and bounded loosely, because other work may slow the machine down.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import eventually
+from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
+from tests.integration.publishers import connected_to
+
+KILL_SILENCE_S_MAX = 4.0
+KILL_METADATA_LEADER_SILENCE_S_MAX = 7.0
+STOP_SILENCE_S_MAX = 0.3
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
+    """Three brokers that know each other."""
+    with running_cluster(tmp_path) as brokers:
+        try:
+            await brokers.all_live()
+            yield brokers
+        finally:
+            print(brokers.said)  # shown where a test fails
+
+
+async def stream_led_by(cluster: ClusterProcesses, is_metadata_leader: bool) -> str:
+    """A stream whose leader is, or is not, the metadata leader too."""
+    metadata_leader = await cluster.metadata_leader()
+    async with cluster.client(1) as client:
+        for number in range(12):
+            name = f"orders{number}"
+            await client.create_stream(name, f"{name}.>", replicas=3)
+            if (await cluster.leader_of(name) == metadata_leader) is is_metadata_leader:
+                return name
+    raise AssertionError("leaders are not spread over the brokers")
+
+
+def another(cluster: ClusterProcesses, *not_these: int) -> int:
+    """A broker that is none of these."""
+    return next(number for number in cluster.brokers if number not in not_these)
+
+
+async def test_a_stream_made_at_any_broker_is_published_to_and_read_at_each(cluster: ClusterProcesses) -> None:
+    for number in (1, 2, 3):
+        name = f"orders{number}"
+        async with cluster.client(number) as client:
+            info = await client.create_stream(name, f"{name}.>", replicas=3)
+            assert set(info.partitions[0].isr) == {1, 2, 3}
+            async with connected_to(cluster.nats.url) as connection:
+                ack = await connection.jetstream().publish(f"{name}.a", b"0")
+                assert (ack.stream, ack.seq) == (name, 1)
+                reply = await connection.request(f"{name}.a", b"1")
+            assert json.loads(reply.data)["replicas"] >= 2
+            values = [message.value async for message in client.messages(name)]
+            assert values == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("is_metadata_leader", [False, True], ids=["leader", "leader and metadata leader"])
+async def test_a_killed_leader_is_replaced_and_comes_back(
+    cluster: ClusterProcesses, is_metadata_leader: bool, record_property: pytest.RecordProperty
+) -> None:
+    name = await stream_led_by(cluster, is_metadata_leader)
+    victim = await cluster.leader_of(name)
+    other = another(cluster, victim)
+    async with load(cluster.nats.url, f"{name}.a") as publishers:
+        await publishers.acks(200)
+        killed_s = time.monotonic()
+        cluster.brokers[victim].kill()
+        await publishers.acks(200)
+        silence_s = publishers.longest_silence_s(killed_s)
+        record_property("silence_s", silence_s)
+        print(f"no ack for {silence_s:.3f} s after kill -9 of the leader")
+        assert silence_s < (KILL_METADATA_LEADER_SILENCE_S_MAX if is_metadata_leader else KILL_SILENCE_S_MAX)
+        assert await cluster.leader_of(name, other) != victim
+        cluster.brokers[victim].launch()
+        await cluster.in_sync(name, {1, 2, 3}, other)
+        await publishers.acks(100)
+    async with cluster.client(victim) as client:
+        assert await check(client, name, publishers) >= 500
+
+
+async def test_a_leader_that_is_told_to_stop_hands_over_at_once(cluster: ClusterProcesses) -> None:
+    name = await stream_led_by(cluster, is_metadata_leader=False)
+    for _ in range(3):
+        leader = await cluster.leader_of(name, await cluster.metadata_leader())
+        async with load(cluster.nats.url, f"{name}.a") as publishers:
+            await publishers.acks(200)
+            stopped_s = time.monotonic()
+            assert cluster.brokers[leader].stop() == 0
+            await publishers.acks(200)
+            silence_s = publishers.longest_silence_s(stopped_s)
+            print(f"no ack for {silence_s:.3f} s after SIGTERM")
+            assert silence_s < STOP_SILENCE_S_MAX
+        cluster.brokers[leader].launch()
+        await cluster.in_sync(name, {1, 2, 3}, another(cluster, leader))
+
+
+async def test_a_broker_with_an_empty_disk_is_taken_in_again(cluster: ClusterProcesses) -> None:
+    name = await stream_led_by(cluster, is_metadata_leader=False)
+    victim = await cluster.leader_of(name)
+    other = another(cluster, victim)
+    async with load(cluster.nats.url, f"{name}.a") as publishers:
+        await publishers.acks(200)
+        cluster.brokers[victim].kill()
+        cluster.empty_disk(victim)
+        cluster.brokers[victim].launch()
+        await publishers.acks(200)
+        await cluster.in_sync(name, {1, 2, 3}, other, 30.0)
+        # It votes again as well: the cluster can lose another one.
+        cluster.brokers[other].kill()
+        await publishers.acks(200)
+    async with cluster.client(victim) as client:
+        await check(client, name, publishers)
+
+
+async def test_a_fourth_broker_joins_and_holds_what_is_made_then(cluster: ClusterProcesses) -> None:
+    cluster.launch_joining(4, member=2)
+    state = await cluster.all_live()
+    assert [one.broker_id for one in state.brokers] == [1, 2, 3, 4]
+    async with cluster.client(4) as client:
+        await client.create_stream("orders", "orders.>", replicas=4)
+        async with load(cluster.nats.url, "orders.a") as publishers:
+            await publishers.acks(100)
+        await check(client, "orders", publishers)
+    # It knows its cluster, and needs nobody's address any more.
+    broker = cluster.brokers[4]
+    broker.kill()
+    broker.launch()
+
+    async def follows() -> bool:
+        part = await cluster.partition("orders", 4)
+        return part is not None and set(part.isr) == {1, 2, 3, 4}
+
+    await eventually(follows, "broker 4 is in sync again")
