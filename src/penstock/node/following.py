@@ -14,7 +14,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
-from penstock.commitlog import RangeRefusedError, Truncation
+from penstock.commitlog import LogState, RangeRefusedError, Truncation
 from penstock.messages import ReplicaFetchResponse, Response, UnreachableLeader
 from penstock.metadata.image import PartitionState
 from penstock.node.partition import Partition
@@ -250,14 +250,22 @@ class Follows:
         def ended(error: Exception | None) -> None:
             if error is None:
                 following.cut()
-                partition.follow_cut()
             else:
                 following.cut_failed()
+            if partition.when_idle is not None:  # the stream is gone
+                self._upkeep.cut_done(partition)
+                return
+            if error is None:
+                partition.follow_cut()
+            else:
                 partition.tell(f"cannot be cut to agree with its leader: {error}", self._outbox)
             self._upkeep.cut_done(partition)
-            if partition.when_idle is None:
+            if error is not None and log.state is LogState.WRITABLE:  # as it was before: it can be tried again
+                following.mended()
+                fetcher.stall(following, self._clock().elapsed_us)
+            else:
                 fetcher.proceed(following)
-                self._settled(partition)
+            self._settled(partition)
 
         def run() -> None:
             try:

@@ -8,8 +8,10 @@ part any more until it is restarted: it may have forgotten whom it voted for.
 
     propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
 
-Nobody speaks for a disk that is gone: every message names the data directory of both ends, as they are registered, and
-one from or to another is dropped. A broker that returns with an empty disk could else vote a second time.
+Nobody speaks for a disk that is gone: every message names the data directory of both ends, as they are registered. A
+request to another disk is dropped, and so is an answer from another one: a broker that returns with an empty disk could
+else vote a second time. Who asks is not judged by his disk: a broker that was away hears of the others' new disks only
+from a leader that may have one.
 
 Theory: the order of save, send, apply is that of etcd's RawNode; see `penstock.raft`.
 """
@@ -47,6 +49,7 @@ from penstock.raft import (
     encode_message,
 )
 from penstock.raft.leader import Leader
+from penstock.raft.messages import FROM_MEMBERS
 
 Done = Callable[[Outcome | RemoteError], None]
 _UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
@@ -112,7 +115,7 @@ class Quorum:
         self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
         self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
-        self._ticks = 0  # that passed meanwhile
+        self._has_ticked = False  # meanwhile
         self._proposals: dict[int, _Proposal] = {}  # by index
         self._is_current = False  # leads, and has applied all that was committed before
         self._told_term = 0  # in which the observer was told that it leads; 0: that it does not
@@ -188,7 +191,7 @@ class Quorum:
         if self.trouble:
             return
         if self._is_saving:
-            self._ticks += 1
+            self._has_ticked = True
             return
         self._full = ""
         self._raft.tick()
@@ -219,7 +222,7 @@ class Quorum:
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """A message of a peer. RemoteError bad_frame."""
         message = decode_message(bytes(raw))
-        if self.trouble or not self._is_of_these_disks(request, message.sender):
+        if self.trouble or not self._is_of_these_disks(request, message):
             return
         if self._is_saving:
             if len(self._messages) < limits.RAFT_MESSAGES_WAITING_MAX:
@@ -228,10 +231,11 @@ class Quorum:
         self._raft.step(message)
         self._pump()
 
-    def _is_of_these_disks(self, request: RaftRequest, sender: BrokerId) -> bool:
-        if request.to_data_dir_id not in ("", self._data_dir_id):
-            return False  # meant for a disk that was here before
-        known = self.image.brokers.get(sender)
+    def _is_of_these_disks(self, request: RaftRequest, message: Message) -> bool:
+        if not isinstance(message, FROM_MEMBERS):
+            # Whoever asks may have a disk of which this image does not know yet, most of all a leader that tells of it.
+            return request.to_data_dir_id in ("", self._data_dir_id)  # else meant for a disk that was here before
+        known = self.image.brokers.get(message.sender)
         return known is None or known.data_dir_id == request.data_dir_id
 
     def _input(self, given: _Input) -> None:
@@ -253,7 +257,10 @@ class Quorum:
             return
         if place is not None and given.done is not None:
             index, term = place
+            before = self._proposals.get(index)
             self._proposals[index] = _Proposal(term, given.done, given.may_use_reserve)
+            if before is not None:  # of an earlier lead; another broker may still have that entry
+                before.done(RemoteError(ErrorCode.TIMED_OUT, _UNKNOWN))
             if given.placed is not None:
                 given.placed(index, term)
 
@@ -325,8 +332,9 @@ class Quorum:
         has_told = self._tell_inputs()
         while self._messages and not self.trouble:
             self._raft.step(self._messages.popleft())
-        ticks, self._ticks = self._ticks, 0
-        for _ in range(0 if is_full or self.trouble else ticks):
+        has_ticked, self._has_ticked = self._has_ticked, False
+        if has_ticked and not (is_full or self.trouble):
+            # One, however many it was: what the others said in that time was only heard now.
             self._raft.tick()
         if has_told:
             self._full = ""
@@ -335,12 +343,14 @@ class Quorum:
     def _tell_inputs(self) -> bool:
         """Tell the core what has waited for it; whether there was anything."""
         has_told = bool(self._inputs)
+        self._is_acting = True  # what is asked because of a refusal comes behind the others
         while self._inputs:
             given = self._inputs.popleft()
             if self.trouble:
                 self._refuse(given)
             else:
                 self._tell_core(given)
+        self._is_acting = False
         return has_told
 
     def _retract(self, ready: Ready, error: NotWrittenError) -> None:
@@ -397,7 +407,8 @@ class Quorum:
 
     def _compact(self) -> None:
         """Put the image in the place of a log that has become long."""
-        if self.trouble or self._storage.log_bytes < limits.METADATA_LOG_BYTES_MAX or self._raft.has_ready():
+        is_busy = self._is_saving or self._is_full or self.trouble
+        if is_busy or self._storage.log_bytes < limits.METADATA_LOG_BYTES_MAX or self._raft.has_ready():
             return
         task = self._storage.save_snapshot(self._raft.compact(self._raft.applied, encode_image(self.image)))
         self._is_saving = True
@@ -407,7 +418,7 @@ class Quorum:
             if error is None:
                 self._storage.saved(task)
             else:
-                self._has_failed(task, error)
+                self._is_full = not self._has_failed(task, error)
             self._go_on(is_full=error is not None)
 
         self._run(task, done)

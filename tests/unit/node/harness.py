@@ -204,8 +204,8 @@ class Broker:
         self.notices: list[str] = []
         self.steps: list[Step] = []
         self._callers = self._callers_aside = 0
-        own = Settings(broker_version="1", address="here:1", data_dir_id="disk", **settings)
-        self.node = Node(self.vfs, own, Random(1))
+        own = Settings(**{"broker_version": "1", "address": "here:1", "data_dir_id": "disk", **settings})
+        self.node = Node(self.vfs, own, Random(own.broker_id))
 
     # Life
 

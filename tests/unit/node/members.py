@@ -1,0 +1,177 @@
+"""Several brokers without sockets: what one asks of another is done at once, unless the two are cut off.
+
+Rules: one clock for all; `run` lets time pass for all of them. A request and its answer are carried one at a time, in
+the order in which they were made, until nothing is left to be carried.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from penstock.base.ids import BrokerId
+from penstock.metadata.image import PartitionState
+from penstock.node.step import PeerRequest, Reply, Step
+from penstock.vfs.memory import MemoryVfs
+from tests.unit.node.harness import Broker, Clock, _read
+
+
+class _Asked(NamedTuple):
+    """Who waits for an answer: the caller of a peer's request."""
+
+    sender: BrokerId
+    token: int
+    era: int  # of the connection
+
+
+class Member(Broker):
+    """One broker of several."""
+
+    def __init__(self, brokers: Brokers, broker_id: int, disk: str, memory: MemoryVfs | None = None) -> None:
+        self.brokers = brokers
+        self.broker_id = BrokerId(broker_id)
+        self.disk_name = disk
+        super().__init__(
+            memory,
+            clock=brokers.clock,
+            broker_id=self.broker_id,
+            voters={BrokerId(one): f"b{one}:1" for one in brokers.ids},
+            address=f"b{broker_id}:1",
+            data_dir_id=disk,
+        )
+
+    @property
+    def image(self) -> Any:
+        """What it has heard of the cluster."""
+        return self.node._cluster.image
+
+    @property
+    def quorum(self) -> Any:
+        """Its part in Raft."""
+        return self.node._cluster.quorum
+
+    def do(self, step: Step) -> None:
+        """As a broker alone; what is for others is carried later."""
+        super().do(step)
+        for request in step.peers:
+            self.brokers.carry.append((self.broker_id, request))
+
+    def _reply(self, reply: Reply) -> None:
+        if not isinstance(reply.caller, _Asked):
+            super()._reply(reply)
+            return
+        payload = reply.payload
+        raw = b"" if payload is None else b"".join(map(_read, payload if isinstance(payload, tuple) else (payload,)))
+        self.brokers.carry.append((self.broker_id, (reply, raw)))
+
+
+class Brokers:
+    """All of them, with first voters `ids`."""
+
+    def __init__(self, *ids: int) -> None:
+        self.ids = ids
+        self.clock = Clock()
+        self.carry: deque[tuple[BrokerId, Any]] = deque()
+        self.members: dict[BrokerId, Member] = {}
+        self._up: dict[tuple[BrokerId, BrokerId], int] = {}  # who can ask whom; the era of the connection
+        self._cut: set[frozenset[int]] = set()
+        self._era = 0
+        for broker_id in ids:
+            self.start(broker_id)
+
+    def __getitem__(self, broker_id: int) -> Member:
+        return self.members[BrokerId(broker_id)]
+
+    def start(self, broker_id: int, memory: MemoryVfs | None = None, disk: str = "") -> Member:
+        """A broker begins, with an empty disk or with this one."""
+        member = Member(self, broker_id, disk or f"disk-{broker_id}", memory)
+        self.members[member.broker_id] = member
+        member.start()
+        for other in list(self.members):
+            self._connect(member.broker_id, other)
+            self._connect(other, member.broker_id)
+        return member
+
+    def kill(self, broker_id: int) -> MemoryVfs:
+        """It is gone at once; what it had on its disk."""
+        gone = self.members.pop(BrokerId(broker_id))
+        for pair in [pair for pair in self._up if gone.broker_id in pair]:
+            self._lose(pair)
+        return gone.memory.crash_clone()
+
+    def cut(self, one: int, other: int) -> None:
+        """The two do not reach each other any more."""
+        self._cut.add(frozenset((one, other)))
+        for pair in [pair for pair in self._up if set(pair) == {one, other}]:
+            self._lose(pair)
+
+    def join(self, one: int, *others: int) -> None:
+        """They reach each other again."""
+        for other in others:
+            self._cut.discard(frozenset((one, other)))
+            self._connect(BrokerId(one), BrokerId(other))
+            self._connect(BrokerId(other), BrokerId(one))
+
+    def _connect(self, sender: BrokerId, to: BrokerId) -> None:
+        if sender != to and (sender, to) not in self._up and frozenset((sender, to)) not in self._cut:
+            self._era += 1
+            self._up[sender, to] = self._era
+            self.members[sender].node.peer_up(to, self.clock.now)
+
+    def _lose(self, pair: tuple[BrokerId, BrokerId]) -> None:
+        del self._up[pair]
+        if pair[0] in self.members:
+            self.members[pair[0]].node.peer_lost(pair[1], self.clock.now)
+
+    def settle(self) -> None:
+        """Carry all there is, whatever comes of it."""
+        for _ in range(100_000):
+            for member in self.members.values():
+                member.turn()
+            if not self.carry:
+                return
+            sender, item = self.carry.popleft()
+            if isinstance(item, PeerRequest):
+                self._ask(sender, item)
+            else:
+                self._answer(sender, *item)
+        raise AssertionError("they never come to an end")
+
+    def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
+        era = self._up.get((sender, request.to))
+        if era is not None and request.to in self.members:
+            caller: Hashable = _Asked(sender, request.token, era)
+            to = self.members[request.to]
+            to.node.request(caller, request.request, request.payload, self.clock.now)
+
+    def _answer(self, sender: BrokerId, reply: Reply, raw: bytes) -> None:
+        caller = reply.caller
+        assert isinstance(caller, _Asked)
+        if self._up.get((caller.sender, sender)) == caller.era and caller.sender in self.members:
+            node = self.members[caller.sender].node
+            node.answered(sender, caller.token, reply.response, raw, self.clock.now)
+
+    def run(self, ms: int) -> None:
+        """Time passes, in ticks of 50 ms."""
+        for _ in range(ms // 50):
+            self.clock.advance_ms(50)
+            for member in list(self.members.values()):
+                member.node.tick(self.clock.now)
+            self.settle()
+
+    @property
+    def leader(self) -> Member:
+        """The metadata leader."""
+        (found,) = [member for member in self.members.values() if member.quorum.is_leader]
+        return found
+
+    def partition(self, name: str) -> PartitionState:
+        """The first partition of a stream, as the metadata leader has it."""
+        return self.leader.image.by_name(name).partitions[0]
+
+    def led(self, name: str) -> Member:
+        """Who leads it."""
+        leader = self.partition(name).leader
+        assert leader is not None
+        return self.members[leader]
