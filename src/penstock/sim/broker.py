@@ -35,6 +35,7 @@ from penstock.sim.scheduler import Call, Clock, Scheduler, Timer
 from penstock.sim.trace import Trace
 
 _DRAIN_US = 1_000_000
+_LEAVE_US = 3_000_000
 _STOP_US = 8_000_000
 _DRAINED = -1  # the token of the barrier that ends a drain
 _RESTART_US = (300_000, 2_000_000)
@@ -80,6 +81,7 @@ class SimBroker:
     def __init__(self, around: Surroundings, broker_id: int, random: Random, clock: Clock) -> None:
         self.broker_id = broker_id
         self.name = f"b{broker_id}"
+        self.address = f"{self.name}:1"
         self.clock = clock
         self.disk = Disk(around.scheduler, random)
         self.disk.died = self._died
@@ -105,10 +107,7 @@ class SimBroker:
             return
         self.disk.restore()
         self.run += 1
-        settings = Settings(
-            broker_id=BrokerId(self.broker_id), broker_version="1", address=self.name, data_dir_id=f"disk-{self.name}"
-        )
-        node = Node(self.disk.vfs, settings, Random(self._random.random()))  # noqa: S311
+        node = Node(self.disk.vfs, self._settings(), self._random)
         self.node = node
         self.is_stopping = False
         around = self._around
@@ -129,6 +128,18 @@ class SimBroker:
         self._trace(f"start run={self.run}")
         around.watchers.started(self)
         self.event(lambda: self._begin(step))
+
+    def _settings(self) -> Settings:
+        brokers = self._around.brokers
+        voters = {BrokerId(one.broker_id): one.address for one in brokers.values()} if len(brokers) > 1 else {}
+        return Settings(
+            broker_id=BrokerId(self.broker_id),
+            broker_version="1",
+            cluster_id="sim",
+            data_dir_id=f"{self.name}-disk{self.disk.number}",
+            voters=voters,
+            address=self.address,
+        )
 
     def _begin(self, step: Step) -> None:
         self._do(step)
@@ -358,23 +369,31 @@ class SimBroker:
     # A clean stop
 
     def stop(self) -> None:
-        """SIGTERM: drain NATS, bring all to the disk, end."""
+        """SIGTERM: have others lead, drain NATS, bring all to the disk, end."""
         if self.node is None or self.is_stopping or self._paused:
             return
         self.is_stopping = True
         self._trace("stops")
         self._around.count("clean stops")
+        node, run = self.node, self.run
+
+        def left() -> None:
+            if self.run == run and self.node is node and not is_left:
+                is_left.append(True)
+                self._drain(run)
+
+        is_left: list[bool] = []
+        self._around.scheduler.after(_LEAVE_US, lambda: self.event(left))
+        self.event(lambda: node.leave(self._now(), left))
+
+    def _drain(self, run: int) -> None:
         assert self._link is not None
-        run = self.run
 
         def go_on() -> None:
             if self.run == run and self.is_stopping:
                 self.event(self._drained)
 
-        if self._link.drain(_DRAINED):
-            self._around.scheduler.after(_DRAIN_US, go_on)
-        else:
-            go_on()
+        self._around.scheduler.after(_DRAIN_US if self._link.drain(_DRAINED) else 0, go_on)
 
     def _drained(self) -> None:
         if not self.is_stopping or self.node is None:

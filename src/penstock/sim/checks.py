@@ -15,12 +15,16 @@ that there ever was; a stream that is made again under the same name has another
 | a log keeps what was on its disk                           | every start                               |
 | a stream whose creation was answered is there              | every start                               |
 
+Where a partition has replicas, its leader is held to the promises: whoever leads last has all that was acked. Only if
+all who were in sync lose their power before one of them is in sync again, what was not synced may be gone.
+
 With durability `os` a power loss may take what was not flushed, acked or not: such a history is then cut to what was
 recovered. Bytes that were damaged on the only replica are lost, but never in silence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -62,6 +66,10 @@ class History:
     ends: dict[int, Ends] = field(default_factory=dict)  # by broker
     cuts: list[tuple[int, int]] = field(default_factory=list)  # what a power loss took, as it may: see `is_lost`
     lost_power: set[int] = field(default_factory=set)  # brokers that have not recovered it since
+    unclean: set[int] = field(default_factory=set)  # brokers that may lack what they had, until they are in sync again
+    isr: tuple[int, ...] = ()  # as the newest image says that any broker has
+    isr_index: int = -1
+    may_lose: bool = False  # all who were in sync lost their power together
     is_damaged: bool = False
     is_deleted: bool = False  # or about to be
 
@@ -118,10 +126,14 @@ class Rows:
 class Checks:
     """All histories. What is not true raises ViolationError."""
 
-    def __init__(self) -> None:
+    def __init__(self, brokers: int, cut: Callable[[History, int], None]) -> None:
+        """`cut` hears where a history was cut, as it may."""
+        self._is_alone = brokers == 1
+        self._was_cut = cut
         self.histories: dict[tuple[str, int], History] = {}  # subject and partition
         self.sent: dict[bytes, str] = {}  # value → subject of the stream it is for
         self.recovered = 0  # logs
+        self.isr_changes = 0
         self.created: dict[int, History] = {}  # streams whose creation was answered, by id
         self.subjects: dict[int, str] = {}  # of streams by their ids, as brokers have them
 
@@ -141,7 +153,8 @@ class Checks:
         history.acks += 1
         if fsynced and offset >= history.synced_end:
             history.synced_end = offset + 1
-        if not fsynced and not history.is_os:
+        is_auto = history.config.durability is Durability.AUTO
+        if not (fsynced or history.is_os or (is_auto and not self._is_alone)):
             raise ViolationError(f"{history.name()}: offset {offset} was acked before it was synced")
         if not history.is_lost(offset, leader_epoch):
             self._know(history, offset, value, "acked")
@@ -184,47 +197,78 @@ class Checks:
 
     # Brokers
 
-    def acted(self, broker: SimBroker) -> None:
-        """After every event of a broker."""
+    def acted(self, broker: SimBroker) -> list[tuple[History, looks.Look]]:
+        """After every event of a broker; the partitions whose `committed_end` has moved."""
         assert broker.node is not None
-        for partition in looks.partitions(broker.node):
-            history = self.histories[partition.subject, partition.partition]
-            if not partition.log_start <= partition.committed_end <= partition.log_end:
-                raise ViolationError(f"{history.name()} on {broker.name}: {partition}")
+        moved = []
+        standing = looks.standing(broker.node)
+        for look in looks.partitions(broker.node):
+            history = self.histories[look.subject, look.partition]
+            if not look.log_start <= look.committed_end <= look.log_end:
+                raise ViolationError(f"{history.name()} on {broker.name}: {look}")
             ends = history.ends.get(broker.broker_id)
             if ends is None:
                 ends = history.ends[broker.broker_id] = Ends()
-                self.subjects[partition.stream_id] = partition.subject
-            if partition.committed_end < ends.committed_end:
+                self.subjects[look.stream_id] = look.subject
+            self._in_sync(history, broker, look, standing)
+            if look.is_leader and (look.leads or not self._is_alone):
+                self._led(history, broker, look)
+            if look.committed_end < ends.committed_end and not history.cuts:
                 text = f"{history.name()} on {broker.name}: committed_end went from {ends.committed_end} back to"
-                raise ViolationError(f"{text} {partition.committed_end}")
-            ends.committed_end = partition.committed_end
-            ends.flushed_end = partition.flushed_end
-            if partition.leads:
-                self._led(history, broker, partition)
+                raise ViolationError(f"{text} {look.committed_end}")
+            if look.committed_end != ends.committed_end:
+                ends.committed_end = look.committed_end
+                moved.append((history, look))
+            ends.flushed_end = look.flushed_end
+        return moved
 
-    def _led(self, history: History, broker: SimBroker, partition: looks.Look) -> None:
+    def _in_sync(self, history: History, broker: SimBroker, look: looks.Look, standing: looks.StandingLook) -> None:
+        if standing.applied > history.isr_index:
+            history.isr_index = standing.applied
+            if history.isr != look.isr:
+                self.isr_changes += bool(history.isr)
+                history.isr = look.isr
+                self._look_for_loss(history)
+        if history.unclean and standing.incarnation and look.is_in_sync and (look.follows or look.is_leader):
+            history.unclean.discard(broker.broker_id)
+
+    @staticmethod
+    def _look_for_loss(history: History) -> None:
+        if history.isr and history.unclean.issuperset(history.isr):
+            history.may_lose = True
+
+    def _led(self, history: History, broker: SimBroker, look: looks.Look) -> None:
         who = (broker.broker_id, broker.run)
-        leader = history.leaders.setdefault(partition.leader_epoch, who)
+        leader = history.leaders.setdefault(look.leader_epoch, who)
         if leader != who:
-            text = f"{history.name()}: epoch {partition.leader_epoch} is led by {who} and was led by {leader}"
+            text = f"{history.name()}: epoch {look.leader_epoch} is led by {who} and was led by {leader}"
             raise ViolationError(text)
-        if partition.committed_end < history.promised_end and not (history.is_deleted or history.is_damaged):
-            text = f"{history.name()} on {broker.name}: {history.promised_end - 1} is acked, and not committed"
-            raise ViolationError(f"{text}: {partition}")
+        if look.leader_epoch < max(history.leaders) or history.is_deleted or history.is_damaged:
+            return
+        end = look.committed_end if self._is_alone else look.log_end
+        if end < history.promised_end:
+            if history.may_lose and end >= history.synced_end:
+                self._cut(history, end)
+                return
+            text = f"{history.name()} on {broker.name}, who leads: {history.promised_end - 1} is acked, and not there"
+            raise ViolationError(f"{text}: {look}")
+        if history.may_lose and look.committed_end >= history.promised_end:
+            history.may_lose = False
 
     def ended(self, broker: SimBroker, *, by_power_loss: bool) -> None:
         """A run of a broker is over."""
         if by_power_loss:
             for history in self.histories.values():
                 history.lost_power.add(broker.broker_id)
+                history.unclean.add(broker.broker_id)
+                self._look_for_loss(history)
 
     def started(self, broker: SimBroker) -> None:
         """A broker has recovered its logs, perhaps not all."""
         assert broker.node is not None
         there = looks.stream_ids(broker.node)
         for stream_id, history in self.created.items():
-            if stream_id not in there and not history.is_deleted:
+            if self._is_alone and stream_id not in there and not history.is_deleted:
                 raise ViolationError(f"{history.name()}: {broker.name} does not know it, and its creation was answered")
         for partition in looks.partitions(broker.node):
             history = self.histories[partition.subject, partition.partition]
@@ -240,6 +284,8 @@ class Checks:
                     history.synced_end = min(history.synced_end, partition.log_end)
                     self._cut(history, partition.log_end)
                 continue
+            if not self._is_alone:
+                continue  # whoever leads must have it all
             if partition.log_end < ends.flushed_end:
                 text = f"{history.name()} on {broker.name}: {ends.flushed_end} was flushed, {partition.log_end} is left"
                 raise ViolationError(text)
@@ -251,13 +297,15 @@ class Checks:
             elif partition.log_end < history.promised_end:
                 text = f"{history.name()} on {broker.name}: {history.promised_end - 1} was acked"
                 raise ViolationError(f"{text}, and the log ends at {partition.log_end}")
+        for history in self.histories.values():
+            history.ends.pop(broker.broker_id, None)  # of logs that are opened later
 
-    @staticmethod
-    def _cut(history: History, end: int) -> None:
+    def _cut(self, history: History, end: int) -> None:
         for offset in [offset for offset in history.known if offset >= end]:
             del history.places[history.known.pop(offset)]
         history.promised_end = min(end, history.promised_end)
         history.cuts.append((max(history.leaders, default=0), end))
+        self._was_cut(history, end)
 
     def audited(self, history: History, log_start: int, end: int) -> None:
         """Somebody has read all from `log_start` to `end`: was that all that was promised?"""

@@ -9,7 +9,7 @@ and goes back only where the broker says that what it read is lost, which is the
 | 0    | defaults, small segments                                          |
 | 1    | durability `os`                                                   |
 | 2    | old messages go                                                   |
-| 3    | deleted and made again, under the same name on another subject    |
+| 3    | durability `fsync`; deleted and made again, on another subject    |
 | 4    | three partitions; publishers choose one                           |
 """
 
@@ -57,7 +57,7 @@ _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
     {"segment_bytes": 8_192, "durability": Durability.OS},
     {"segment_bytes": 4_096, "max_messages": 150},
-    {"segment_bytes": 4_096},
+    {"segment_bytes": 4_096, "durability": Durability.FSYNC},
     {"segment_bytes": 8_192, "partitions": 3},
 )
 
@@ -106,6 +106,7 @@ class Clients:
         self.operations = 0
         self.generations: list[Generation | None] = [None] * SLOTS
         self._around = around
+        self._is_alone = len(around.brokers) == 1
         self._checks = checks
         self._programs = programs
         self._random = random
@@ -363,7 +364,7 @@ class Clients:
             consumer.position = consumer.log_start = details["log_start"]
             consumer.leader_epoch = None
         elif error.code in {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}:
-            if not (history.is_cut or history.is_damaged or history.is_deleted):
+            if not (history.is_cut or history.may_lose or history.is_damaged or history.is_deleted):
                 raise ViolationError(f"{history.name()}: a reader at {consumer.position} is sent back: {error}")
             self._around.count("readers sent back")
             consumer.position = details["end_offset"] if "end_offset" in details else details["committed_end"]
@@ -372,9 +373,10 @@ class Clients:
             if not history.is_damaged:
                 raise ViolationError(f"{history.name()}: damage that nobody made: {error}")
         elif error.code in {ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}:
-            if not history.is_deleted:
+            if history.is_deleted:
+                consumer.is_over = True
+            elif self._is_alone:  # else one that has not heard of it yet
                 raise ViolationError(f"{history.name()}: {error}")
-            consumer.is_over = True
 
     def _rewind(self, operation: Operation) -> None:
         consumer = self._consumer(operation)
@@ -394,7 +396,7 @@ class Clients:
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"latest: {_kind(response)}")
-            may_go_back = history.is_cut or history.is_damaged
+            may_go_back = history.is_cut or history.is_damaged or not self._is_alone  # a replica may be behind
             if isinstance(response, ListOffsetsResponse) and response.offset < promised_end and not may_go_back:
                 raise ViolationError(f"{history.name()}: latest is {response.offset}, {promised_end} was promised")
 

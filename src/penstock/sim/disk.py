@@ -17,13 +17,14 @@ moments: a crash in between loses an answer, not the bytes.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 
 from penstock.base.errors import PenstockError
 from penstock.node.step import DiskWork, Lane
 from penstock.sim.scheduler import Scheduler
-from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation
+from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 
 _THREADS = 4  # of each lane
@@ -39,6 +40,7 @@ class Disk:
     """What the broker writes to, and the threads that do it."""
 
     def __init__(self, scheduler: Scheduler, random: Random) -> None:
+        self.number = 1  # of the disk that is in place
         self.memory = MemoryVfs()
         self.vfs = FaultyVfs(self.memory, self._plan, self._watch)
         self.died: Callable[[], None] = lambda: None  # the power was cut while a thread was at work
@@ -121,6 +123,7 @@ class Disk:
     def replace(self) -> None:
         """Another disk, with nothing on it."""
         self._left = None
+        self.number += 1
         self._use(MemoryVfs())
 
     def _use(self, memory: MemoryVfs) -> None:
@@ -132,6 +135,16 @@ class Disk:
         self.is_slow = self.is_full = False
         self.syncs_to_fail = 0
         self._cut_after = None
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Nothing goes wrong, and nothing is counted, while somebody only looks."""
+        vfs = self.vfs
+        vfs.plan, vfs.watcher = no_faults, None
+        try:
+            yield
+        finally:
+            vfs.plan, vfs.watcher = self._plan, self._watch
 
     def flip_a_byte(self) -> str | None:
         """Damage a segment that is not the last of its log; its path, or None if there is none."""

@@ -16,13 +16,20 @@ class Faults:
     """What goes wrong, and when it is over. `damaged` is told of a path whose bytes have changed by themselves."""
 
     def __init__(
-        self, around: Surroundings, brokers: Mapping[int, SimBroker], damaged: Callable[[SimBroker, str], None]
+        self,
+        around: Surroundings,
+        brokers: Mapping[int, SimBroker],
+        damaged: Callable[[SimBroker, str], None],
+        is_needed: Callable[[SimBroker], bool],
     ) -> None:
+        """`is_needed` tells whether only this broker is sure to have something that was promised."""
         self.count = 0
         self.is_over = False
         self._around = around
         self._brokers = brokers
         self._damaged = damaged
+        self._is_needed = is_needed
+        self._emptied = 0  # the one broker that may lose its disk: a majority of voters keeps theirs
 
     def do(self, fault: Fault) -> None:
         """One fault of the plan."""
@@ -50,10 +57,19 @@ class Faults:
             if (path := broker.disk.flip_a_byte()) is not None:
                 self._damaged(broker, path)
         elif ill is Ill.EMPTY_DISK:
-            broker.power_cut()
-            broker.disk.replace()
+            self._empty(broker)
         else:
             self._for_a_while(fault, broker)
+
+    def _empty(self, broker: SimBroker) -> None:
+        """Another disk, where the others have all that this one had: else that is lost, and nobody's mistake."""
+        others = [one for one in self._brokers.values() if one is not broker]
+        is_whole = self._emptied in (0, broker.broker_id) and all(one.node is not None for one in others)
+        if is_whole and not self._is_needed(broker):
+            self._emptied = broker.broker_id
+            self._around.count("empty disks")
+            broker.power_cut()
+            broker.disk.replace()
 
     def _for_a_while(self, fault: Fault, broker: SimBroker) -> None:
         around, ill = self._around, fault.ill

@@ -1,11 +1,17 @@
-"""The one place that looks into a node: what it has of its partitions. It changes nothing."""
+"""The one place that looks into a node: what it has of its partitions, and of the metadata. It changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import NamedTuple
 
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.batch.header import BatchHeader
+from penstock.metadata.snapshot import encode_image
 from penstock.node.node import Node
+
+# ruff: noqa: SLF001 (see the module)
 
 
 class Look(NamedTuple):
@@ -19,15 +25,31 @@ class Look(NamedTuple):
     log_end: int
     flushed_end: int
     leader_epoch: int
-    leads: bool
+    is_leader: bool
+    leads: bool  # and has written in this epoch
+    follows: bool
+    is_in_sync: bool  # as it knows
+    isr: tuple[int, ...]
     is_damaged: bool
-    is_writable: bool
+    is_failing: bool  # takes nothing until a restart
+
+
+class StandingLook(NamedTuple):
+    """What one broker is in the cluster."""
+
+    raft_term: int  # in which it was told that it leads
+    applied: int
+    is_metadata_leader: bool
+    incarnation: int  # 0: none
+    is_failing: bool  # takes no part in the metadata until a restart
 
 
 def partitions(node: Node) -> Iterator[Look]:
     """All partitions that the broker has open."""
-    for key, partition in node._partitions.items():  # noqa: SLF001 (see the module)
+    broker_id = node._settings.broker_id
+    for key, partition in node._partitions.items():
         log = partition.log
+        state = partition.stream.partitions[key.partition]
         yield Look(
             key.stream_id,
             partition.stream.config.subject,
@@ -37,17 +59,40 @@ def partitions(node: Node) -> Iterator[Look]:
             log.log_end,
             log.flushed_end,
             partition.leader_epoch,
+            partition.leadership is not None,
             partition.leads,
+            partition.following is not None,
+            broker_id in state.isr,
+            state.isr,
             bool(log.damage),
-            partition.is_writable,
+            log.state.value == "fenced",
         )
 
 
 def failed(node: Node) -> int:
     """How many logs could not be opened."""
-    return len(node._replicas.streams.failures)  # noqa: SLF001
+    return len(node._replicas.streams.failures)
 
 
 def stream_ids(node: Node) -> frozenset[int]:
     """The streams that this broker knows of."""
-    return frozenset(node._cluster.image.streams)  # noqa: SLF001
+    return frozenset(node._cluster.image.streams)
+
+
+def standing(node: Node) -> StandingLook:
+    """What the broker is in the cluster now."""
+    quorum = node._cluster.quorum
+    incarnation = node._cluster.standing.incarnation or 0
+    return StandingLook(quorum._told_term, quorum.applied, quorum.is_leader, incarnation, bool(quorum.trouble))
+
+
+def image_digest(node: Node) -> str:
+    """The image, in few letters."""
+    return sha256(encode_image(node._cluster.image)).hexdigest()[:16]
+
+
+def batches(node: Node, look: Look, start: int, end: int) -> Iterator[BatchHeader]:
+    """The headers of the batches from `start` to `end`. What the log raises."""
+    partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
+    for header, _ in partition.log.view().batches(start, end):
+        yield header

@@ -14,6 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.sim import looks
+from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.clients import SLOTS, Clients, Consumer
@@ -30,6 +31,7 @@ _TRY_US = 300_000
 _CLIENTS = 2
 _OPERATOR_US = 2_000_000
 _SKEW_PPM_MAX = 200
+_OFFSET_US_MAX = 5_000_000
 
 
 class Result(NamedTuple):
@@ -52,31 +54,23 @@ class World:
         self._scheduler = Scheduler()
         self._trace = Trace(self._scheduler, show)
         self._network = Network(self._scheduler, self._random("network"))
-        self.checks = Checks()
+        self.brokers: dict[int, SimBroker] = {}
+        self._agreement = Agreement(self.brokers)
+        self.checks = Checks(plan.brokers, self._agreement.cut)
         nats = NatsServer(self._network, self._random("nats"), self._trace)
-        watchers = Watchers(self.checks.acted, self.checks.started, self._ended)
+        watchers = Watchers(self._acted, self._started, self._ended)
         self._around = Surroundings(self._scheduler, self._network, nats, self._trace, watchers)
         skews = self._random("clocks")
-        self.brokers = {
-            broker_id: SimBroker(
-                self._around,
-                broker_id,
-                self._random(f"b{broker_id}"),
-                Clock(
-                    self._scheduler,
-                    int((2 * skews.random() - 1) * _SKEW_PPM_MAX),
-                    int((2 * skews.random() - 1) * 5_000_000),
-                ),
-            )
-            for broker_id in range(1, plan.brokers + 1)
-        }
+        for broker_id in range(1, plan.brokers + 1):
+            clock = Clock(self._scheduler, _either_way(skews, _SKEW_PPM_MAX), _either_way(skews, _OFFSET_US_MAX))
+            self.brokers[broker_id] = SimBroker(self._around, broker_id, self._random(f"b{broker_id}"), clock)
         self._around.brokers.update({broker.name: broker for broker in self.brokers.values()})
         programs = [
             Client(f"c{number}", self._network, self.brokers, self._random(f"c{number}"))
             for number in range(1, _CLIENTS + 1)
         ]
         self._clients = Clients(self._around, self.checks, programs, self._random("clients"))
-        self._faults = Faults(self._around, self.brokers, self._damaged)
+        self._faults = Faults(self._around, self.brokers, self._damaged, self._is_needed)
 
     def _random(self, what: str) -> Random:
         return Random(f"{self._plan.seed} {what}")  # noqa: S311 (nothing secret)
@@ -91,6 +85,8 @@ class World:
         except Exception as mistake:  # noqa: BLE001 (whatever the node raises is what we look for)
             error = f"{type(mistake).__name__}: {mistake}"
         self._around.count("recovered logs", self.checks.recovered)
+        self._around.count("elections", self._agreement.elections)
+        self._around.count("isr changes", self.checks.isr_changes)
         self._trace.add("end", error)
         return Result(
             self._plan.seed,
@@ -125,6 +121,15 @@ class World:
 
     # What happens to brokers
 
+    def _acted(self, broker: SimBroker) -> None:
+        self._agreement.acted(broker)
+        for history, look in self.checks.acted(broker):
+            self._agreement.committed(history, broker, look)
+
+    def _started(self, broker: SimBroker) -> None:
+        self.checks.started(broker)
+        self._agreement.started(broker)
+
     def _ended(self, broker: SimBroker, by_power_loss: bool) -> None:
         self.checks.ended(broker, by_power_loss=by_power_loss)
 
@@ -134,6 +139,13 @@ class World:
         for (subject, _), history in self.checks.histories.items():
             if subject == self.checks.subjects.get(stream_id):
                 history.is_damaged = True
+
+    def _is_needed(self, broker: SimBroker) -> bool:
+        return any(
+            not set(history.isr) - history.unclean - {broker.broker_id}
+            for history in self.checks.histories.values()
+            if not history.is_deleted
+        )
 
     @staticmethod
     def _looks(broker: SimBroker) -> list[looks.Look]:
@@ -147,8 +159,8 @@ class World:
                 if broker.node is None:
                     continue
                 failed = looks.failed(broker.node)
-                fenced = sum(not one.is_writable and not one.is_damaged for one in self._looks(broker))
-                if failed or fenced:
+                fenced = sum(one.is_failing for one in self._looks(broker))
+                if failed or fenced or looks.standing(broker.node).is_failing:
                     self._around.count("failed logs", failed)
                     self._around.count("fenced logs", fenced)
                     broker.stop()
@@ -236,3 +248,7 @@ class World:
 
 def _has_all(consumer: Consumer) -> bool:
     return consumer.is_over or consumer.position >= consumer.history.promised_end
+
+
+def _either_way(random: Random, most: int) -> int:
+    return int((2 * random.random() - 1) * most)

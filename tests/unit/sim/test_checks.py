@@ -11,7 +11,7 @@ from penstock.sim.checks import Checks, History, ViolationError
 
 
 def checks_with(*values: bytes, **config) -> tuple[Checks, History]:
-    checks = Checks()
+    checks = Checks(1, lambda _history, _end: None)
     checks.begin(StreamConfig(name="a", subject="a.>", **config))
     checks.sent.update(dict.fromkeys(values, "a.>"))
     return checks, checks.of("a.>", 0)

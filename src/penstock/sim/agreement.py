@@ -1,0 +1,117 @@
+"""What the brokers of a cluster must agree on: the metadata, who leads, and what the logs hold.
+
+| rule                                                                  | looked at                             |
+|-----------------------------------------------------------------------|---------------------------------------|
+| one metadata leader in each Raft term                                 | every event of a broker               |
+| images at the same index are the same                                 | whenever a broker has applied more    |
+| logs hold the same batches below `committed_end`                      | whenever a broker's has moved         |
+| every member of the ISR that follows this leader has all it committed | whenever the leader's has moved       |
+
+A batch is known by its offsets, its leader epoch and its checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.sim import looks
+from penstock.sim.checks import History, ViolationError
+
+if TYPE_CHECKING:
+    from penstock.sim.broker import SimBroker
+
+
+class _Batch(NamedTuple):
+    end_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class Agreement:
+    """What has been seen of all brokers together."""
+
+    def __init__(self, brokers: Mapping[int, SimBroker]) -> None:
+        self.elections = 0  # of metadata leaders
+        self._brokers = brokers
+        self._leaders: dict[int, int] = {}  # Raft term → broker
+        self._images: dict[int, str] = {}  # index → digest
+        self._applied: dict[int, tuple[int, int]] = {}  # broker → its run, and what it had applied
+        self._batches: dict[int, dict[int, _Batch]] = {}  # history (by its identity) → base offset → batch
+        self._compared: dict[tuple[int, int], int] = {}  # history and broker → up to where
+        self._committed: dict[tuple[int, int], int] = {}
+
+    def started(self, broker: SimBroker) -> None:
+        """A run of a broker begins: what it has is compared anew."""
+        self._applied.pop(broker.broker_id, None)
+        for key in [key for key in self._compared if key[1] == broker.broker_id]:
+            del self._compared[key]
+
+    def acted(self, broker: SimBroker) -> None:
+        """After every event of a broker: what it says of the metadata."""
+        assert broker.node is not None
+        standing = looks.standing(broker.node)
+        if standing.is_metadata_leader:
+            leader = self._leaders.get(standing.raft_term)
+            if leader is None:
+                self._leaders[standing.raft_term] = broker.broker_id
+                self.elections += 1
+            elif leader != broker.broker_id:
+                text = f"term {standing.raft_term} has two metadata leaders: {leader} and {broker.broker_id}"
+                raise ViolationError(text)
+        applied = (broker.run, standing.applied)
+        if self._applied.get(broker.broker_id) != applied:
+            self._applied[broker.broker_id] = applied
+            digest = looks.image_digest(broker.node)
+            if self._images.setdefault(standing.applied, digest) != digest:
+                raise ViolationError(f"{broker.name} has another image at index {standing.applied}")
+
+    def committed(self, history: History, broker: SimBroker, look: looks.Look) -> None:
+        """What the broker shows of a partition, which has moved."""
+        if history.is_damaged:
+            return
+        key = (id(history), broker.broker_id)
+        begin = max(self._compared.get(key, 0), look.log_start)
+        if begin < look.committed_end:
+            self._compare(history, broker, look, begin)
+            self._compared[key] = look.committed_end
+        if look.is_leader and self._committed.get(key, 0) != look.committed_end:
+            self._committed[key] = look.committed_end
+            self._members_have(history, broker, look)
+
+    def cut(self, history: History, end: int) -> None:
+        """What lay behind `end` was lost, as it may: what comes there is new."""
+        batches = self._batches.get(id(history), {})
+        for base_offset in [base for base, batch in batches.items() if batch.end_offset > end]:
+            del batches[base_offset]
+        for key in [key for key, compared in self._compared.items() if key[0] == id(history) and compared > end]:
+            self._compared[key] = end
+
+    def _compare(self, history: History, broker: SimBroker, look: looks.Look, begin: int) -> None:
+        batches = self._batches.setdefault(id(history), {})
+        assert broker.node is not None
+        with broker.disk.undisturbed():
+            try:
+                headers = list(looks.batches(broker.node, look, begin, look.committed_end))
+            except (OSError, PenstockError):
+                return  # it cannot be read now
+        for header in headers:
+            batch = _Batch(header.end_offset, header.leader_epoch, header.crc)
+            known = batches.setdefault(header.base_offset, batch)
+            if known != batch:
+                text = f"{history.name()}: {broker.name} has {batch} at {header.base_offset}, others have {known}"
+                raise ViolationError(text)
+
+    def _members_have(self, history: History, leader: SimBroker, look: looks.Look) -> None:
+        for broker_id in look.isr:
+            member = self._brokers[broker_id]
+            if member is leader or member.node is None:
+                continue
+            for theirs in looks.partitions(member.node):
+                if (theirs.stream_id, theirs.partition) != (look.stream_id, look.partition):
+                    continue
+                follows = theirs.leader_epoch == look.leader_epoch and theirs.follows
+                if follows and theirs.is_in_sync and theirs.log_end < look.committed_end:
+                    text = f"{history.name()}: {leader.name} has committed {look.committed_end}, and {member.name},"
+                    raise ViolationError(f"{text} which is in the ISR, ends at {theirs.log_end}")
