@@ -32,7 +32,7 @@ class Chance(Protocol):
 def placed(image: ClusterImage, config: StreamConfig, created_us: int, chance: Chance) -> CreateStream:
     """The command that makes a stream (which `check_create` found can be made). RemoteError not_enough_replicas."""
     replicas = replicas_wanted(config, len(image.live_brokers()))
-    assignments = place(image, config.partitions, max(1, replicas), chance)
+    assignments = place(image, config.partitions, replicas, chance)
     return CreateStream(config=config, created_us=created_us, assignments=assignments)
 
 

@@ -59,14 +59,15 @@ def _check_room(image: ClusterImage, partitions: int) -> None:
 def _check_replicas(config: StreamConfig, live_brokers: int) -> None:
     replicas = replicas_wanted(config, live_brokers)
     if replicas > live_brokers:
-        raise _invalid([f"replicas: {replicas} brokers are to hold a copy each, but there are {live_brokers}"])
+        text = f"replicas: {replicas} brokers are to hold a copy each, but there are {live_brokers}"
+        raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, live_brokers=live_brokers)
     if config.min_isr is not None and config.min_isr > replicas:
         raise _invalid([f"min_isr: {config.min_isr} in-sync replicas cannot be had of {replicas}"])
 
 
 def replicas_wanted(config: StreamConfig, live_brokers: int) -> int:
-    """How many brokers are to hold each partition of a new stream."""
-    return min(limits.REPLICAS_DEFAULT, live_brokers) if config.replicas is None else config.replicas
+    """How many brokers are to hold each partition of a new stream: one at least, though nobody is there yet."""
+    return max(1, min(limits.REPLICAS_DEFAULT, live_brokers)) if config.replicas is None else config.replicas
 
 
 def created_config(config: StreamConfig, replicas: int) -> StreamConfig:

@@ -4,12 +4,13 @@ Rules: every value is sent once, so that one that is stored twice is seen. What 
 publisher that hears nothing gives up after a while and goes on with the next message. A consumer keeps its position,
 and goes back only where the broker says that what it read is lost, which is then held against the promises.
 
-| slot | its stream                                                        |
+| slot | its stream, of three replicas where there are so many brokers     |
 |------|-------------------------------------------------------------------|
 | 0    | defaults, small segments                                          |
 | 1    | durability `os`                                                   |
 | 2    | old messages go                                                   |
-| 3    | durability `fsync`; deleted and made again, on another subject    |
+| 3    | durability `fsync`; deleted and made again, on another subject,   |
+|      | with as many replicas as there are brokers then                   |
 | 4    | three partitions; publishers choose one                           |
 """
 
@@ -52,12 +53,13 @@ from penstock.sim.requests import Client
 SLOTS = 5
 _RECREATED_SLOT = 3
 _PLAIN_SLOT = 4  # on a subject without wildcards
+_REPLICAS = 3
 _ACK_TIMEOUT_US = 5_000_000
 _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
     {"segment_bytes": 8_192, "durability": Durability.OS},
     {"segment_bytes": 4_096, "max_messages": 150},
-    {"segment_bytes": 4_096, "durability": Durability.FSYNC},
+    {"segment_bytes": 4_096, "durability": Durability.FSYNC, "replicas": None},
     {"segment_bytes": 8_192, "partitions": 3},
 )
 
@@ -107,6 +109,7 @@ class Clients:
         self.generations: list[Generation | None] = [None] * SLOTS
         self._around = around
         self._is_alone = len(around.brokers) == 1
+        self._replicas = min(_REPLICAS, len(around.brokers))
         self._checks = checks
         self._programs = programs
         self._random = random
@@ -156,7 +159,8 @@ class Clients:
         self._made[slot] += 1
         subject = f"s{slot}.g{self._made[slot]}"
         subject += "" if slot == _PLAIN_SLOT else ".>"
-        config = msgspec.convert({"name": f"s{slot}", "subject": subject, **_CONFIGS[slot]}, StreamConfig)
+        fields = {"name": f"s{slot}", "subject": subject, "replicas": self._replicas, **_CONFIGS[slot]}
+        config = msgspec.convert(fields, StreamConfig)
         self._checks.begin(config)
         self.generations[slot] = Generation(config, 0)
         self._changing[slot] = True

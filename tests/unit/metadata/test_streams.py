@@ -205,17 +205,20 @@ def test_none_is_whatever_the_stream_has_by_now() -> None:
         assert other.keys() <= caught.value.details["differences"].keys()
 
 
-@pytest.mark.parametrize(
-    ("fields", "mistake"),
-    [
-        ({"replicas": 2}, "replicas: 2 brokers are to hold a copy each, but there are 1"),
-        ({"min_isr": 2}, "min_isr: 2 in-sync replicas cannot be had of 1"),
-    ],
-)
-def test_more_replicas_than_brokers_are_refused(fields: dict[str, int], mistake: str) -> None:
-    config = msgspec.structs.replace(ORDERS, **fields)
+@pytest.mark.parametrize(("replicas", "live_brokers"), [(2, 1), (None, 0)])
+def test_more_replicas_than_brokers_are_refused_for_now(replicas: int | None, live_brokers: int) -> None:
+    config = msgspec.structs.replace(ORDERS, replicas=replicas)
+    with pytest.raises(RemoteError) as caught:
+        check_create(ClusterImage(), config, live_brokers=live_brokers)
+    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert check_create(ClusterImage(), config, live_brokers=3) is None
+
+
+def test_a_min_isr_above_the_replicas_is_refused() -> None:
+    config = msgspec.structs.replace(ORDERS, min_isr=2)
     with pytest.raises(RemoteError) as caught:
         check_create(ClusterImage(), config, live_brokers=1)
+    mistake = "min_isr: 2 in-sync replicas cannot be had of 1"
     assert (caught.value.code, caught.value.details["mistakes"]) == (ErrorCode.INVALID_CONFIG, [mistake])
     assert check_create(ClusterImage(), config, live_brokers=3) is None
 
