@@ -157,7 +157,8 @@ class Log(LogWriter):
         self._check_writable()
         view = fetched.as_bytes(data)
         begin = self.log_end
-        headers = fetched.checked(view, fetched.Before(begin, self.last_timestamp_us, self.last_epoch))
+        last_timestamp_us = self.last_timestamp_us if self.log_start < begin else 0  # of what is not here any more
+        headers = fetched.checked(view, fetched.Before(begin, last_timestamp_us, self.last_epoch))
         size_bytes = batches = 0
         try:
             for leader_epoch, part, part_headers in fetched.by_epoch(view, headers):

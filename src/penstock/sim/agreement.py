@@ -97,6 +97,8 @@ class Agreement:
             except (OSError, PenstockError):
                 return  # it cannot be read now
         for header in headers:
+            if history.is_lost(header.end_offset - 1, header.leader_epoch):
+                continue  # it shows what it knew to be committed, until it hears from the leader
             batch = _Batch(header.end_offset, header.leader_epoch, header.crc)
             known = batches.setdefault(header.base_offset, batch)
             if known != batch:

@@ -50,6 +50,21 @@ def test_what_a_leader_sent_lies_in_the_log_as_it_came() -> None:
     assert log.lineage == again.lineage, "an epoch that goes on is no news"
 
 
+@pytest.mark.parametrize("kept", [2, 0])
+def test_the_time_of_messages_that_were_lost_is_not_held_against_the_leader(kept: int) -> None:
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    if kept:
+        log.append_fetched(batches((0, kept, 10, 1)))
+    flush(log)
+    log.append_fetched(batches((kept, 1, 90, 1)))
+    log.checkpoint()
+    again = open_log(disk.crash_clone(Keep.SYNCED), WIDE)
+    assert again.log_end == kept
+    again.append_fetched(batches((kept, 1, 20, 2)))
+    assert (again.log_end, again.last_timestamp_us) == (kept + 1, 20)
+
+
 def test_nothing_is_a_range_too() -> None:
     log = open_log(MemoryVfs())
     assert log.append_fetched(b"") == Appended(0, 0, 0)
