@@ -90,8 +90,6 @@ class Raft:
             self._log.commit_to(self._log.last_index)
         self._term = state.hard_state.term
         self._vote = state.hard_state.vote
-        if self._log.membership.voters == (self.id,):
-            self._log.commit_to(self._log.last_index)  # what the disk has, all voters have
         self._saved = HardState(self._term, self._vote, self._log.commit)
         self._messages: list[Message] = []
         self._reads: list[Read] = []
