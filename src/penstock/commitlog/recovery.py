@@ -140,7 +140,7 @@ class Recovery:
                 one.last_timestamp_us = scan.last_timestamp_us
             # A segment in which nothing can be read keeps the order of time: halving passes over it.
             newest = one.last_timestamp_us = max(newest, one.last_timestamp_us)
-        # What the checkpoint says may be of messages that were lost. A follower must not hold that against its leader's.
+        # What the checkpoint says may be of messages that were lost. A leader has other times then.
         out.last_timestamp_us = newest or out.last_timestamp_us
         out.log_end = out.flushed_end = _end_of(kept[-1], flushed_end)
         if out.damage:

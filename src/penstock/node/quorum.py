@@ -407,7 +407,7 @@ class Quorum:
 
     def _compact(self) -> None:
         """Put the image in the place of a log that has become long."""
-        is_busy = self._is_saving or self._is_full or self.trouble
+        is_busy = self._is_saving or self._full or self.trouble
         if is_busy or self._storage.log_bytes < limits.METADATA_LOG_BYTES_MAX or self._raft.has_ready():
             return
         task = self._storage.save_snapshot(self._raft.compact(self._raft.applied, encode_image(self.image)))
@@ -417,8 +417,8 @@ class Quorum:
             self._is_saving = False
             if error is None:
                 self._storage.saved(task)
-            else:
-                self._is_full = not self._has_failed(task, error)
+            elif not self._has_failed(task, error):
+                self._full = str(error)
             self._go_on(is_full=error is not None)
 
         self._run(task, done)
