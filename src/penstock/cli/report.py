@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.base.units import format_bytes, format_duration_us
+from penstock.cli import replicas
 from penstock.cli.failure import printable
 from penstock.cli.output import cell, count_text, counted, cut, short_time_text, table, time_text
 
@@ -96,6 +97,7 @@ def stream_pairs(info: StreamInfo) -> dict[str, str]:
             f"{prefix}size": f"{format_bytes(part.size_bytes)} in {counted(part.segment_count, 'segment file')}",
             f"{prefix}leader epoch": str(part.leader_epoch),
         }
+        shown |= replicas.partition_pairs(part, prefix)
         if part.log_end != part.committed_end:
             shown[f"{prefix}not committed yet"] = count_text(part.log_end - part.committed_end)
     return shown

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from penstock.base.units import format_bytes, format_duration_ms
-from penstock.cli import output, report
+from penstock.cli import output, replicas, report
 from penstock.cli.failure import clearly
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
 
@@ -30,18 +30,24 @@ def status(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show how a broker fares: NATS, streams, gaps, damage."""
+    """Show how a broker fares, and its cluster: NATS, brokers, streams, replicas, gaps, damage."""
     with connected(ctx, server, timeout) as (client, seconds):
         state = client.status(timeout=seconds)
-        infos = client.streams(timeout=seconds)
+        infos = replicas.with_followers(ctx, client.streams(timeout=seconds))
     if as_json:
         output.print_json({"broker": state, "streams": infos})
         return
     console = output.console()
     console.print(report.pairs(broker_pairs(state)))
+    if len(state.brokers) > 1:
+        console.print()
+        console.print(replicas.broker_table(state))
     if infos:
         console.print()
         console.print(report.stream_table(infos, width=console.width))
+    if replicated := [info for info in infos if replicas.is_replicated(info)]:
+        console.print()
+        console.print(replicas.replica_table(replicated))
     report.print_gaps(console, "Gaps", state.nats.gaps)
     shown = set(state.nats.gaps)
     for info in infos:

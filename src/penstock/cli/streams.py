@@ -15,7 +15,7 @@ from penstock.base.config import ALTERABLE, Acks, Durability, Storage, StreamCon
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
-from penstock.cli import output, report
+from penstock.cli import output, replicas, report
 from penstock.cli.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
@@ -72,6 +72,7 @@ class Field(NamedTuple):
     parse: Callable[[str], Any]
     show: Callable[[Any], str] = str
     unlimited: bool = False  # `none` means: without limit
+    default: str = ""  # in words, where None is not "without limit"
 
 
 FIELDS = (
@@ -119,6 +120,22 @@ FIELDS = (
         "So many logs, each in order of its own: partition 0 is on the subject, N on subject.N.",
         _count,
     ),
+    Field(
+        "replicas",
+        "--replicas",
+        "N",
+        "So many brokers hold each partition.",
+        _count,
+        default="3, or as many as there are brokers",
+    ),
+    Field(
+        "min_isr",
+        "--min-isr",
+        "N",
+        "So many of them must have a message before it is acked.",
+        _count,
+        default="half of the replicas, rounded up",
+    ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
     Field(
@@ -147,7 +164,8 @@ def _parameters(*, altering: bool) -> list[inspect.Parameter]:
         if altering:
             meaning += "  'none': no limit." if field.unlimited else ""
         else:
-            meaning += f"  Default: {_UNLIMITED if default is None else field.show(default)}."
+            shown = field.default or (_UNLIMITED if default is None else field.show(default))
+            meaning += f"  Default: {shown}."
         parameters.append(text_option(field.name, flag=field.flag, metavar=field.metavar, meaning=meaning))
     return parameters
 
@@ -314,6 +332,7 @@ def show(
     """Show one stream: its config, what it holds, what is wrong with it."""
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(name, timeout=seconds)
+    (info,) = replicas.with_followers(ctx, [info])
     if as_json:
         output.print_json(info)
         return

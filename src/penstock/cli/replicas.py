@@ -1,0 +1,125 @@
+"""Brokers and replicas as tables for people: who leads, who is in sync, how far the others are behind.
+
+Rules: how far followers are, only their leader knows: each leader is asked, and one that does not answer is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.cli.options import connected
+from penstock.cli.output import cell, count_text, cut, table
+
+if TYPE_CHECKING:
+    import typer
+    from rich.table import Table
+
+    from penstock.messages import PartitionInfo, StatusResponse, StreamInfo
+
+_NAME_CHARS_MAX = 30
+_LEADERS_ASKED_MAX = 20
+_ASK_TIMEOUT = "2s"
+
+
+def is_replicated(info: StreamInfo) -> bool:
+    """Whether a partition of it has more than one replica."""
+    return any(len(part.replicas) > 1 for part in info.partitions)
+
+
+def with_followers(ctx: typer.Context, infos: Sequence[StreamInfo]) -> list[StreamInfo]:
+    """`infos`, with what each leader says of its followers."""
+    from penstock.base.errors import PenstockError
+
+    missing = [part for info in infos for part in info.partitions if len(part.replicas) > 1 and not part.followers]
+    followers = {}
+    for address in sorted({part.leader for part in missing if part.leader})[:_LEADERS_ASKED_MAX]:
+        with suppress(PenstockError, OSError), connected(ctx, address, _ASK_TIMEOUT) as (client, seconds):
+            for info in client.streams(timeout=seconds):
+                followers.update({(info.stream_id, part.partition): part.followers for part in info.partitions
+                                  if part.followers})  # fmt: skip
+
+    def told(info: StreamInfo, part: PartitionInfo) -> PartitionInfo:
+        known = part.followers or followers.get((info.stream_id, part.partition), ())
+        return msgspec.structs.replace(part, followers=known)
+
+    return [
+        msgspec.structs.replace(info, partitions=tuple(told(info, part) for part in info.partitions)) for info in infos
+    ]
+
+
+def broker_table(state: StatusResponse) -> Table:
+    """One line a broker of the cluster."""
+    made = table("broker", "address", "rack", "version", "state", right=("broker",))
+    for one in state.brokers:
+        is_leader = one.broker_id == state.metadata_leader
+        text = "live" if one.is_live else "away"
+        style = "green" if one.is_live else "bold red"
+        made.add_row(
+            cell(str(one.broker_id), "bold"),
+            cell(one.address),
+            cell(one.rack or "-"),
+            cell(one.broker_version),
+            cell(f"{text}, metadata leader" if is_leader else text, style),
+        )
+    return made
+
+
+def replica_table(infos: Sequence[StreamInfo]) -> Table:
+    """One line a partition: its leader, its epoch, its replicas, who of them is in sync and how far they are behind."""
+    made = table(
+        "stream", "partition", "leader", "epoch", "replicas", "in sync", "behind", right=("partition", "epoch")
+    )
+    for info in infos:
+        for part in info.partitions:
+            is_whole = part.leader_id is not None and len(part.isr) == len(part.replicas)
+            made.add_row(
+                cell(cut(info.name, _NAME_CHARS_MAX), "bold"),
+                cell(str(part.partition)),
+                cell(leader_text(part)),
+                cell(str(part.leader_epoch)),
+                cell(ids_text(part.replicas)),
+                cell(ids_text(part.isr), "green" if is_whole else "yellow"),
+                cell(behind_text(part)),
+            )
+    return made
+
+
+def leader_text(part: PartitionInfo) -> str:
+    """Who leads a partition."""
+    return "nobody" if part.leader_id is None else str(part.leader_id)
+
+
+def ids_text(ids: Sequence[int]) -> str:
+    """Ids of brokers, as they stand."""
+    return ",".join(map(str, ids)) or "-"
+
+
+def behind_text(part: PartitionInfo) -> str:
+    """Who of the followers lacks how many messages of the leader's."""
+    if not part.followers:
+        return "?" if len(part.replicas) > 1 else "-"
+    late = [
+        f"{one.broker_id}: {'not heard of' if one.lag is None else count_text(one.lag)}"
+        for one in part.followers
+        if one.lag != 0
+    ]
+    return ", ".join(late) or "nobody"
+
+
+def partition_pairs(part: PartitionInfo, prefix: str) -> dict[str, str]:
+    """What is said of the replicas of one partition."""
+    if len(part.replicas) <= 1:
+        return {}
+    shown = {
+        f"{prefix}leader": f"broker {part.leader_id} at {part.leader}" if part.leader_id is not None else "nobody",
+        f"{prefix}replicas": ids_text(part.replicas),
+        f"{prefix}in sync": ids_text(part.isr),
+        f"{prefix}behind": behind_text(part),
+    }
+    if part.eligible:
+        shown[f"{prefix}may lead too"] = f"{ids_text(part.eligible)}, until messages are acked again"
+    return shown

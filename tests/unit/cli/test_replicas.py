@@ -1,0 +1,88 @@
+"""Who leads, who is in sync and who is behind can be seen at a glance."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.base.config import StreamConfig
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, StreamId, TimestampUs
+from penstock.cli import replicas, report
+from penstock.messages import BrokerInfo, FollowerInfo, NatsStatus, PartitionInfo, StatusResponse, StreamInfo
+
+ANNA, BERT, CARL = (BrokerId(number) for number in (1, 2, 3))
+
+
+def partition(**more: Any) -> PartitionInfo:
+    known: dict[str, Any] = {
+        "leader": "h:2",
+        "leader_id": BERT,
+        "leader_epoch": LeaderEpoch(7),
+        "log_start": Offset(0),
+        "committed_end": Offset(10),
+        "log_end": Offset(10),
+        "replicas": (ANNA, BERT, CARL),
+        "isr": (BERT, CARL),
+        "followers": (FollowerInfo(broker_id=ANNA), FollowerInfo(broker_id=CARL, lag=0)),
+    }
+    return PartitionInfo(**{**known, **more})
+
+
+def stream(*partitions: PartitionInfo) -> StreamInfo:
+    return StreamInfo(stream_id=StreamId(4), config=StreamConfig(name="orders", subject="o.>"), partitions=partitions)
+
+
+def shown(table: Table) -> list[list[str]]:
+    """The words of each line."""
+    out = io.StringIO()
+    Console(file=out, width=120).print(table)
+    return [line.split() for line in out.getvalue().splitlines() if "─" not in line and line.strip()]
+
+
+def test_a_partition_is_one_line() -> None:
+    late = partition(
+        partition=1, followers=(FollowerInfo(broker_id=ANNA, lag=1_200), FollowerInfo(broker_id=CARL, lag=0))
+    )
+    lines = shown(replicas.replica_table([stream(partition(), late)]))
+    assert lines[1] == ["orders", "0", "2", "7", "1,2,3", "2,3", "1:", "not", "heard", "of"]
+    assert lines[2] == ["orders", "1", "2", "7", "1,2,3", "2,3", "1:", "1,200"]
+
+
+def test_what_only_the_leader_knows_is_not_made_up() -> None:
+    assert replicas.behind_text(partition(followers=())) == "?"
+    assert replicas.behind_text(partition(followers=(FollowerInfo(broker_id=CARL, lag=0),))) == "nobody"
+    assert replicas.behind_text(partition(followers=(), replicas=(ANNA,))) == "-"
+
+
+def test_a_partition_that_nobody_leads_says_so() -> None:
+    shown = report.stream_pairs(stream(partition(leader="", leader_id=None, eligible=(ANNA,))))
+    assert shown["leader"] == "nobody"
+    assert shown["may lead too"] == "1, until messages are acked again"
+
+
+def test_a_stream_of_one_replica_says_nothing_of_replicas() -> None:
+    alone = stream(partition(replicas=(BERT,), isr=(BERT,), followers=()))
+    assert not replicas.is_replicated(alone)
+    assert "in sync" not in report.stream_pairs(alone)
+
+
+def test_brokers_are_told_with_their_state() -> None:
+    state = StatusResponse(
+        broker_id=ANNA,
+        broker_version="1",
+        cluster_id="c",
+        address="h:1",
+        started_us=TimestampUs(0),
+        uptime_ms=1,
+        nats=NatsStatus(state="connected"),
+        metadata_leader=BERT,
+        brokers=(
+            BrokerInfo(broker_id=ANNA, address="h:1", broker_version="1", rack="north", is_live=False),
+            BrokerInfo(broker_id=BERT, address="h:2", broker_version="1", rack=None, is_live=True),
+        ),
+    )
+    lines = shown(replicas.broker_table(state))
+    assert lines[1:] == [["1", "h:1", "north", "1", "away"], ["2", "h:2", "-", "1", "live,", "metadata", "leader"]]
