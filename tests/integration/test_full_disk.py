@@ -8,7 +8,7 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
-from penstock.metadata.journal import RESERVE_PATH
+from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs.reserve import RESERVE_BYTES
 from tests.broker_process import eventually, running_broker, running_nats
 from tests.integration.publishers import connected_to

@@ -32,6 +32,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
+from penstock.base.ids import BrokerId, StreamId
 from penstock.base.limits import MIB
 from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
@@ -43,14 +44,17 @@ from penstock.broker.child import ReadyLine, serving
 from penstock.broker.data_dir import take_data_dir
 from penstock.client import blocking
 from penstock.commitlog import Log, LogConfig
-from penstock.metadata.commands import CreateStream
-from penstock.metadata.journal import Journal
+from penstock.metadata.commands import Command, CreateStream, FormCluster, RegisterBroker, encode_command
+from penstock.metadata.streams import created_config
 from penstock.node.folders import STREAMS_PATH, folder_of, mark_of
 from penstock.node.made import MadeLogs
+from penstock.raft import Entry, EntryKind, HardState, Membership, Ready, Snapshot, Storage
 
 IDLE_STREAMS = 10_000
 LONG_MESSAGES = 100_000_000
 _PARTITION = 0  # of each
+_BROKER = BrokerId(1)
+_TERM = 1
 START_ROUNDS = 5
 STEPS = 8  # that a run tells of
 _STREAM_MESSAGES = 3
@@ -119,11 +123,11 @@ class Idle(msgspec.Struct, frozen=True):
 
 def make_streams(folder: Path, count: int) -> None:
     """A data directory with so many streams, of a few messages each."""
-    with _made_in(folder) as (vfs, journal):
+    with _made_in(folder) as (vfs, metadata):
         marks = MadeLogs(vfs)
         for number in range(count):
             config = StreamConfig(name=f"stream-{number:05d}", subject=f"scale.{number:05d}")
-            log = _new_log(vfs, journal, marks, config)
+            log = _new_log(vfs, metadata, marks, config)
             message = _message(config.subject, [b"0123456789abcdef"])
             now_us = time.time_ns() // 1_000
             for _ in range(_STREAM_MESSAGES):
@@ -133,8 +137,8 @@ def make_streams(folder: Path, count: int) -> None:
 
 def make_long(folder: Path, messages: int) -> None:
     """A data directory with one stream of so many small messages, left as kill -9 leaves it."""
-    with _made_in(folder) as (vfs, journal):
-        log = _new_log(vfs, journal, MadeLogs(vfs), StreamConfig(name=_LONG, subject="scale.long"))
+    with _made_in(folder) as (vfs, metadata):
+        log = _new_log(vfs, metadata, MadeLogs(vfs), StreamConfig(name=_LONG, subject="scale.long"))
         values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
         whole = _message("scale.long", values)
         while (left := messages - log.log_end) > 0:
@@ -145,20 +149,55 @@ def make_long(folder: Path, messages: int) -> None:
         _flush(log)
 
 
+class _Metadata:
+    """What the only broker of a cluster writes: its registration, and then streams."""
+
+    def __init__(self, vfs: UnsyncedVfs, data_dir_id: str) -> None:
+        self._storage = Storage.open(vfs, Snapshot(0, 0, Membership((_BROKER,)), b""))
+        self._entries = [Entry(_TERM, 1, EntryKind.LEADERSHIP, b"")]
+        self.add(FormCluster(cluster_id=data_dir_id))
+        run = RegisterBroker(
+            broker_id=_BROKER,
+            data_dir_id=data_dir_id,
+            address="127.0.0.1:0",
+            rack=None,
+            broker_version="bench",
+            clean_stop=True,
+            registered_us=_FIRST_US,
+        )
+        self.add(run)
+
+    def add(self, command: Command) -> int:
+        """The index of the command."""
+        index = len(self._entries) + 1
+        self._entries.append(Entry(_TERM, index, EntryKind.COMMAND, encode_command(command)))
+        return index
+
+    def close(self) -> None:
+        """Write all of it."""
+        hard_state = HardState(_TERM, _BROKER, len(self._entries))
+        task = self._storage.save(Ready(True, None, tuple(self._entries), hard_state, (), (), ()))
+        assert task is not None
+        task.run()
+        self._storage.saved(task)
+        self._storage.close()
+
+
 @contextmanager
-def _made_in(folder: Path) -> Iterator[tuple[UnsyncedVfs, Journal]]:
+def _made_in(folder: Path) -> Iterator[tuple[UnsyncedVfs, _Metadata]]:
     folder.mkdir(parents=True)
-    take_data_dir(folder).release()
+    data_dir = take_data_dir(folder)
+    data_dir.release()
     vfs = UnsyncedVfs(folder)
-    journal, _, _ = Journal.open(vfs)
-    yield vfs, journal
-    journal.flush().run()
-    journal.close()
+    metadata = _Metadata(vfs, data_dir.id)
+    yield vfs, metadata
+    metadata.close()
     os.sync()
 
 
-def _new_log(vfs: UnsyncedVfs, journal: Journal, marks: MadeLogs, config: StreamConfig) -> Log:
-    stream_id = journal.append(CreateStream(config=config, created_us=_FIRST_US))
+def _new_log(vfs: UnsyncedVfs, metadata: _Metadata, marks: MadeLogs, config: StreamConfig) -> Log:
+    create = CreateStream(config=created_config(config, 1), created_us=_FIRST_US, assignments=((_BROKER,),))
+    stream_id = StreamId(metadata.add(create))
     path = f"{STREAMS_PATH}/{folder_of(stream_id, config.name)}/{_PARTITION}"
     log = Log.open(vfs, path, stream_id, _PARTITION, LogConfig.of(config), now_us=_FIRST_US)
     log.start_epoch(1)

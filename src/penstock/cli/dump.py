@@ -25,10 +25,10 @@ EXAMPLES = examples(
     "# every file, the first rows of each",
     "penstock dump penstock-data",
     "# all of one",
-    "penstock dump penstock-data/metadata.journal",
-    "penstock dump 'penstock-data/streams/00000001-orders/0/00000000000000000000.arrows' --json",
+    "penstock dump penstock-data/raft/log",
+    "penstock dump 'penstock-data/streams/00000004-orders/0/00000000000000000000.arrows' --json",
     "# its messages",
-    "penstock dump 'penstock-data/streams/00000001-orders/0/00000000000000000000.arrows' --messages --limit 10",
+    "penstock dump 'penstock-data/streams/00000004-orders/0/00000000000000000000.arrows' --messages --limit 10",
     "# whether anything is damaged: exit code 1",
     "penstock dump penstock-data --limit 0",
 )
@@ -45,7 +45,16 @@ _RAFT_FOLDER = "raft"
 _JSON_LINES = ".jsonl"
 _JSON = "penstock.json"
 _ALWAYS_SHOWN = frozenset({"position", "base_offset", "end_offset", "count", "index", "number", "slot", "offset"})
-_NOT_OURS = ("LOCK", "nats-server.conf")
+_NOTHING_TO_SHOW = (
+    "LOCK",
+    "clean-stop",
+    "nats-server.conf",
+    "raft/reserve",
+    "raft/synced",
+    "metadata.reserve",
+    "metadata.synced",
+)
+_MARKS_FOLDER = "made"  # of empty files
 
 
 @clearly
@@ -69,7 +78,7 @@ def dump(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Print what is in files, also while a broker uses them: segments, indexes, checkpoints, lineage, the journal.
+    """Print what is in files, also while a broker uses them: segments, indexes, checkpoints, lineage, Raft's log.
 
     Every row is checked, whatever the limit. The last line says whether all is sound, or where it is not; then the exit
     code is 1.
@@ -93,7 +102,11 @@ def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    yield from sorted(file for file in path.rglob("*") if file.is_file() and file.name not in _NOT_OURS)
+    yield from sorted(file for file in path.rglob("*") if file.is_file() and _has_something_to_show(file))
+
+
+def _has_something_to_show(file: Path) -> bool:
+    return file.parent.name != _MARKS_FOLDER and not file.as_posix().endswith(_NOTHING_TO_SHOW)
 
 
 class _Verdict:

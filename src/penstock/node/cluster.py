@@ -380,12 +380,13 @@ class Cluster:
         """When `tick` has something to do, at the latest."""
         if not self.quorum.is_alone:
             return min(self._next_tick_us, self.standing.next_deadline_us)
-        times = [self.link.next_deadline_us, self._administration.next_deadline_us]
+        waiting = (self.link.next_deadline_us, self._administration.next_deadline_us)
+        times = [max(time, self._next_tick_us) for time in waiting if time is not None]
         if self.quorum.needs_ticks:
             times.append(self._next_tick_us)
         if self.standing.incarnation is None:
             times.append(self.standing.next_deadline_us)
-        return min((time for time in times if time is not None), default=None)
+        return min(times, default=None)
 
     # The end
 

@@ -42,6 +42,7 @@ _NOT_NOW = frozenset(
     }
 )
 _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
+_GRACE_US = limits.FORWARD_GRACE_MS * 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +55,11 @@ class _Waiting:
     retry_us: int
     is_asked: bool = False
     last_error: RemoteError | None = None
+
+    @property
+    def end_us(self) -> int:
+        """When it is answered at the latest: a metadata leader that was asked is given a little longer."""
+        return self.deadline_us + (_GRACE_US if self.is_asked else 0)
 
 
 class MetadataLink:
@@ -160,7 +166,7 @@ class MetadataLink:
     def tick(self, now: Now) -> None:
         """Ask again, and answer those whose time is up."""
         for waiting in list(self._waiting):
-            if now.elapsed_us >= waiting.deadline_us + (limits.FORWARD_GRACE_MS * 1_000 if waiting.is_asked else 0):
+            if now.elapsed_us >= waiting.end_us:
                 self._waiting.remove(waiting)
                 text = "the metadata leader did not answer in time; the change may or may not have been made"
                 waiting.done(waiting.last_error or RemoteError(ErrorCode.TIMED_OUT, text))
@@ -172,7 +178,7 @@ class MetadataLink:
         """When `tick` has something to do, at the latest."""
         if not self._waiting:
             return None
-        return min(one.deadline_us if one.is_asked else min(one.retry_us, one.deadline_us) for one in self._waiting)
+        return min(one.end_us if one.is_asked else min(one.retry_us, one.end_us) for one in self._waiting)
 
     def stop(self, error: RemoteError) -> None:
         """The broker stops: tell all that wait."""
