@@ -64,6 +64,7 @@ async def broker_in_process(
     stop_timeout_s: float = 4.0,
     stops_clean: bool = True,
     broker_id: int = 1,
+    cluster_id: str = "",
     remember_cluster: Callable[[str], None] = lambda cluster_id: None,
 ) -> AsyncIterator[InProcess]:
     """A broker on a file system; stopped when the block is left, cleanly or not as the test expects."""
@@ -74,6 +75,7 @@ async def broker_in_process(
     settings = Settings(
         broker_id=broker_id,
         broker_version="test",
+        cluster_id=cluster_id,
         data_dir_id=f"disk-{broker_id}",
         address=str(address),
         nats_urls=(nats_url,),
@@ -104,7 +106,7 @@ async def broker_in_process(
         random=random.Random(1).random,
     )
     hello = PeerHelloRequest(
-        cluster_id="", broker_id=broker_id, data_dir_id=settings.data_dir_id, broker_version="test"
+        cluster_id=cluster_id, broker_id=broker_id, data_dir_id=settings.data_dir_id, broker_version="test"
     )
     driver.peers = Peers(driver, hello, driver.elapsed_us, random.Random(1).random, failed=_raise)
     driver.do(node.start(driver.now()))

@@ -52,9 +52,10 @@ class Asked:
 
 async def test_two_brokers_ask_each_other_and_notice_when_one_stops(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server:
-        async with broker_in_process(RealVfs(tmp_path / "1"), nats_server.url) as first:
+        async with broker_in_process(RealVfs(tmp_path / "1"), nats_server.url, cluster_id="c") as first:
             asking = Asked(first)
-            async with broker_in_process(RealVfs(tmp_path / "2"), nats_server.url, broker_id=2) as second:
+            second_vfs = RealVfs(tmp_path / "2")
+            async with broker_in_process(second_vfs, nats_server.url, broker_id=2, cluster_id="c") as second:
                 for broker, other, address in ((first, SECOND, second.address), (second, FIRST, first.address)):
                     broker.driver.do(Step(peer_addresses=[(other, address)]))
                 assert (await asking.until_up(SECOND)).broker_id == SECOND
@@ -82,10 +83,9 @@ async def test_a_cluster_that_has_become_known_is_kept_by_a_disk_thread_and_told
 
     with running_nats(tmp_path / "nats") as nats_server:
         async with broker_in_process(RealVfs(tmp_path / "1"), nats_server.url, remember_cluster=remember) as broker:
-            broker.driver.do(Step(cluster_id="c"))
             assert await asyncio.to_thread(came.wait, TIMEOUT_S)
-            assert kept == [("c", False)]
-            assert broker.driver.peers.hello.cluster_id == "c"
+            assert kept == [("disk-1", False)]  # alone, it has formed a cluster of its own
+            assert broker.driver.peers.hello.cluster_id == "disk-1"
 
 
 async def test_a_broker_of_another_cluster_than_its_disk_says_so_to_its_owner(tmp_path: Path) -> None:
@@ -100,7 +100,8 @@ async def test_a_broker_of_another_cluster_than_its_disk_says_so_to_its_owner(tm
         told.set()
 
     with running_nats(tmp_path / "nats") as nats_server:
-        async with broker_in_process(RealVfs(tmp_path / "1"), nats_server.url, remember_cluster=remember) as broker:
+        vfs = RealVfs(tmp_path / "1")
+        async with broker_in_process(vfs, nats_server.url, cluster_id="b", remember_cluster=remember) as broker:
             broker.driver._failed = failed
             broker.driver.do(Step(cluster_id="c"))
             async with asyncio.timeout(TIMEOUT_S):
