@@ -46,12 +46,12 @@ from tests.unit.node.harness import START_US, Ack, Broker, Row, batch_of, rows_o
 _VALUE_OFFSETS = 11  # the buffer's number; see FORMAT.md
 
 
-def _value(text: str) -> bytes:
+def value_of(text: str) -> bytes:
     size = re.fullmatch(r"x(\d+)", text)
     return bytes(int(size.group(1))) if size else text.encode()
 
 
-def _field(text: str) -> Any:
+def field_of(text: str) -> Any:
     if text == "none":
         return None
     return int(text) if text.isdigit() else text
@@ -100,7 +100,7 @@ class Story:
 
     def _news(self, acks: int, notices: int, replies: set[Hashable]) -> list[str]:
         broker = self.broker
-        lines = [_ack_line(ack) for ack in broker.acks[acks:]]
+        lines = [ack_line(ack) for ack in broker.acks[acks:]]
         lines += [
             f"-> {caller} {self._reply_line(caller, reply)}"
             for caller, reply in broker.replies.items()
@@ -179,12 +179,12 @@ class Story:
     # Streams
 
     def _create(self, name: str, subject: str = "", timeout_ms: str = "10000", **config: str) -> None:
-        fields: Any = {key: _field(value) for key, value in config.items()}
+        fields: Any = {key: field_of(value) for key, value in config.items()}
         wanted = msgspec.convert({"name": name, "subject": subject or f"{name}.>", **fields}, StreamConfig)
         self._ask(CreateStreamRequest(config=wanted, timeout_ms=int(timeout_ms)))
 
     def _alter(self, name: str, **changes: str) -> None:
-        self._ask(AlterStreamRequest(name=name, changes={key: _field(value) for key, value in changes.items()}))
+        self._ask(AlterStreamRequest(name=name, changes={key: field_of(value) for key, value in changes.items()}))
 
     def _delete(self, name: str) -> None:
         self._ask(DeleteStreamRequest(name=name))
@@ -212,7 +212,7 @@ class Story:
 
     def _publish(self, subject: str, *values: str, reply: str | None = None, headers: str | None = None) -> None:
         block = None if headers is None else headers.encode()
-        self.broker.publish(subject, *map(_value, values), reply=reply, headers=block)
+        self.broker.publish(subject, *map(value_of, values), reply=reply, headers=block)
 
     def _fetch(self, name: str, offset: str, wait: str = "0", **options: str) -> None:
         request = FetchRequest(
@@ -247,7 +247,7 @@ class Story:
         self._ask(ListOffsetsRequest(stream_id=self._id(name), partition=_partition(options), at=wanted))
 
     def _append(self, name: str, *values: str, subject: str | None = None, **options: str) -> None:
-        batch = batch_of([(subject or f"{name}.x", None, _value(value), None) for value in values])
+        batch = batch_of([(subject or f"{name}.x", None, value_of(value), None) for value in values])
         damage = options.get("break")
         if damage == "crc":
             batch[CRC_POSITION] ^= 1
@@ -336,7 +336,7 @@ class Story:
         self.broker.open_requests.discard(caller)
 
 
-def _ack_line(ack: Ack) -> str:
+def ack_line(ack: Ack) -> str:
     body = ack.body
     if ack.err_code:
         error = body["error"]

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -40,9 +41,15 @@ from tests.unit.node.stories import Story
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
 
 
-def replayed(text: str) -> str:
+class Told(Protocol):
+    """Whoever carries out a story."""
+
+    def tell(self, command: str) -> list[str]:
+        """The lines that a person would see."""
+
+
+def replayed(text: str, story: Told) -> str:
     """The same story with what really happens."""
-    story = Story()
     blocks = []
     for block in text.strip().split("\n\n"):
         told = block.split("\n----", 1)[0]
@@ -55,7 +62,7 @@ def replayed(text: str) -> str:
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path: Path) -> None:
     text = path.read_text()
-    happened = replayed(text)
+    happened = replayed(text, Story())
     if os.environ.get("REWRITE_SCENARIOS"):
         path.write_text(happened)
     assert happened == text

@@ -1,0 +1,46 @@
+"""Stories of three brokers in tests/scenarios/cluster/*.txt: commands, `----`, and what a person would see.
+
+With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the difference before you keep it.
+
+| command                                     | does                                                                   |
+|---------------------------------------------|------------------------------------------------------------------------|
+| `cluster [metadata=N]`                      | three brokers with empty disks; N becomes the metadata leader          |
+| `create N NAME [SUBJECT] [field=value …]`   | a client asks broker N for a stream, on `NAME.>` unless told otherwise |
+| `delete N NAME`                             | … for its end                                                          |
+| `publish SUBJECT VALUE … [reply=R]`         | messages from NATS, to whoever subscribes                              |
+| `append N NAME VALUE …`                     | a client sends a batch to broker N                                     |
+| `show NAME`                                 | each partition: the image, and what each replica has and shows         |
+| `files N`                                   | the folders of streams on N's disk                                     |
+| `brokers`                                   | who leads the metadata, and who is live                                |
+| `metadata N`                                | N is made the metadata leader                                          |
+| `kill N …`, `power N …`                     | processes end; with `power` all that is not synced is lost             |
+| `stop N`, `start N`, `wipe N`               | a clean stop; a start; an empty disk                                   |
+| `cut N M …`, `heal`                         | no connection between N and these; all connections                     |
+| `disk N waits`, `disk N works`              | its disk work is held back; it is done                                 |
+| `tick MS`                                   | time passes                                                            |
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.node.test_scenarios import replayed
+from tests.unit.node.trio_stories import TrioStory
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "cluster").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario(path: Path) -> None:
+    text = path.read_text()
+    happened = replayed(text, TrioStory())
+    if os.environ.get("REWRITE_SCENARIOS"):
+        path.write_text(happened)
+    assert happened == text
+
+
+def test_there_are_stories() -> None:
+    assert len(SCENARIOS) >= 10
