@@ -113,6 +113,7 @@ class Quorum:
         self._is_saving = False
         self._is_acting = False  # between the core's ready and advance
         self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
+        self._vain_bytes = 0  # so long was the log when a snapshot found no room: with the next command again
         self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
         self._has_ticked = False  # meanwhile
@@ -407,8 +408,10 @@ class Quorum:
 
     def _compact(self) -> None:
         """Put the image in the place of a log that has become long."""
-        is_busy = self._is_saving or self._full or self.trouble
-        if is_busy or self._storage.log_bytes < limits.METADATA_LOG_BYTES_MAX or self._raft.has_ready():
+        log_bytes = self._storage.log_bytes
+        if log_bytes < max(limits.METADATA_LOG_BYTES_MAX, self._vain_bytes + 1):
+            return
+        if self._is_saving or self.trouble or self._raft.has_ready():
             return
         task = self._storage.save_snapshot(self._raft.compact(self._raft.applied, encode_image(self.image)))
         self._is_saving = True
@@ -417,8 +420,9 @@ class Quorum:
             self._is_saving = False
             if error is None:
                 self._storage.saved(task)
-            elif not self._has_failed(task, error):
-                self._full = str(error)
+            else:
+                self._has_failed(task, error)
+            self._vain_bytes = 0 if error is None else log_bytes
             self._go_on(is_full=error is not None)
 
         self._run(task, done)
