@@ -45,7 +45,7 @@ from penstock.messages import (
 )
 from penstock.node.node import Node
 from penstock.node.settings import Settings
-from penstock.node.step import Barrier, DiskWork, Extent, PeerRequest, Reply, Step, Subscribe, Unsubscribe
+from penstock.node.step import Barrier, DiskWork, Extent, Reply, Step, Subscribe, Unsubscribe
 from penstock.vfs import Buffer
 from penstock.vfs.faulty import FaultyVfs
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -204,7 +204,6 @@ class Broker:
         self.notices: list[str] = []
         self.steps: list[Step] = []
         self._callers = self._callers_aside = 0
-        self.asked: list[PeerRequest] = []
         own = Settings(**{"broker_version": "1", "address": "here:1", "data_dir_id": "disk", **settings})
         self.node = Node(self.vfs, own, Random(own.broker_id))
 
@@ -260,7 +259,6 @@ class Broker:
             self.acks += parse_acks(published.commands)
         for reply in step.replies:
             self._reply(reply)
-        self.asked += step.peers
         for command in step.nats:
             self.nats.take(command)
         for note in step.notes:

@@ -7,7 +7,6 @@ the order in which they were made, until nothing is left to be carried.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from penstock.base.ids import BrokerId
@@ -32,6 +31,7 @@ class Member(Broker):
         self.brokers = brokers
         self.broker_id = BrokerId(broker_id)
         self.disk_name = disk
+        self.asked: set[_Asked] = set()  # by others, and not answered
         super().__init__(
             memory,
             clock=brokers.clock,
@@ -61,6 +61,7 @@ class Member(Broker):
         if not isinstance(reply.caller, _Asked):
             super()._reply(reply)
             return
+        self.asked.discard(reply.caller)
         payload = reply.payload
         raw = b"" if payload is None else b"".join(map(_read, payload if isinstance(payload, tuple) else (payload,)))
         self.brokers.carry.append((self.broker_id, (reply, raw)))
@@ -100,6 +101,18 @@ class Brokers:
             self._lose(pair)
         return gone.memory.crash_clone()
 
+    def stop(self, broker_id: int) -> MemoryVfs:
+        """It stops as on SIGTERM, when others lead what it led; its disk."""
+        member = self[broker_id]
+        left: list[bool] = []
+        member.node.leave(self.clock.now, lambda: left.append(True))
+        self.settle()
+        assert left
+        member.stop()
+        self.kill(broker_id)
+        self.settle()
+        return member.memory
+
     def cut(self, one: int, other: int) -> None:
         """The two do not reach each other any more."""
         self._cut.add(frozenset((one, other)))
@@ -120,7 +133,9 @@ class Brokers:
             self.members[sender].node.peer_up(to, self.clock.now)
 
     def _lose(self, pair: tuple[BrokerId, BrokerId]) -> None:
-        del self._up[pair]
+        era = self._up.pop(pair)
+        if (asked := self.members.get(pair[1])) is not None:
+            asked.node.gone([caller for caller in asked.asked if caller.era == era])
         if pair[0] in self.members:
             self.members[pair[0]].node.peer_lost(pair[1], self.clock.now)
 
@@ -141,8 +156,9 @@ class Brokers:
     def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
         era = self._up.get((sender, request.to))
         if era is not None and request.to in self.members:
-            caller: Hashable = _Asked(sender, request.token, era)
+            caller = _Asked(sender, request.token, era)
             to = self.members[request.to]
+            to.asked.add(caller)
             to.node.request(caller, request.request, request.payload, self.clock.now)
 
     def _answer(self, sender: BrokerId, reply: Reply, raw: bytes) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey
 from penstock.messages import (
     AppendRequest,
     AppendResponse,
@@ -20,19 +21,23 @@ from penstock.messages import (
     CreateStreamResponse,
     DeleteStreamRequest,
     DeleteStreamResponse,
+    Request,
     Response,
 )
+from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
-from tests.unit.node.harness import Broker, batch_of
+from penstock.vfs.memory import MemoryVfs
+from tests.unit.node.harness import batch_of
+from tests.unit.node.members import Brokers, Member
 from tests.unit.node.stories import ack_line, field_of, value_of
-from tests.unit.node.trio import NUMBERS, Trio
 
 
-class TrioStory:
-    """Three brokers, from their first start on."""
+class MemberStory:
+    """Brokers 1 to 3, which are the first voters."""
 
     def __init__(self) -> None:
-        self._trio = Trio()
+        self._ids: tuple[int, ...] = (1, 2, 3)
+        self._disks: dict[int, tuple[MemoryVfs, str]] = {}  # of who is down, with the data directory's name
 
     def tell(self, command: str) -> list[str]:
         """Carry out one command."""
@@ -41,58 +46,73 @@ class TrioStory:
         plain = [part for part in rest if "=" not in part]
         method: Callable[..., Iterator[str] | None] = getattr(self, f"_{word}")
         lines = list(method(*plain, **options) or ())
-        news = [line for number, broker in self._trio.brokers.items() for line in _news(number, broker)]
-        return [*news, *lines]
+        return [*(line for member in self._up() for line in _news(member)), *lines]
+
+    def _up(self) -> list[Member]:
+        return [self._members[number] for number in self._ids if number in self._members.members]
+
+    def _image(self) -> ClusterImage:
+        """What the cluster agrees on, as far as any broker that is up has heard."""
+        return max((member.image for member in self._up()), key=lambda image: image.index)
+
+    def _leaders(self) -> list[int]:
+        return [member.broker_id for member in self._up() if member.quorum.is_leader]
+
+    def _ask(self, number: str, request: Request, raw: bytes = b"") -> None:
+        self._members[int(number)].request(request, raw)
+        self._members.settle()
 
     # Brokers, network, time
 
-    def _cluster(self, metadata: str | None = None) -> None:
-        """All three, formed; broker `metadata` leads it."""
-        for number in NUMBERS:
-            self._trio.start(number)
-        self._trio.tick(5_000)
-        if metadata is not None:
-            self._metadata(metadata)
-
-    def _metadata(self, number: str) -> None:
-        (leader,) = self._trio.metadata_leaders()
-        if leader != int(number):
-            self._trio.brokers[leader].node._cluster.quorum.hand_over(int(number))  # type: ignore[arg-type]
-            self._trio.tick(1_000)
-        assert self._trio.metadata_leaders() == [int(number)]
+    def _cluster(self, metadata: str) -> None:
+        self._members = Brokers(*self._ids)
+        self._tick("5000")
+        leader = self._members.leader
+        if leader.broker_id != int(metadata):
+            leader.quorum.hand_over(int(metadata))
+            self._tick("1000")
+        assert self._leaders() == [int(metadata)]
 
     def _start(self, number: str) -> None:
-        self._trio.start(int(number))
+        memory, disk = self._disks.pop(int(number))
+        self._members.start(int(number), memory, disk)
+        self._members.settle()
 
     def _stop(self, number: str) -> None:
-        self._trio.stop(int(number))
+        disk = self._members[int(number)].disk_name
+        self._disks[int(number)] = self._members.stop(int(number)), disk
 
-    def _kill(self, *numbers: str) -> None:
-        for number in numbers:
-            self._trio.kill(int(number))
+    def _kill(self, *numbers: str, power: bool = False) -> None:
+        for number in map(int, numbers):
+            member = self._members[number]
+            left = self._members.kill(number)
+            self._disks[number] = left if power else member.memory, member.disk_name
+        if self._members.members:
+            self._members.settle()
 
     def _power(self, *numbers: str) -> None:
-        for number in numbers:
-            self._trio.kill(int(number), power=True)
+        self._kill(*numbers, power=True)
 
     def _wipe(self, number: str) -> None:
-        self._trio.wipe(int(number))
+        self._disks[int(number)] = MemoryVfs(), f"another {self._disks[int(number)][1]}"
 
     def _cut(self, one: str, *others: str) -> None:
         for other in others:
-            self._trio.cut(int(one), int(other))
+            self._members.cut(int(one), int(other))
+        self._members.settle()
 
     def _heal(self) -> None:
-        self._trio.heal()
+        for member in self._up():
+            self._members.join(member.broker_id, *(other.broker_id for other in self._up()))
+        self._members.settle()
 
     def _tick(self, ms: str) -> None:
-        self._trio.tick(int(ms))
+        self._members.run(int(ms))
 
     def _disk(self, number: str, what: str) -> None:
-        broker = self._trio.brokers[int(number)]
-        broker.disk_runs_at_once = what == "works"
         assert what in ("works", "waits")
-        self._trio.turn()
+        self._members[int(number)].disk_runs_at_once = what == "works"
+        self._members.settle()
 
     # Streams and messages
 
@@ -102,47 +122,57 @@ class TrioStory:
             "subject": subject or f"{name}.>",
             **{key: field_of(value) for key, value in config.items()},
         }
-        self._trio.ask(int(number), CreateStreamRequest(config=msgspec.convert(fields, StreamConfig)))
+        self._ask(number, CreateStreamRequest(config=msgspec.convert(fields, StreamConfig)))
 
     def _delete(self, number: str, name: str) -> None:
-        self._trio.ask(int(number), DeleteStreamRequest(name=name))
+        self._ask(number, DeleteStreamRequest(name=name))
 
     def _publish(self, subject: str, *values: str, reply: str | None = None) -> None:
-        self._trio.publish(subject, *map(value_of, values), reply=reply)
+        for member in self._up():
+            member.publish(subject, *map(value_of, values), reply=reply)
+        self._members.settle()
 
     def _append(self, number: str, name: str, *values: str) -> None:
         batch = batch_of([(f"{name}.x", None, value_of(value), None) for value in values])
-        stream_id = self._trio.image().by_name(name).stream_id
-        self._trio.ask(int(number), AppendRequest(stream_id=stream_id), bytes(batch))
+        stream_id = self._image().by_name(name).stream_id
+        self._ask(number, AppendRequest(stream_id=stream_id), bytes(batch))
 
     # What there is
 
     def _show(self, name: str) -> Iterator[str]:
-        for partition, state in enumerate(self._trio.image().by_name(name).partitions):
+        for partition, state in enumerate(self._image().by_name(name).partitions):
             which = f"{name}/{partition}" if partition else name
             leader = state.leader or "nobody"
             eligible = f" eligible={_tuple(state.eligible)}" if state.eligible else ""
             yield f"{which} isr={_tuple(state.isr)} leader={leader} epoch={state.leader_epoch}{eligible}"
-            for number in NUMBERS:
-                if number not in self._trio.brokers:
+            for number in self._ids:
+                if (member := self._members.members.get(BrokerId(number))) is None:
                     yield f"{number}: is down"
-                elif (replica := self._trio.partition(number, name, partition)) is not None:
-                    rows = self._trio.brokers[number].values(name, partition)
+                elif (replica := _replica(member, name, partition)) is not None:
+                    rows = member.values(name, partition)
                     shown = " ".join("null" if value is None else value.decode() for value in rows)
                     yield f"{number}: {_role(replica)}, log_end={replica.log.log_end}, shows {shown or 'nothing'}"
 
     def _brokers(self) -> Iterator[str]:
-        image = self._trio.image()
-        leaders = self._trio.metadata_leaders()
+        image = self._image()
+        leaders = self._leaders()
         live = _tuple(tuple(sorted(image.live_brokers())))
         yield f"metadata leader {' and '.join(map(str, leaders)) or 'nobody'}, live {live}"
 
     def _files(self, number: str) -> Iterator[str]:
-        paths = self._trio.brokers[int(number)].memory.files()
+        paths = self._members[int(number)].memory.files()
         yield " ".join(sorted({path.rpartition("/")[0] for path in paths if path.startswith("streams/")})) or "none"
 
 
-def _news(number: int, broker: Broker) -> Iterator[str]:
+def _replica(member: Member, name: str, partition: int) -> Partition | None:
+    if name not in member.image.names:
+        return None
+    key = PartitionKey(member.image.by_name(name).stream_id, PartitionId(partition))
+    return member.node._partitions.get(key)
+
+
+def _news(broker: Member) -> Iterator[str]:
+    number = broker.broker_id
     for ack in broker.acks:
         yield f"{number} {ack_line(ack)}"
     callers = [caller for caller in broker.replies if isinstance(caller, str) and caller.startswith("c")]

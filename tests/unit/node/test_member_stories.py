@@ -4,7 +4,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 
 | command                                     | does                                                                   |
 |---------------------------------------------|------------------------------------------------------------------------|
-| `cluster [metadata=N]`                      | three brokers with empty disks; N becomes the metadata leader          |
+| `cluster metadata=N`                        | three brokers with empty disks; N becomes the metadata leader          |
 | `create N NAME [SUBJECT] [field=value …]`   | a client asks broker N for a stream, on `NAME.>` unless told otherwise |
 | `delete N NAME`                             | … for its end                                                          |
 | `publish SUBJECT VALUE … [reply=R]`         | messages from NATS, to whoever subscribes                              |
@@ -12,7 +12,6 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `show NAME`                                 | each partition: the image, and what each replica has and shows         |
 | `files N`                                   | the folders of streams on N's disk                                     |
 | `brokers`                                   | who leads the metadata, and who is live                                |
-| `metadata N`                                | N is made the metadata leader                                          |
 | `kill N …`, `power N …`                     | processes end; with `power` all that is not synced is lost             |
 | `stop N`, `start N`, `wipe N`               | a clean stop; a start; an empty disk                                   |
 | `cut N M …`, `heal`                         | no connection between N and these; all connections                     |
@@ -27,8 +26,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.node.member_stories import MemberStory
 from tests.unit.node.test_scenarios import replayed
-from tests.unit.node.trio_stories import TrioStory
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "cluster").glob("*.txt"))
 
@@ -36,7 +35,7 @@ SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios" / "cluster").glob("*
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path: Path) -> None:
     text = path.read_text()
-    happened = replayed(text, TrioStory())
+    happened = replayed(text, MemberStory())
     if os.environ.get("REWRITE_SCENARIOS"):
         path.write_text(happened)
     assert happened == text
