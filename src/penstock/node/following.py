@@ -54,6 +54,7 @@ class Follows:
         self._settled = settled  # its log was cut: it may be to lead, or to follow another one
         self._is_unreachable = unreachable
         self._fetchers: dict[BrokerId, Fetcher] = {}
+        self._without_us: dict[BrokerId, int] = {}  # leaders to which there is no connection; since when
         self._catch_up = ByteRate(limits.CATCH_UP_BYTES_PER_S)
         self._incarnation: Incarnation | None = None
 
@@ -171,9 +172,20 @@ class Follows:
 
     def tick(self, now: Now) -> None:
         """Time has passed: a leader that is connected and silent is not there either."""
-        for fetcher in self._fetchers.values():
-            if fetcher.tick(now.elapsed_us):
+        for leader, fetcher in self._fetchers.items():
+            if fetcher.tick(now.elapsed_us) or self._is_without(leader, fetcher, now.elapsed_us):
                 self._tell_unreachable(fetcher)
+
+    def _is_without(self, leader: BrokerId, fetcher: Fetcher, now_us: int) -> bool:
+        """Whether there has been no connection to a leader for too long; there may never have been one."""
+        if fetcher.is_idle or self._peers.is_up(leader):
+            self._without_us.pop(leader, None)
+            return False
+        since_us = self._without_us.setdefault(leader, now_us)
+        if fetcher.unreachable_since_us is not None or now_us - since_us < limits.REPLICA_FETCH_TIMEOUT_MS * 1_000:
+            return False
+        fetcher.unreached(now_us)
+        return True
 
     def next_deadline_us(self, now: Now) -> int | None:
         """When `tick` and `settle` have something to do, at the latest."""

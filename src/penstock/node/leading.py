@@ -115,6 +115,13 @@ class Leading:
         self._proposer = IsrProposer(self._agenda)
         self._incarnation: Incarnation | None = None
 
+    def runs_changed(self, before: Mapping[BrokerId, Incarnation], live: Mapping[BrokerId, Incarnation]) -> None:
+        """Brokers have come or gone: what one of them has asked for in a run that is over counts no more."""
+        for broker_id, incarnation in before.items():
+            if live.get(broker_id) != incarnation:
+                for caller, error in self._sessions.ended(broker_id):
+                    self._outbox.reply(caller, error)
+
     def registered(self, incarnation: Incarnation) -> None:
         """This broker has a run of its own: under it, it asks for other ISRs."""
         self._incarnation = incarnation
@@ -147,7 +154,7 @@ class Leading:
         leadership = partition.leadership
         assert leadership is not None
         self._sessions.resign(partition.key)
-        self._agenda.drop(leadership)
+        leadership.end()
 
     # What happens to their logs
 

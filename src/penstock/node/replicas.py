@@ -95,6 +95,7 @@ class Replicas:
             clock,
             self.partitions,
             closed=closed,
+            failed=hurry,
         )
 
     # What the image says
@@ -122,14 +123,19 @@ class Replicas:
 
     def resigned(self) -> tuple[ResignedLeadership, ...]:
         """What this broker leads and cannot serve, where others could."""
-        gone = [key for key, one in self._failed.items() if one.log.state is LogState.WRITABLE]
+        gone = [
+            key
+            for key, one in self._failed.items()
+            if one.log.state is LogState.WRITABLE or self.partitions.get(key) is not one
+        ]
         for key in gone:
             del self._failed[key]
-        return tuple(
+        failed = tuple(
             ResignedLeadership(key.stream_id, PartitionId(key.partition), partition.leadership.leader_epoch)
             for key, partition in self._failed.items()
             if partition.leadership is not None and partition.is_replicated
         )
+        return failed + tuple(self.streams.unopened())
 
     # What has become of a partition
 

@@ -62,7 +62,8 @@ class Roles:
         is_registered = own is not None and live.get(self._broker_id) == own
         if live == self.live and is_registered == self._is_registered:
             return False
-        self.live, self._is_registered = live, is_registered
+        before, self.live, self._is_registered = self.live, live, is_registered
+        self._leading.runs_changed(before, live)
         if own is not None and is_registered:
             self._leading.registered(own)
             self._follows.registered(own, self._clock())

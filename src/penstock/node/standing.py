@@ -33,6 +33,7 @@ Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
 """Asks the metadata leader, wherever it is."""
 
 _HEARTBEAT_US = limits.HEARTBEAT_MS * 1_000
+_ANSWER_US = limits.SESSION_MS * 1_000  # whoever was asked and has not answered by then may lead no more
 
 
 class Standing:
@@ -56,7 +57,7 @@ class Standing:
         self._resigned = resigned
         self._changed = changed  # the image is to be looked at again
         self._granted = 0  # the number that was answered
-        self._is_asking = False
+        self._asked_us: int | None = None  # to be registered, and not answered yet
         self._next_us = 0
         self._is_leaving = False
 
@@ -94,26 +95,28 @@ class Standing:
         self._next_us = now.elapsed_us + _HEARTBEAT_US
         if self.incarnation is None:
             if not self._is_leaving:
-                self._register()
+                self._register(now.elapsed_us)
         else:
             self._beat(self.incarnation)
 
-    def _register(self) -> None:
-        if self._is_asking:
+    def _register(self, now_us: int) -> None:
+        if self._asked_us is not None and now_us < self._asked_us + _ANSWER_US:
             return
-        self._is_asking = True
+        self._asked_us = now_us
 
         def done(response: Response | RemoteError) -> None:
-            self._is_asking = False
+            if self._asked_us == now_us:
+                self._asked_us = None
             if isinstance(response, RegisterBrokerResponse):
-                self._granted = response.incarnation
+                self._granted = max(self._granted, response.incarnation)
                 self._changed()
 
         self._ask(self._who, done)
 
     def _beat(self, incarnation: Incarnation) -> None:
         def done(response: Response | RemoteError) -> None:
-            if isinstance(response, RemoteError) and response.code == ErrorCode.STALE_INCARNATION:
+            is_stale = isinstance(response, RemoteError) and response.code == ErrorCode.STALE_INCARNATION
+            if is_stale and self._granted == incarnation:
                 self._granted = 0  # the image may not know it yet
                 self._changed()
 

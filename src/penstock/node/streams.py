@@ -10,15 +10,16 @@ whose log cannot be opened, or has vanished, stays as it is; creating the stream
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from penstock.base.clock import Now
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, PartitionKey, StreamId
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
+from penstock.messages import ResignedLeadership
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.confirmations import Confirmations
 from penstock.node.folders import Folders, log_path, mark_of, stream_path
@@ -61,6 +62,7 @@ class Streams:
         partitions: dict[PartitionKey, Partition],
         *,
         closed: Callable[[Partition, RemoteError], None],
+        failed: Callable[[], None],
     ) -> None:
         self.partitions = partitions
         self.failures: dict[PartitionKey, str] = {}  # whose log cannot be opened, and why
@@ -78,6 +80,7 @@ class Streams:
         self._opening: dict[StreamId, set[PartitionKey]] = {}  # whose logs are being opened in disk threads
         self._removals: dict[StreamId, _Removal] = {}
         self._closed = closed  # tells the node that a partition is gone
+        self._failed = failed  # hears that a log cannot be opened
         self.confirmations = Confirmations(self._keys_of, self._is_confirmed, self._opening.__contains__)
 
     # Start
@@ -135,6 +138,7 @@ class Streams:
             self.failures[key] = text
             self._outbox.notice(f"{label(state, key.partition)}: {text}")
             self.confirmations.fail(key.stream_id, RemoteError(ErrorCode.STORAGE_FAILED, text))
+            self._failed()
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
         self.partitions[key] = partition
@@ -203,6 +207,14 @@ class Streams:
         for key in state.partition_keys():
             if self.failures.pop(key, None) is not None:
                 self._open_later(state, key)
+
+    def unopened(self) -> Iterator[ResignedLeadership]:
+        """What this broker is to lead, and others could, and of which it cannot open the log."""
+        image = self._image()
+        for key in self.failures:
+            partition = image.streams[key.stream_id].partitions[key.partition]
+            if partition.leader == self._broker_id and len(partition.replicas) > 1:
+                yield ResignedLeadership(key.stream_id, PartitionId(key.partition), partition.leader_epoch)
 
     def _open_later(self, state: StreamState, key: PartitionKey) -> None:
         result: list[Log] = []

@@ -108,6 +108,8 @@ class Fetcher:
     def follow(self, following: Following) -> None:
         """Fetch this partition from now on; or again, in another epoch."""
         key = following.key
+        if not self._followings:
+            self.unreachable_since_us = None  # whatever it was before: nobody has asked it since
         self._followings[key] = following
         self._forgotten.pop(key, None)
         self._stalls.pop(key, None)
@@ -280,6 +282,11 @@ class Fetcher:
         """The leader has heard it."""
         if number == self._progress_number:
             self._progress_number = 0
+
+    def unreached(self, now_us: int) -> None:
+        """There has been no connection for so long that the leader's broker is to be reported."""
+        if self.unreachable_since_us is None:
+            self.unreachable_since_us = now_us
 
     def tick(self, now_us: int) -> bool:
         """Whether the leader's broker has not answered in time: then its connection is of no use."""

@@ -339,6 +339,11 @@ class Leadership:
             self._unsettled[frozenset(member.broker_id for member in change.isr)] = True
             self._end_proposal(now_us)
 
+    def end(self) -> None:
+        """It is over: it wants nothing any more, and what becomes of its proposals is nobody's."""
+        self._under_way = None
+        self._agenda.drop(self)
+
     def _end_proposal(self, now_us: int) -> None:
         self._under_way = None
         self._retry_us = now_us + limits.ISR_RETRY_MS * 1_000

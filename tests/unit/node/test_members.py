@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.ids import BrokerId
+from penstock.messages import RegisterBrokerRequest
+from penstock.node.standing import Standing
+from penstock.vfs.faulty import Fault
 from tests.unit.node.members import Brokers
 
 
@@ -72,3 +80,73 @@ def test_a_stream_is_deleted_while_its_log_is_being_cut() -> None:
     old.disk.append(cut)
     old.settle()
     assert not old.open_requests
+
+
+def test_a_broker_that_was_away_follows_one_whose_disk_is_new() -> None:
+    brokers = Brokers(1, 2, 3, 4, 5)
+    brokers.run(5_000)
+    away, new = [one for one in brokers.ids if one != brokers.leader.broker_id][:2]
+    others = [one for one in brokers.ids if one != away]
+    for other in others:
+        brokers.cut(away, other)
+    brokers.kill(new)
+    brokers.run(6_000)
+    brokers.start(new, disk="another")
+    brokers.run(6_000)
+    assert new in brokers.leader.quorum.membership.voters
+    brokers.leader.quorum.hand_over(new)
+    brokers.settle()
+    brokers.run(500)
+    assert brokers.leader.broker_id == new
+    brokers.join(away, *others)
+    brokers.run(5_000)
+    assert brokers[away].image.brokers[new].data_dir_id == "another"
+
+
+def test_a_leader_that_cannot_open_its_log_is_replaced() -> None:
+    brokers = formed()
+    failing = next(member for member in brokers.members.values() if member is not brokers.leader)
+    failing.vfs.plan = lambda one: Fault(errno.EIO) if one.path.startswith("streams") else None
+    for number in range(6):
+        brokers.leader.create(f"s{number}", subject=f"s{number}", replicas=3)
+    brokers.run(2_000)
+    names = [f"s{number}" for number in range(6)]
+    assert all(failing.broker_id in brokers.partition(name).replicas for name in names)
+    assert any(brokers.partition(name).replicas[0] == failing.broker_id for name in names)
+    assert all(brokers.led(name) is not failing for name in names)
+
+
+def test_a_leader_to_which_there_was_never_a_connection_is_reported() -> None:
+    brokers = formed()
+    for number in range(6):
+        brokers.leader.create(f"s{number}", subject=f"s{number}", replicas=3)
+    brokers.run(1_000)
+    led = next(m for m in map(brokers.led, [f"s{n}" for n in range(6)]) if m is not brokers.leader)
+    (follower,) = [one for one in brokers.ids if one not in (led.broker_id, brokers.leader.broker_id)]
+    left = brokers.kill(follower)
+    brokers.cut(led.broker_id, follower)
+    brokers.run(4_000)
+    brokers.start(follower, left)
+    brokers.run(4_000)
+    reported = [one.broker_id for one in brokers[follower].node._replicas.unreachable()]
+    assert reported == [led.broker_id]
+
+
+def test_a_registration_that_nobody_answers_is_asked_for_again() -> None:
+    asked = []
+    who = RegisterBrokerRequest(
+        broker_id=BrokerId(2), data_dir_id="d", address="a:1", rack=None, broker_version="1", clean_stop=True
+    )
+    standing = Standing(
+        who,
+        lambda request, done: asked.append(done),
+        applied=lambda: 0,
+        unreachable=lambda: (),
+        resigned=lambda: (),
+        changed=lambda: None,
+    )
+    for ms in range(0, limits.SESSION_MS, 500):
+        standing.tick(Now(0, ms * 1_000))
+    assert len(asked) == 1
+    standing.tick(Now(0, limits.SESSION_MS * 1_000))
+    assert len(asked) == 2

@@ -89,3 +89,17 @@ def test_what_does_not_fit_one_request_goes_into_the_next() -> None:
     rest = proposer.request(1)
     assert rest is not None
     assert len(rest.changes) == 1
+
+
+def test_a_leadership_that_is_over_asks_for_nothing_again() -> None:
+    proposer, led = joining(2)
+    batch = proposer.request(0)
+    assert batch is not None
+    led[0].end()
+    assert proposer.answered(batch.number, (IsrResult(0, "fenced_epoch"), IsrResult(0, "fenced_epoch")), 1) == []
+    agenda = led[0]._agenda
+    for leadership in agenda.due(limits.ISR_RETRY_MS * 1_000 + 1):
+        leadership.tick(limits.ISR_RETRY_MS * 1_000 + 1)
+    again = proposer.request(limits.ISR_RETRY_MS * 1_000 + 1)
+    assert again is not None
+    assert [change.stream_id for change in again.changes] == [2]
