@@ -11,14 +11,15 @@
 from __future__ import annotations
 
 from dataclasses import replace as with_fields
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from penstock.base.errors import OperationalError
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.metadata.fold import fold
-from penstock.metadata.image import BrokerState, ClusterImage
-from penstock.metadata.journal import JOURNAL_PATH, Journal
+from penstock.metadata.image import BrokerState, ClusterImage, StreamState
+from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, RESERVE_PATH, read_journal
 from penstock.metadata.persistent import PersistentMap
 from penstock.metadata.snapshot import encode_image
 from penstock.node.settings import Settings
@@ -29,29 +30,39 @@ RAFT_PATH = "raft"
 IMPORTED_PATH = f"{JOURNAL_PATH}.imported"
 
 
-def open_storage(vfs: Vfs, settings: Settings) -> tuple[Storage, list[str]]:
-    """The storage to begin with, and what an operator should know; blocking. PenstockError, OSError."""
+class Opened(NamedTuple):
+    """What the metadata begins with."""
+
+    storage: Storage
+    notices: tuple[str, ...] = ()  # what an operator should know
+    deleted: tuple[StreamState, ...] = ()  # streams of the journal whose files may still be there
+
+
+def open_storage(vfs: Vfs, settings: Settings) -> Opened:
+    """The storage to begin with; blocking. PenstockError, OSError."""
     voters = tuple(sorted(settings.voters)) or (() if settings.join else (settings.broker_id,))
-    names = set(vfs.list(""))
-    if JOURNAL_PATH not in names:
-        bootstrap = Snapshot(0, 0, Membership(voters), b"") if voters else None
-        storage = Storage.open(vfs, bootstrap)
-        return storage, storage.notices
+    if JOURNAL_PATH in set(vfs.list("")):
+        return _imported(vfs, settings, voters)
+    storage = Storage.open(vfs, Snapshot(0, 0, Membership(voters), b"") if voters else None)
+    return Opened(storage, tuple(storage.notices))
+
+
+def _imported(vfs: Vfs, settings: Settings, voters: tuple[BrokerId, ...]) -> Opened:
     if voters != (settings.broker_id,) or settings.broker_id != BrokerId(1):
         text = f"{JOURNAL_PATH} is that of a broker that was alone: start it alone, as broker 1, and let others join it"
         raise OperationalError(text)
-    journal, entries, note = Journal.open(vfs)
-    journal.close()
-    image, _, _ = fold((entry.index, entry.command) for entry in entries)
+    entries, note = read_journal(vfs)
+    image, deleted, _ = fold((entry.index, entry.command) for entry in entries)
     image = _as_cluster(image, settings)
+    # Cut short before the journal has its new name, all this is done again, and comes to the same bytes.
     storage = Storage.open(vfs, Snapshot(image.index, 1, Membership(voters), encode_image(image)))
+    vfs.remove(RESERVE_PATH)
     vfs.rename(JOURNAL_PATH, IMPORTED_PATH)
     vfs.sync_dir("")
-    notices = storage.notices + ([] if note is None else [note])
-    return storage, [
-        *notices,
-        f"took {len(image.streams)} streams over from {JOURNAL_PATH}, which is now {IMPORTED_PATH}",
-    ]
+    vfs.remove(MARK_PATH)  # only now: the journal was to be held against it as long as it counted
+    taken = f"took {len(image.streams)} streams over from {JOURNAL_PATH}, which is now {IMPORTED_PATH}"
+    notices = (*storage.notices, *([] if note is None else [note]), taken)
+    return Opened(storage, notices, deleted)
 
 
 def _as_cluster(image: ClusterImage, settings: Settings) -> ClusterImage:
@@ -60,14 +71,15 @@ def _as_cluster(image: ClusterImage, settings: Settings) -> ClusterImage:
         stream_id: replace(state, partitions=tuple(replace(partition, leader=None) for partition in state.partitions))
         for stream_id, state in image.streams.items()
     }
+    # Of the settings only what stays as it is: this is done again if it was cut short, perhaps with others.
     broker = BrokerState(
         settings.broker_id,
-        settings.address,
-        settings.rack,
-        settings.data_dir_id,
-        Incarnation(1),
+        address="",
+        rack=None,
+        data_dir_id=settings.data_dir_id,
+        incarnation=Incarnation(1),
         is_live=False,
         clean_stop=True,
-        broker_version=settings.broker_version,
+        broker_version="",
     )
     return with_fields(image, streams=PersistentMap(streams), brokers=PersistentMap({settings.broker_id: broker}))

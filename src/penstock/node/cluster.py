@@ -137,7 +137,8 @@ class Cluster:
     def open(self) -> None:
         """Take part in the metadata as far as that goes without others; blocking. PenstockError, OSError."""
         settings = self._settings
-        storage, notices = open_storage(self._vfs, settings)
+        storage, notices, deleted = open_storage(self._vfs, settings)
+        self.deleted += deleted
         for note in notices:
             self._outbox.notice(note)
         last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)

@@ -27,15 +27,15 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant(
         "acks before the sync",
-        "penstock.node.partition",
-        "end = self.log.flushed_end if self.waits_for_sync or is_fenced else self.log.log_end",
-        "end = self.log.log_end",
+        "penstock.replication.leader",
+        "end = self.flushed_end if self.waits_for_own_disk else self.log_end",
+        "end = self.log_end",
     ),
     Mutant(
         "says synced what is not",
-        "penstock.node.partition",
-        "fsynced = pending.end_offset <= flushed_end",
-        "fsynced = True",
+        "penstock.replication.leader",
+        "count, fsynced = 1, self.flushed_end >= end",
+        "count, fsynced = 1, True",
     ),
     Mutant(
         "a failed sync counts as one",
@@ -45,9 +45,9 @@ MUTANTS = (
     ),
     Mutant(
         "leads with the epoch of the last start",
-        "penstock.metadata.fold",
-        "raising.stream(state, starts - starts_before[stream_id])",
-        "raising.stream(state, 0)",
+        "penstock.metadata.elections",
+        "epoch = LeaderEpoch(partition.leader_epoch + 1)",
+        "epoch = LeaderEpoch(max(1, partition.leader_epoch))",
     ),
     Mutant(
         "acks what was pending when the disk failed",
@@ -63,9 +63,9 @@ MUTANTS = (
     ),
     Mutant(
         "answers a create before it is on the disk",
-        "penstock.node.catalog",
-        "        self._outbox.work(Lane.WRITE, flush.run, done)",
-        "        done(None)",
+        "penstock.node.quorum",
+        "            self._outbox.work(Lane.WRITE, task.run, done)",
+        "            self._outbox.work(Lane.WRITE, task.run, lambda error: None)\n            done(None)",
     ),
 )
 
