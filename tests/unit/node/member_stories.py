@@ -15,6 +15,8 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey
 from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
     AppendRequest,
     AppendResponse,
     CreateStreamRequest,
@@ -124,6 +126,10 @@ class MemberStory:
         }
         self._ask(number, CreateStreamRequest(config=msgspec.convert(fields, StreamConfig)))
 
+    def _alter(self, number: str, name: str, **changes: str) -> None:
+        fields = {key: field_of(value) for key, value in changes.items()}
+        self._ask(number, AlterStreamRequest(name=name, changes=fields))
+
     def _delete(self, number: str, name: str) -> None:
         self._ask(number, DeleteStreamRequest(name=name))
 
@@ -151,7 +157,9 @@ class MemberStory:
                 elif (replica := _replica(member, name, partition)) is not None:
                     rows = member.values(name, partition)
                     shown = " ".join("null" if value is None else value.decode() for value in rows)
-                    yield f"{number}: {_role(replica)}, log_end={replica.log.log_end}, shows {shown or 'nothing'}"
+                    log = replica.log
+                    ends = f"log=[{log.log_start}, {log.log_end})"
+                    yield f"{number}: {_role(replica)}, {ends}, shows {shown or 'nothing'}"
 
     def _brokers(self) -> Iterator[str]:
         image = self._image()
@@ -191,6 +199,8 @@ def _answer(response: Response | RemoteError) -> str:
             return f"error {response}"
         case CreateStreamResponse():
             return "created" if response.created else "there already"
+        case AlterStreamResponse():
+            return "altered"
         case DeleteStreamResponse():
             return "deleted"
         case AppendResponse():

@@ -52,8 +52,8 @@ def value_of(text: str) -> bytes:
 
 
 def field_of(text: str) -> Any:
-    if text == "none":
-        return None
+    if text in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text]
     return int(text) if text.isdigit() else text
 
 

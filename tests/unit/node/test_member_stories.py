@@ -6,6 +6,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 |---------------------------------------------|------------------------------------------------------------------------|
 | `cluster metadata=N`                        | three brokers with empty disks; N becomes the metadata leader          |
 | `create N NAME [SUBJECT] [field=value …]`   | a client asks broker N for a stream, on `NAME.>` unless told otherwise |
+| `alter N NAME field=value …`                | … for a change of it                                                   |
 | `delete N NAME`                             | … for its end                                                          |
 | `publish SUBJECT VALUE … [reply=R]`         | messages from NATS, to whoever subscribes                              |
 | `append N NAME VALUE …`                     | a client sends a batch to broker N                                     |
