@@ -12,7 +12,8 @@ Rules:
     who leaves the ISR        becomes eligible if      and no more, once
     ---------------------     --------------------     -------------------------------------------------
     fenced, stopped, behind   |isr| < min_isr          |isr| ≥ min_isr, or the leader says that it commits
-                                                       it returns from an unclean stop, or with another disk
+                                                       it returns from an unclean stop, or with another disk,
+                                                       or it held the stream in memory only
 
 The functions below leave `version` as it is: a command raises it once for all that it does (`after`).
 """
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.base.config import Storage
 from penstock.base.ids import BrokerId, LeaderEpoch
 from penstock.metadata.image import PartitionState, StreamState
 
@@ -33,12 +35,14 @@ class Rules(NamedTuple):
 
     min_isr: int
     allow_unclean_election: bool
+    is_in_memory: bool = False  # a replica is empty after a restart, however clean that was
 
     @classmethod
     def of(cls, state: StreamState) -> Rules:
         """Those of a stream, whose `min_isr` is a number once it is made."""
-        assert state.config.min_isr is not None
-        return cls(state.config.min_isr, state.config.allow_unclean_election)
+        config = state.config
+        assert config.min_isr is not None
+        return cls(config.min_isr, config.allow_unclean_election, config.storage is Storage.MEMORY)
 
 
 class Elected(NamedTuple):
@@ -75,7 +79,8 @@ def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rul
     if broker_id not in partition.replicas:
         return Elected(partition)
     partition = _left(partition, broker_id, rules)
-    has_lost = not broker.clean_stop or broker.data_dir_id != broker.last_data_dir_id
+    is_clean = broker.clean_stop and not rules.is_in_memory
+    has_lost = not is_clean or broker.data_dir_id != broker.last_data_dir_id
     if has_lost and broker_id in partition.eligible:
         partition = replace(partition, eligible=_without(partition.eligible, broker_id))
     if partition.isr == (broker_id,):
@@ -83,7 +88,7 @@ def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rul
         awaited = None if broker.data_dir_id == own else own
         if awaited != partition.awaited_data_dir_id:
             partition = replace(partition, awaited_data_dir_id=awaited)
-    return _elected(partition, live, rules, doubtful=None if broker.clean_stop else broker_id)
+    return _elected(partition, live, rules, doubtful=None if is_clean else broker_id)
 
 
 def altered(partition: PartitionState, live: Set[BrokerId], rules: Rules) -> Elected:

@@ -100,7 +100,7 @@ class Administration:
 
     def _create(self, request: CreateStreamRequest, done: Done) -> None:
         now = self._clock()
-        deadline_us = now.elapsed_us + request.timeout_ms * 1_000
+        deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
         image = self._image
         live = len(image.live_brokers())
         if not live:

@@ -119,6 +119,7 @@ class MetadataLink:
             done(RemoteError(ErrorCode.OVERLOADED, "too many changes of streams at once; ask again in a moment"))
             return
         timeout_ms = request.timeout_ms if isinstance(request, CreateStreamRequest) else limits.FORWARD_TIMEOUT_MS
+        timeout_ms = min(timeout_ms, limits.FETCH_WAIT_MS_MAX)  # a client names any
         now_us = self._clock().elapsed_us
         waiting = _Waiting(request, done, now_us + timeout_ms * 1_000, now_us)
         self._waiting.append(waiting)
