@@ -240,7 +240,8 @@ class Log(LogWriter):
     def truncate_failed(self, truncation: Truncation, error: Exception) -> None:
         """`truncation.run()` raised. If it had begun to cut, the log is fenced; else it is as it was."""
         self._end_cut()
-        self._checkpoint.is_dirty = self._checkpoint.is_behind = True
+        # Once it has begun to cut, the checkpoint says what may be left, and what is known here must not take its place.
+        self._checkpoint.is_dirty = self._checkpoint.is_behind = not truncation.has_changed
         if truncation.has_changed:
             self._fence(str(error))
             self.notices = (*self.notices, f"{self._directory} is fenced: it could not be truncated: {error}")
@@ -284,9 +285,10 @@ class Log(LogWriter):
 
     # Time and retention.
 
-    def tick(self, now_us: int) -> Retention | None:
+    def tick(self, now_us: int, committed_end: int | None = None) -> Retention | None:
         """Do what time asks for: roll by age, the checkpoint. Gives a task if messages may have to go.
 
+        Nothing goes that is not on the disk, nor what is not committed, if it is told how far that is.
         After a tick `flush` may have something to do, too. Call it about once a second, or as `due_us` says.
         """
         if self.state is not LogState.WRITABLE:
@@ -301,7 +303,8 @@ class Log(LogWriter):
             self.rest()
         if not self._keeper.wants_look(self._config, now_us=now_us, **self._extent()):
             return None
-        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=self.flushed_end)
+        end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
+        look = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
         return self._keeper.look(look, now_us)
 
     def hasten(self) -> None:

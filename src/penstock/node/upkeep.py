@@ -224,7 +224,7 @@ class Upkeep:
         if partition.cutting is not None:
             return
         try:
-            retention = partition.log.tick(now_us)
+            retention = partition.log.tick(now_us, partition.committed_end)
         except (OSError, PenstockError) as error:
             partition.tell(f"cannot roll: {error}", self._outbox)
             return

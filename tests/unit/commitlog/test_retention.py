@@ -314,3 +314,15 @@ def test_retention_leaves_the_file_to_the_sync_that_is_at_it(tmp_path: Path) -> 
     flush(log)
     log.close()
     assert len([path for path in (tmp_path / DIRECTORY).iterdir() if path.name.endswith((".arrows", ".index"))]) == 2
+
+
+def test_what_is_not_committed_is_kept() -> None:
+    log = open_log(MemoryVfs(), LogConfig(4096, max_messages=1))
+    append(log, 9)
+    flush(log)
+    for now_us, committed_end, kept_from in ((10**12, 3, 3), (10**13, 20, 8)):
+        retention = log.tick(now_us, committed_end)
+        assert retention is not None
+        retention.run()
+        log.retained(retention)
+        assert log.log_start == kept_from

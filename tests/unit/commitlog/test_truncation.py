@@ -344,6 +344,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_log_that_goes_on_or_is_fenc
             assert read_slices(disk, again.view()) == wanted[again.log_start : again.log_end]
             assert again.log_end >= (0 if anew else 10)
             log.close()
+            assert open_log(disk).damage == (), "what it knew is not said again"
         assert fenced > 5
         assert unchanged > 5
 
