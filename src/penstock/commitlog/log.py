@@ -240,7 +240,7 @@ class Log(LogWriter):
     def truncate_failed(self, truncation: Truncation, error: Exception) -> None:
         """`truncation.run()` raised. If it had begun to cut, the log is fenced; else it is as it was."""
         self._end_cut()
-        # Once it has begun to cut, the checkpoint says what may be left, and what is known here must not take its place.
+        # Once it has begun to cut, the checkpoint says what may be left: what is known here must not take its place.
         self._checkpoint.is_dirty = self._checkpoint.is_behind = not truncation.has_changed
         if truncation.has_changed:
             self._fence(str(error))

@@ -248,7 +248,7 @@ class Checks:
         end = look.committed_end if self._is_alone else look.log_end
         if end < history.promised_end:
             if history.may_lose and end >= history.synced_end:
-                self._cut(history, end)
+                self._cut(history, end, look.leader_epoch - 1)
                 return
             text = f"{history.name()} on {broker.name}, who leads: {history.promised_end - 1} is acked, and not there"
             raise ViolationError(f"{text}: {look}")
@@ -300,11 +300,12 @@ class Checks:
         for history in self.histories.values():
             history.ends.pop(broker.broker_id, None)  # of logs that are opened later
 
-    def _cut(self, history: History, end: int) -> None:
+    def _cut(self, history: History, end: int, last_epoch: int | None = None) -> None:
+        """What lay behind `end` is lost, of all leaderships up to `last_epoch` (None: of all so far)."""
         for offset in [offset for offset in history.known if offset >= end]:
             del history.places[history.known.pop(offset)]
         history.promised_end = min(end, history.promised_end)
-        history.cuts.append((max(history.leaders, default=0), end))
+        history.cuts.append((max(history.leaders, default=0) if last_epoch is None else last_epoch, end))
         self._was_cut(history, end)
 
     def audited(self, history: History, log_start: int, end: int) -> None:
