@@ -27,7 +27,7 @@ def write_stream(folder: Path) -> None:
 
 
 def test_the_recipes_do_what_they_say(tmp_path: Path) -> None:
-    write_stream(tmp_path / "penstock-data/streams/00000002-orders/0")
+    write_stream(tmp_path / "penstock-data/streams/00000004-orders/0")
     recipes = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(recipes) == 7
     done = subprocess.run(

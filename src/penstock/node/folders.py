@@ -4,10 +4,10 @@ Rules: a folder that no stream of the image owns is moved to `quarantine/`, neve
 stream which was deleted is removed, and the marks of its logs after it. The id comes first in a name, because a
 stream's name can come again.
 
-    streams/00000002-orders/0     the log of partition 0
-    streams/00000002-orders/1     the log of partition 1
-    made/00000002-orders          the mark of partition 0: its log was made
-    made/00000002-orders.1        the mark of partition 1 (no stream's name holds a dot)
+    streams/00000004-orders/0     the log of partition 0
+    streams/00000004-orders/1     the log of partition 1
+    made/00000004-orders          the mark of partition 0: its log was made
+    made/00000004-orders.1        the mark of partition 1 (no stream's name holds a dot)
 """
 
 from __future__ import annotations
