@@ -57,10 +57,12 @@ class Listening:
         if not self.gaps.is_open and self.gaps.begin(since_us, "another broker led it", partition.key):
             self._save()
 
-    def resign(self, partition: Partition) -> None:
-        """Another broker listens there from now on."""
+    def resign(self, partition: Partition, now: Now) -> None:
+        """Another broker listens there from now on, and keeps the account of when nobody does."""
         self.subscriptions.remove(partition)
         self._refusals.pop(partition, None)
+        if self.gaps.end(now.wall_us, partition.key) is not None:
+            self._save()
 
     def lost(self, now: Now, reason: str) -> None:
         """The connection to NATS is gone: nobody listens from `now` on."""

@@ -120,7 +120,7 @@ class Roles:
 
     def _resign(self, partition: Partition) -> None:
         self._leading.end(partition)
-        self._listening.resign(partition)
+        self._listening.resign(partition, self._clock())
         partition.subscribed = False
         partition.refusal = ""
         partition.resign(self._outbox.step)

@@ -150,3 +150,21 @@ def test_a_registration_that_nobody_answers_is_asked_for_again() -> None:
     assert len(asked) == 1
     standing.tick(Now(0, limits.SESSION_MS * 1_000))
     assert len(asked) == 2
+
+
+def test_a_leader_whose_subscription_is_refused_ends_its_gap_when_another_one_leads() -> None:
+    brokers = with_stream()
+    old = brokers.led("s")
+    old.nats.forbid("s")
+    brokers.run(500)
+    gaps = old.node._listening.gaps
+    (key,) = old.node._partitions
+    assert [gap.end_us for gap in gaps.since(0, key)] == [None]
+    for other in brokers.ids:
+        if other != old.broker_id:
+            brokers.cut(old.broker_id, other)
+    brokers.run(8_000)
+    brokers.join(old.broker_id, *(other for other in brokers.ids if other != old.broker_id))
+    brokers.run(3_000)
+    assert brokers.led("s") is not old
+    assert None not in [gap.end_us for gap in gaps.since(0, key)]
