@@ -41,6 +41,14 @@ class ClusterProcesses:
     def __init__(self, folder: Path, server: NatsProcess, count: int) -> None:
         self.nats = server
         self._folder = folder
+        self.brokers: dict[int, BrokerProcess] = {}
+        self.place(count)
+
+    def place(self, count: int) -> None:
+        """Have brokers 1 to `count` at new addresses when they are started next, with the disks that they have."""
+        assert not any(broker.is_running for broker in self.brokers.values())
+        for broker in self.brokers.values():
+            broker.end()
         ports = free_ports(count)
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports, 1))
         self.brokers = {number: self._broker(number, port, "--cluster", voters) for number, port in enumerate(ports, 1)}

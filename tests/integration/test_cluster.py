@@ -5,7 +5,9 @@ Rules: times without acks are measured and bounded loosely, because other work m
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -85,15 +87,19 @@ async def test_a_killed_leader_is_replaced_and_comes_back(cluster: ClusterProces
         assert await check(client, name, publishers) >= 500
 
 
-async def test_a_leader_that_is_told_to_stop_hands_over_at_once(cluster: ClusterProcesses) -> None:
-    name = await stream_led_by(cluster, is_metadata_leader=False)
-    for _ in range(3):
+@pytest.mark.parametrize("is_metadata_leader", [False, True], ids=["leader", "leader and metadata leader"])
+async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
+    cluster: ClusterProcesses, is_metadata_leader: bool
+) -> None:
+    name = await stream_led_by(cluster, is_metadata_leader)
+    for _ in range(2):
         leader = await cluster.leader_of(name, await cluster.metadata_leader())
         async with load(cluster.nats.url, f"{name}.a") as publishers:
             await publishers.acks(200)
             stopped_s = time.monotonic()
-            assert cluster.brokers[leader].stop() == 0
-            await publishers.acks(200)
+            cluster.brokers[leader].signal(signal.SIGTERM)
+            await publishers.acks(500)
+            assert await asyncio.to_thread(cluster.brokers[leader].wait) == 0
             silence_s = publishers.longest_silence_s(stopped_s)
             print(f"no ack for {silence_s:.3f} s after SIGTERM")
             assert silence_s < STOP_SILENCE_S_MAX
@@ -138,3 +144,23 @@ async def test_a_fourth_broker_joins_and_holds_what_is_made_then(cluster: Cluste
         return part is not None and set(part.isr) == {1, 2, 3, 4}
 
     await eventually(follows, "broker 4 is in sync again")
+
+
+async def test_a_whole_cluster_that_is_killed_or_moved_goes_on_where_it_was(cluster: ClusterProcesses) -> None:
+    name = await stream_led_by(cluster, is_metadata_leader=False)
+    async with load(cluster.nats.url, f"{name}.a") as publishers:
+        await publishers.acks(200)
+        for broker in cluster.brokers.values():
+            broker.kill()
+        cluster.start()
+        await publishers.acks(200)
+        await cluster.in_sync(name, {1, 2, 3}, 1)
+        for broker in cluster.brokers.values():
+            broker.kill()
+        cluster.place(3)
+        cluster.start()
+        await publishers.acks(200)
+    await cluster.all_live()
+    for number in (1, 2, 3):
+        async with cluster.client(number) as client:
+            await check(client, name, publishers)

@@ -83,22 +83,22 @@ class Peers:
         self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
 
     def set_address(self, broker_id: BrokerId, address: str) -> None:
-        """Keep a connection to that broker, at HOST:PORT; empty: no more."""
+        """Keep a connection to that broker, at HOST:PORT or one of several, with commas between; empty: no more."""
         assert broker_id != self.hello.broker_id
+        places: tuple[Address, ...] = ()
+        try:
+            places = tuple(map(parse_address, address.split(","))) if address else ()
+        except ValueError as error:
+            self.complain(f"broker {broker_id}", str(error))
         link = self._links.get(broker_id)
-        if link is not None and link.address_text == address:
+        if link is not None and link.may_stay(places):
             return
         if link is not None:
             del self._links[broker_id]
             link.drop()
-        if not address:
+        if not places:
             return
-        try:
-            where = parse_address(address)
-        except ValueError as error:
-            self.complain(f"broker {broker_id}", str(error))
-            return
-        link = self._links[broker_id] = _Link(self, broker_id, address, where)
+        link = self._links[broker_id] = _Link(self, broker_id, places)
         link.task = self._begin(link.run(), f"link to broker {broker_id}")
 
     def join(self, join: Join) -> None:
@@ -210,26 +210,28 @@ class Peers:
 
 
 class _Link:
-    """One peer at one address, from `set_address` to the next one for it."""
+    """One peer, at one of the addresses where it may be."""
 
-    def __init__(self, owner: Peers, broker_id: BrokerId, address_text: str, address: Address) -> None:
+    def __init__(self, owner: Peers, broker_id: BrokerId, places: tuple[Address, ...]) -> None:
         self.broker_id = broker_id
-        self.address_text = address_text
-        self.address = address
+        self.address = places[0]
+        self._places = places
         self.connection: PeerConnection | None = None
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
         self._up_us: int | None = None  # since when it is up
-        self._was_steady = False
+        self._was_up = self._was_steady = False
         self.is_dropped = False
 
     async def run(self) -> None:
         """Have a connection until dropped."""
         failures = 0
         while not self.is_dropped:
-            self._was_steady = False
+            self._was_up = self._was_steady = False
             await self._connect_and_serve()
             failures = 0 if self._was_steady else failures + 1
+            if not self._was_up:
+                self.address = self._places[(self._places.index(self.address) + 1) % len(self._places)]
             if not self.is_dropped:
                 await asyncio.sleep(self._owner.pause_s(failures))
 
@@ -248,6 +250,13 @@ class _Link:
         finally:
             connection.end("given up")
             self.connection = None
+
+    def may_stay(self, places: tuple[Address, ...]) -> bool:
+        """It may be at these places from now on; False if it is being reached at none of them."""
+        if self.address not in places:
+            return False
+        self._places = places
+        return True
 
     def drop(self) -> None:
         """It is a peer no more, or is elsewhere."""
@@ -274,6 +283,7 @@ class _Link:
         """The connection is gone."""
         assert self.connection is not None
         up_us, self._up_us = self._up_us, None
+        self._was_up = up_us is not None
         if up_us is not None:
             self._was_steady = self._owner.elapsed_us() - up_us >= limits.PEER_STEADY_MS * 1_000
         self._owner.ended(self, self.connection.end_reason, was_up=up_us is not None)

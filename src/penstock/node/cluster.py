@@ -277,7 +277,11 @@ class Cluster:
         own = self._settings.broker_id
         wanted = {broker_id: address for broker_id, address in self._settings.voters.items() if broker_id != own}
         wanted |= self._told_members
-        wanted |= {one.broker_id: one.address for one in self.image.brokers.values() if one.broker_id != own}
+        for one in self.image.brokers.values():
+            if one.broker_id != own:
+                told = wanted.get(one.broker_id, one.address)
+                # Where it was registered; who has moved since may be found where the settings say.
+                wanted[one.broker_id] = one.address if told == one.address else f"{one.address},{told}"
         if wanted != self._addresses:
             changed = [(broker_id, address) for broker_id, address in wanted.items()]
             gone = [(broker_id, "") for broker_id in self._addresses if broker_id not in wanted]

@@ -111,7 +111,7 @@ class Step(msgspec.Struct):
     publish: list[Answers] = []  # 1. to publishers; msgspec makes a list for each step
     replies: list[Reply] = []  # 2. to clients, and to peers that asked
     peers: list[PeerRequest] = []  # 3. to other brokers, in this order; to one that is not up any more: dropped
-    peer_addresses: list[tuple[BrokerId, str]] = []  # 4. where a peer is from now on (HOST:PORT); "": it is one no more
+    peer_addresses: list[tuple[BrokerId, str]] = []  # 4. where a peer is from now on (see Peers); "": it is one no more
     cluster_id: str = ""  # 5. if not empty: which cluster this is, to be remembered for good and told to every peer
     join: Join | None = None  # 6. be let into a cluster
     nats: list[Subscribe | Unsubscribe | Barrier] = []  # 7. to NATS, in this order

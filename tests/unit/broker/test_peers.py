@@ -462,6 +462,23 @@ async def test_a_peer_that_has_moved_is_found_at_its_new_address_and_one_that_is
         peers.set_address(PEER, "")
 
 
+async def test_a_peer_is_looked_for_wherever_it_may_be_and_stays_where_it_was_found() -> None:
+    owner = Owner()
+    async with _listening() as place, _listening() as elsewhere, _peers(owner) as peers:
+        peers.set_address(PEER, f"{place.address},{elsewhere.address}")
+        (await place.next()).writer.close()  # whoever it is, it does not say
+        theirs = await elsewhere.up()
+        await owner.until("up 2")
+        peers.set_address(PEER, elsewhere.address)
+        _ask(peers, 1)
+        await theirs.request(type(RAFT))
+        assert owner.events == []
+        theirs.writer.close()
+        await owner.until("lost 2")
+        await elsewhere.up()
+        await owner.until("up 2")
+
+
 async def test_after_a_steady_connection_the_next_is_made_at_once() -> None:
     owner = Owner()
     never = Timing(reconnect_ms_min=10**9, reconnect_ms_max=10**9)
