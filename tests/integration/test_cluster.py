@@ -101,7 +101,7 @@ async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
             await publishers.acks(500)
             assert await asyncio.to_thread(cluster.brokers[leader].wait) == 0
             silence_s = publishers.longest_silence_s(stopped_s)
-            print(f"no ack for {silence_s:.3f} s after SIGTERM")
+            print(f"no ack for {silence_s:.3f} s after SIGTERM; failed: {dict(publishers.failed)}")
             assert silence_s < STOP_SILENCE_S_MAX
         cluster.brokers[leader].launch()
         await cluster.in_sync(name, {1, 2, 3}, another(cluster, leader))

@@ -35,7 +35,7 @@ _log = logging.getLogger("penstock.broker")
 _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
 _NEVER_US = 2**63
-_LEAVE_SHARE = 0.3  # of the time that a stop may take
+_LEAVE_SHARE = 0.2  # of the time that a stop may take
 
 
 def wall_clock() -> Now:
@@ -359,7 +359,7 @@ class Driver:
             _log.warning("no metadata leader answers: others take over when the session of this broker is over")
 
     async def stop(self, timeout_s: float) -> bool:
-        """Let others lead, drain NATS, make all durable, answer who waits, close: `timeout_s` in all, whoever does not
+        """Drain NATS, let others lead, make all durable, answer who waits, close: `timeout_s` in all, whoever does not
         play along.
 
         False if the disk did not answer in time: then the logs are left as they are, as after a crash, and whoever
@@ -367,9 +367,10 @@ class Driver:
         """
         deadline_s = self._loop.time() + timeout_s
         self.server.stop_listening()
-        await self._leave(timeout_s * _LEAVE_SHARE)
+        # First, so that what was published is acked: nobody would ack what this broker has when another one leads.
         if not await self.link.drain(int(timeout_s * 400)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
+        await self._leave(timeout_s * _LEAVE_SHARE)
         self._stopping = True
         self._node.give_up_queries()
         idle_by_s = deadline_s - timeout_s * 0.3
