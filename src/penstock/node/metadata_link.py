@@ -4,7 +4,7 @@ Rules: Raft says who leads; a broker that takes no part in it yet asks its peers
 they name. What brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter,
 delete) waits while no metadata leader is known, and is asked again where the leader changed meanwhile, until its time
 is up: all three may be asked twice. What a leader refused for a reason of its own is refused, and at once what this
-broker's own disk stands in the way of.
+broker's own disk stands in the way of where nobody else can be asked.
 """
 
 from __future__ import annotations
@@ -131,10 +131,10 @@ class MetadataLink:
         if self._quorum.is_leader:
             self._local(request, lambda response: self._answered(waiting, response))
             return
-        if self._quorum.obstacle:
-            self._answered(waiting, RemoteError(ErrorCode.STORAGE_FAILED, self._quorum.obstacle))
-            return
         if (to := self._whom()) is None:
+            if self._quorum.obstacle:
+                self._answered(waiting, RemoteError(ErrorCode.STORAGE_FAILED, self._quorum.obstacle))
+                return
             text = "no metadata leader could be found in time: are most of the voters up?"
             self._answered(waiting, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
             return

@@ -438,7 +438,8 @@ class Quorum:
             if given.done is not None:
                 given.done(error)
         self._drop_proposals(error)
-        self._storage.close()
+        if not self._is_saving:  # else the disk keeps it waiting: all is left as after a crash
+            self._storage.close()
 
 
 def _image_in(snapshot: Snapshot) -> ClusterImage:

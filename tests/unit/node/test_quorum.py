@@ -1,0 +1,257 @@
+"""The metadata of a broker that is alone: on the disk before it holds, through faults of that disk."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from random import Random
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.metadata.commands import Command, DeleteStream, FormCluster, RegisterBroker
+from penstock.metadata.image import ClusterImage, Outcome
+from penstock.node.peers import Peers
+from penstock.node.quorum import Done, Place, Quorum
+from penstock.node.step import DiskWork, Outbox
+from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage
+from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH
+from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
+from penstock.vfs.memory import MemoryVfs
+
+ONE = BrokerId(1)
+STOPPING = RemoteError(ErrorCode.STOPPING, "stopping")
+
+
+def register(number: int) -> RegisterBroker:
+    return RegisterBroker(
+        broker_id=ONE,
+        data_dir_id="disk",
+        address=f"h:{number}",
+        rack=None,
+        broker_version="1",
+        clean_stop=True,
+        registered_us=number,
+    )
+
+
+def no_room(operation: Operation) -> Fault | None:
+    is_metadata = operation.kind is Kind.WRITE and operation.path.startswith((LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH))
+    return Fault(errno.ENOSPC) if is_metadata else None
+
+
+class Alone:
+    """A quorum of one, its disk, and who hears what becomes of it."""
+
+    def __init__(self, memory: MemoryVfs | None = None) -> None:
+        self.memory = MemoryVfs() if memory is None else memory
+        self.vfs = FaultyVfs(self.memory)
+        self.outbox = Outbox()
+        self.disk: list[DiskWork] = []
+        self.notices: list[str] = []
+        self.told: list[str] = []
+        self.heard: list[tuple[str, str]] = []
+        storage = Storage.open(self.vfs, Snapshot(0, 0, Membership((ONE,)), b""))
+        raft = Raft(RaftConfig(ONE), Random(1), storage.state)
+        peers = Peers(self.outbox)
+        self.quorum = Quorum(storage, raft, self.outbox, peers, data_dir_id="disk", observer=self)
+
+    def start(self) -> Alone:
+        self.quorum.start()
+        self.quorum.started()
+        self.take()
+        return self
+
+    # The observer
+
+    def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
+        self.told.append(f"applied {place.log_index}")
+
+    def replaced(self, before: ClusterImage) -> None:
+        self.told.append("replaced")
+
+    def leads(self) -> None:
+        self.told.append("leads")
+
+    def leads_no_more(self) -> None:
+        self.told.append("leads no more")
+
+    # What a test does
+
+    def done(self, name: str) -> Done:
+        def done(outcome: Outcome | RemoteError) -> None:
+            self.heard.append((name, outcome.code if isinstance(outcome, RemoteError) else ""))
+
+        return done
+
+    def propose(self, name: str, command: Command) -> None:
+        self.quorum.propose(command, self.done(name))
+        self.take()
+
+    def take(self) -> None:
+        step = self.outbox.take()
+        self.disk += step.disk
+        self.notices += step.notices
+
+    def run_disk(self) -> None:
+        """All of it, and what comes of it."""
+        while self.disk:
+            work = self.disk.pop(0)
+            error: Exception | None = None
+            try:
+                work.run()
+            except Exception as raised:  # noqa: BLE001 (as a disk thread does)
+                error = raised
+            work.done(error)
+            self.take()
+
+    @property
+    def address(self) -> str:
+        return self.quorum.image.brokers[ONE].address
+
+
+def test_a_command_holds_once_it_is_on_the_disk() -> None:
+    one = Alone().start()
+    assert one.told == ["leads"]
+    one.propose("a", register(1))
+    assert (one.heard, one.quorum.image.brokers.get(ONE)) == ([], None)
+    one.run_disk()
+    assert (one.heard, one.address) == ([("a", "")], "h:1")
+    assert Alone(one.memory.crash_clone()).start().address == "h:1"
+
+
+def test_what_is_asked_during_a_save_waits_and_goes_together() -> None:
+    one = Alone().start()
+    one.propose("a", register(1))
+    for number in (2, 3):
+        one.propose(f"b{number}", register(number))
+    one.quorum.tick()
+    one.take()
+    assert len(one.disk) == 1
+    syncs: list[str] = []
+    one.vfs.watcher = lambda operation: syncs.append(operation.path) if operation.kind is Kind.SYNC else None
+    one.run_disk()
+    assert one.heard == [("a", ""), ("b2", ""), ("b3", "")]
+    assert syncs.count(LOG_PATH) == 2  # the one that was under way, and one for the two that waited
+    assert one.address == "h:3"
+
+
+def test_a_command_without_room_is_as_never_asked_and_the_next_one_tries_again() -> None:
+    one = Alone().start()
+    one.vfs.plan = no_room
+    one.propose("a", register(1))
+    one.run_disk()
+    assert one.heard == [("a", ErrorCode.STORAGE_FAILED)]
+    assert one.quorum.is_leader
+    assert "No space" in one.quorum.obstacle
+    one.vfs.plan = no_faults
+    one.propose("b", register(2))
+    one.run_disk()
+    assert one.heard[1:] == [("b", "")]
+    assert one.quorum.obstacle == ""
+    assert one.notices == []
+    assert Alone(one.memory.crash_clone()).start().address == "h:2"
+
+
+def test_a_start_on_a_full_disk_has_the_image_and_leads_once_there_is_room() -> None:
+    before = Alone().start()
+    before.propose("a", register(1))
+    before.run_disk()
+    one = Alone(before.memory.crash_clone())
+    one.vfs.plan = no_room
+    one.start()
+    assert one.address == "h:1"
+    assert not one.quorum.is_leader
+    assert "No space" in one.quorum.obstacle
+    assert one.quorum.needs_ticks
+    for _ in range(3):
+        one.quorum.tick()
+        one.take()
+        one.run_disk()
+    assert not one.quorum.is_leader
+    one.vfs.plan = no_faults
+    one.quorum.tick()
+    one.take()
+    one.run_disk()
+    assert one.quorum.is_leader
+    assert one.quorum.obstacle == ""
+    assert not one.quorum.needs_ticks
+
+
+def test_a_failed_sync_ends_its_part_until_a_restart() -> None:
+    one = Alone().start()
+    one.vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=LOG_PATH)
+    one.propose("a", register(1))
+    one.propose("waits", register(2))
+    one.run_disk()
+    one.propose("later", register(3))
+    assert one.heard == [(name, ErrorCode.STORAGE_FAILED) for name in ("a", "waits", "later")]
+    assert one.told == ["leads", "leads no more"]
+    assert (one.quorum.is_leader, one.quorum.leader, one.disk) == (False, None, [])
+    assert any("takes no part" in notice for notice in one.notices)
+    assert one.quorum.obstacle == one.quorum.trouble != ""
+    assert Alone(one.memory.crash_clone()).start().quorum.is_leader
+
+
+def test_a_log_that_has_become_long_gives_way_to_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METADATA_LOG_BYTES_MAX", 2_000)
+    one = Alone().start()
+    sizes = []
+    for number in range(100):
+        one.propose(f"{number}", register(number))
+        one.run_disk()
+        sizes.append(one.memory.open(LOG_PATH).size())
+    assert [code for _, code in one.heard] == [""] * 100
+    assert sum(after < before for before, after in itertools.pairwise(sizes)) > 2
+    again = Alone(one.memory.crash_clone())
+    assert again.quorum.image.index > 50  # before anything is applied
+    assert again.start().address == "h:99"
+
+
+def test_a_snapshot_without_room_stands_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METADATA_LOG_BYTES_MAX", 2_000)
+    one = Alone().start()
+    one.vfs.plan = lambda operation: (
+        Fault(errno.ENOSPC) if operation.kind is Kind.WRITE and operation.path.startswith(SNAPSHOT_PATH) else None
+    )
+    for number in range(60):
+        one.propose(f"{number}", register(number))
+        one.run_disk()
+    assert [code for _, code in one.heard] == [""] * 60
+    assert one.memory.open(LOG_PATH).size() > 2_000
+    one.vfs.plan = no_faults
+    one.propose("last", register(99))
+    one.run_disk()
+    assert one.memory.open(LOG_PATH).size() < 2_000
+    assert Alone(one.memory.crash_clone()).start().address == "h:99"
+
+
+def test_what_cannot_be_is_refused_when_it_is_applied() -> None:
+    one = Alone().start()
+    one.propose("a", FormCluster(cluster_id="c"))
+    one.propose("b", DeleteStream(stream_id=77))
+    one.run_disk()
+    assert one.heard == [("a", ""), ("b", ErrorCode.STREAM_NOT_FOUND)]
+
+
+def test_who_waits_at_the_end_is_told_also_where_the_disk_does_not_answer() -> None:
+    one = Alone().start()
+    one.propose("under way", register(1))
+    one.propose("waits", register(2))
+    one.quorum.stop(STOPPING)
+    assert sorted(one.heard) == [("under way", ErrorCode.STOPPING), ("waits", ErrorCode.STOPPING)]
+    assert Alone(one.memory.crash_clone()).start().quorum.is_leader
+
+
+def test_a_member_of_several_waits_for_ticks() -> None:
+    one = Alone().start()
+    assert one.quorum.is_alone
+    assert not one.quorum.needs_ticks
+    one.quorum.change_membership(Membership((ONE,), (BrokerId(2),)), one.done("learner"))
+    one.take()
+    one.run_disk()
+    assert one.heard == [("learner", "")]
+    assert not one.quorum.is_alone
+    assert one.quorum.needs_ticks
