@@ -10,3 +10,12 @@ class Now(msgspec.Struct, frozen=True, gc=False):
 
     wall_us: int  # microseconds since 1970 UTC
     elapsed_us: int  # microseconds since some fixed moment
+
+
+def earliest(*times_us: int | None) -> int | None:
+    """The first of these times; None are no times. A plain loop: it is asked with every batch."""
+    first_us = None
+    for time_us in times_us:
+        if time_us is not None and (first_us is None or time_us < first_us):
+            first_us = time_us
+    return first_us

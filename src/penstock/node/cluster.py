@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol
 
 from penstock.base import limits
-from penstock.base.clock import Now
+from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, StreamId
 from penstock.messages import (
@@ -385,13 +385,15 @@ class Cluster:
         """When `tick` has something to do, at the latest."""
         if not self.quorum.is_alone:
             return min(self._next_tick_us, self.standing.next_deadline_us)
-        waiting = (self.link.next_deadline_us, self._administration.next_deadline_us)
-        times = [max(time, self._next_tick_us) for time in waiting if time is not None]
-        if self.quorum.needs_ticks:
-            times.append(self._next_tick_us)
-        if self.standing.incarnation is None:
-            times.append(self.standing.next_deadline_us)
-        return min(times, default=None)
+        waiting_us = (
+            0
+            if self.quorum.needs_ticks
+            else earliest(self.link.next_deadline_us, self._administration.next_deadline_us)
+        )
+        return earliest(
+            None if waiting_us is None else max(waiting_us, self._next_tick_us),
+            self.standing.next_deadline_us if self.standing.incarnation is None else None,
+        )
 
     # The end
 

@@ -189,6 +189,8 @@ class Follows:
 
     def next_deadline_us(self, now: Now) -> int | None:
         """When `tick` and `settle` have something to do, at the latest."""
+        if not self._fetchers:
+            return None
         times = (
             fetcher.next_deadline_us(now.elapsed_us)
             for leader, fetcher in self._fetchers.items()

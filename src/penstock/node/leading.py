@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
-from penstock.base.clock import Now
+from penstock.base.clock import Now, earliest
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import Slice
@@ -241,5 +241,4 @@ class Leading:
     @property
     def next_deadline_us(self) -> int | None:
         """When `tick` and `settle` have something to do, at the latest."""
-        times = (self._sessions.next_deadline_us, self._agenda.next_deadline_us, self._proposer.next_deadline_us)
-        return min((time for time in times if time is not None), default=None)
+        return earliest(self._sessions.next_deadline_us, self._agenda.next_deadline_us, self._proposer.next_deadline_us)

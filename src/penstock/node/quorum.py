@@ -167,7 +167,9 @@ class Quorum:
     @property
     def needs_ticks(self) -> bool:
         """Whether the passing of time changes something; alone, only that a full disk may have room again."""
-        return not self.is_alone or (not self._is_saving and not self.trouble and self._raft.has_ready())
+        return not self.is_alone or bool(
+            self._full and not self._is_saving and not self.trouble and self._raft.has_ready()
+        )
 
     def match_index(self, broker_id: BrokerId) -> int:
         """Up to where that broker has the log, as its leader knows; 0 if it does not lead."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.base.clock import Now
+from penstock.base.clock import Now, earliest
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, OpenFiles
@@ -181,10 +181,9 @@ class Replicas:
     @property
     def next_deadline_us(self) -> int | None:
         """When `tick` and `settle` have something to do, at the latest."""
-        times = (
+        return earliest(
             self.streams.confirmations.next_deadline_us,
             self.upkeep.next_deadline_us,
             self.leading.next_deadline_us,
             self.follows.next_deadline_us(self._clock()),
         )
-        return min((time for time in times if time is not None), default=None)

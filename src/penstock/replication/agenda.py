@@ -42,6 +42,8 @@ class Agenda(Generic[_T]):
 
     def take_wishes(self, count_max: int) -> list[_T]:
         """Who has something to propose, first come first; they are forgotten."""
+        if not self._wishes:  # as nearly always, and it is asked with every step
+            return []
         taken = [item for item, _ in zip(self._wishes, range(count_max), strict=False)]
         for item in taken:
             del self._wishes[item]

@@ -75,6 +75,9 @@ class Standing(NamedTuple):
     fsynced: bool
 
 
+_WRITTEN, _ON_DISK = Standing(1, fsynced=False), Standing(1, fsynced=True)
+
+
 class _Follower:
     """What this leadership knows of one follower."""
 
@@ -158,6 +161,8 @@ class Leadership:
     def standing(self, end: int) -> Standing:
         """What an ack may say of the messages below `end`."""
         count, fsynced = 1, self.flushed_end >= end
+        if not self._followers:
+            return _ON_DISK if fsynced else _WRITTEN
         for follower in self._followers:
             if follower.broker_id in self.isr and follower.log_end is not None and follower.log_end >= end:
                 count += 1

@@ -307,6 +307,8 @@ class Sessions:
     @property
     def next_deadline_us(self) -> int | None:
         """When `answers` has something to give, if nothing else happens."""
+        if not self._sessions:
+            return None
         waiting = [session.ready_us for session in self._sessions.values() if session.caller is not None]
         return min(waiting, default=None)
 
