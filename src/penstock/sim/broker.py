@@ -19,10 +19,10 @@ from random import Random
 import msgspec
 
 from penstock.base.clock import Now
-from penstock.base.errors import PenstockError
+from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
-from penstock.messages import Request
+from penstock.messages import ReplicaFetchResponse, Request, Response
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Extent, Payload, Reply, Step
@@ -37,7 +37,9 @@ from penstock.sim.trace import Trace
 _DRAIN_US = 1_000_000
 _LEAVE_US = 3_000_000
 _STOP_US = 8_000_000
+_STOPPED = "stopped"
 _DRAINED = -1  # the token of the barrier that ends a drain
+_FENCED = frozenset({ErrorCode.FENCED_EPOCH, ErrorCode.UNKNOWN_EPOCH, ErrorCode.STALE_INCARNATION})
 _RESTART_US = (300_000, 2_000_000)
 
 
@@ -93,6 +95,7 @@ class SimBroker:
         self._random = random
         self._link: Link | None = None
         self._peers: PeerLinks | None = None
+        self._was_clean = False
         self._paused = False
         self._waiting: deque[Call] = deque()
         self._timer: Timer | None = None
@@ -126,8 +129,15 @@ class SimBroker:
             self._died()
             return
         self._trace(f"start run={self.run}")
+        if self.run > 1 and not self._was_clean:
+            around.count("unclean starts")
         around.watchers.started(self)
         self.event(lambda: self._begin(step))
+
+    @property
+    def data_dir_id(self) -> str:
+        """Of the disk that is in place."""
+        return f"{self.name}-disk{self.disk.number}"
 
     def _settings(self) -> Settings:
         brokers = self._around.brokers
@@ -136,7 +146,7 @@ class SimBroker:
             broker_id=BrokerId(self.broker_id),
             broker_version="1",
             cluster_id="sim",
-            data_dir_id=f"{self.name}-disk{self.disk.number}",
+            data_dir_id=self.data_dir_id,
             voters=voters,
             address=self.address,
         )
@@ -171,6 +181,7 @@ class SimBroker:
     def _end(self, why: str) -> None:
         """This run is over."""
         self._trace(f"ends: {why}")
+        self._was_clean = why == _STOPPED
         if self._link is not None:
             self._link.stop()
         if self._peers is not None:
@@ -313,8 +324,14 @@ class SimBroker:
             return  # gone meanwhile
         assert caller in callers, f"answered twice: {reply}"
         del callers[caller]
-        raw = _bytes_of(reply.payload)
         response, answer = reply.response, caller.answer
+        try:
+            raw = _bytes_of(reply.payload)
+        except OSError as error:  # retention was quicker
+            raw, response = b"", RemoteError(ErrorCode.STORAGE_FAILED, f"the broker cannot read it: {error}")
+        if (refusal := _refusal_in(response)) in _FENCED:
+            self._trace(f"refuses: {refusal}")
+            self._around.count("fenced requests")
         caller.connection.send_back(lambda: answer(response, raw))
 
     # Carrying out
@@ -420,10 +437,19 @@ class SimBroker:
     def _close(self) -> None:
         assert self.node is not None
         self._do(self.node.stop(self._now()))
-        self._end("stopped")
+        self._end(_STOPPED)
 
     def _trace(self, what: str) -> None:
         self._around.trace.add(self.name, what)
+
+
+def _refusal_in(response: Response | RemoteError) -> str:
+    """The first refusal of an answer; empty if there is none."""
+    if isinstance(response, RemoteError):
+        return response.code
+    if isinstance(response, ReplicaFetchResponse):
+        return next((news.error for news in response.partitions if news.error), "")
+    return ""
 
 
 def _bytes_of(payload: Payload) -> bytes:

@@ -49,6 +49,7 @@ class Ends:
 
     committed_end: int = 0
     flushed_end: int = 0
+    log_end: int = 0
 
 
 @dataclass(slots=True)
@@ -134,6 +135,7 @@ class Checks:
         self.sent: dict[bytes, str] = {}  # value → subject of the stream it is for
         self.recovered = 0  # logs
         self.isr_changes = 0
+        self.truncations = 0
         self.created: dict[int, History] = {}  # streams whose creation was answered, by id
         self.subjects: dict[int, str] = {}  # of streams by their ids, as brokers have them
 
@@ -220,6 +222,8 @@ class Checks:
                 ends.committed_end = look.committed_end
                 moved.append((history, look))
             ends.flushed_end = look.flushed_end
+            self.truncations += look.log_end < ends.log_end
+            ends.log_end = look.log_end
         return moved
 
     def _in_sync(self, history: History, broker: SimBroker, look: looks.Look, standing: looks.StandingLook) -> None:

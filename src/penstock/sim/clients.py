@@ -229,6 +229,15 @@ class Clients:
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
         self._program().ask(request, lambda response, _raw: self._trace(f"altered: {_kind(response)}"))
 
+    def of(self, stream_id: int) -> Generation | None:
+        """The stream, if it is one that there is now."""
+        return next((one for one in self.generations if one is not None and one.stream_id == stream_id), None)
+
+    def allow_unclean_election(self, generation: Generation) -> None:
+        """Let whoever is there lead, whatever it lacks."""
+        request = AlterStreamRequest(name=generation.config.name, changes={"allow_unclean_election": True})
+        self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {_kind(response)}"))
+
     # Publishing
 
     def _publish(self, operation: Operation) -> None:

@@ -86,6 +86,14 @@ def standing(node: Node) -> StandingLook:
     return StandingLook(quorum._told_term, quorum.applied, quorum.is_leader, incarnation, bool(quorum.trouble))
 
 
+def awaited(node: Node) -> Iterator[tuple[int, int, str]]:
+    """Stream, partition and disk, where nobody leads because the last who was in sync has come back without its disk."""
+    for state in node._cluster.image.streams.values():
+        for number, partition in enumerate(state.partitions):
+            if partition.leader is None and partition.awaited_data_dir_id is not None:
+                yield state.stream_id, number, partition.awaited_data_dir_id
+
+
 def image_digest(node: Node) -> str:
     """The image, in few letters."""
     return sha256(encode_image(node._cluster.image)).hexdigest()[:16]

@@ -35,7 +35,7 @@ _ALWAYS = (
     "failed logs",
     "fenced logs",
 )
-_IN_A_CLUSTER = ("elections", "truncations", "isr changes", "fenced requests", "unclean starts", "repairs")
+_IN_A_CLUSTER = ("elections", "truncations", "isr changes", "fenced requests", "unclean starts")
 
 
 def required(brokers: int) -> tuple[str, ...]:

@@ -87,6 +87,7 @@ class World:
         self._around.count("recovered logs", self.checks.recovered)
         self._around.count("elections", self._agreement.elections)
         self._around.count("isr changes", self.checks.isr_changes)
+        self._around.count("truncations", self.checks.truncations)
         self._trace.add("end", error)
         return Result(
             self._plan.seed,
@@ -164,9 +165,22 @@ class World:
                     self._around.count("failed logs", failed)
                     self._around.count("fenced logs", fenced)
                     broker.stop()
+                if looks.standing(broker.node).is_metadata_leader:
+                    self._give_up_disks(broker)
             self._scheduler.after(_OPERATOR_US, look)
 
         self._scheduler.after(_OPERATOR_US, look)
+
+    def _give_up_disks(self, broker: SimBroker) -> None:
+        """Nobody can lead but with a disk that is gone: somebody decides to go on with what the others have."""
+        assert broker.node is not None
+        disks = {one.data_dir_id for one in self.brokers.values()}
+        for stream_id, partition, disk in looks.awaited(broker.node):
+            generation = self._clients.of(stream_id)
+            if disk not in disks and generation is not None:
+                self._around.count("unclean elections")
+                self.checks.of(generation.config.subject, partition).is_damaged = True
+                self._clients.allow_unclean_election(generation)
 
     # The end
 
