@@ -87,7 +87,7 @@ def standing(node: Node) -> StandingLook:
 
 
 def awaited(node: Node) -> Iterator[tuple[int, int, str]]:
-    """Stream, partition and disk, where nobody leads because the last who was in sync has come back without its disk."""
+    """Stream, partition and disk, where nobody leads because the last who was in sync has come without its disk."""
     for state in node._cluster.image.streams.values():
         for number, partition in enumerate(state.partitions):
             if partition.leader is None and partition.awaited_data_dir_id is not None:
