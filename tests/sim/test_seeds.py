@@ -21,9 +21,9 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_nothing_is_lost_and_all_recovers(seed: int) -> None:
-    result = run_seed(seed, 1)
+@pytest.mark.parametrize(("seed", "brokers"), [(0, 1), (1, 3)])
+def test_nothing_is_lost_and_all_recovers(seed: int, brokers: int) -> None:
+    result = run_seed(seed, brokers)
     assert result.error == ""
     assert result.operations >= SEED_OPERATIONS_MIN
     assert result.faults >= SEED_FAULTS_MIN

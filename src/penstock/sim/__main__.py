@@ -22,7 +22,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m penstock.sim", description="Simulate brokers, NATS and clients.")
     parser.add_argument("--seeds", type=int, default=1_000, help="how many seeds (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
-    parser.add_argument("--brokers", type=int, default=1, help="in the cluster (1)")
+    parser.add_argument("--brokers", type=int, default=3, help="in the cluster (3)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
     parser.add_argument("--seed", type=int, help="run this one, and print what happens")
     parser.add_argument("--operations", type=from_ranges, help="only these of its operations: 0-40,52")
@@ -87,7 +87,7 @@ def _explain(failed: Result, options: argparse.Namespace) -> None:
 
 def _mutants(options: argparse.Namespace) -> int:
     survived = 0
-    for mutant in mutants.MUTANTS:
+    for mutant in (*mutants.MUTANTS, *(mutants.CLUSTER_MUTANTS if options.brokers > 1 else ())):
         seeds = range(options.first, options.first + options.seeds)
         runs = run_seeds(seeds, options.brokers, options.processes, mutant.name)
         found: Result | None = None

@@ -24,16 +24,22 @@ class Mutant(NamedTuple):
     new: str
 
 
+_RULES = "penstock.replication.rules"
+_LEADER = "penstock.replication.leader"
+_SESSIONS = "penstock.replication.sessions"
+_ELECTIONS = "penstock.metadata.elections"
+_PARTITION = "penstock.node.partition"
+
 MUTANTS = (
     Mutant(
         "acks before the sync",
-        "penstock.replication.leader",
+        _LEADER,
         "end = self.flushed_end if self.waits_for_own_disk else self.log_end",
         "end = self.log_end",
     ),
     Mutant(
         "says synced what is not",
-        "penstock.replication.leader",
+        _LEADER,
         "count, fsynced = 1, self.flushed_end >= end",
         "count, fsynced = 1, True",
     ),
@@ -45,15 +51,15 @@ MUTANTS = (
     ),
     Mutant(
         "leads with the epoch of the last start",
-        "penstock.metadata.elections",
+        _ELECTIONS,
         "epoch = LeaderEpoch(partition.leader_epoch + 1)",
         "epoch = LeaderEpoch(max(1, partition.leader_epoch))",
     ),
     Mutant(
         "acks what was pending when the disk failed",
-        "penstock.node.partition",
+        _PARTITION,
         "            self._refuse(pending.replies, error, step)",
-        "            self._ack(pending.replies, pending.base_offset, step, fsynced=True)",
+        "            self._ack(pending.replies, pending.base_offset, step, Standing(1, fsynced=True))",
     ),
     Mutant(
         "readers see what is not committed",
@@ -61,26 +67,99 @@ MUTANTS = (
         "end, size_bytes = partition.committed_end, partition.committed_bytes",
         "end, size_bytes = partition.log.log_end, partition.committed_bytes",
     ),
-    Mutant(
-        "answers a create before it is on the disk",
-        "penstock.node.quorum",
-        "            self._outbox.work(Lane.WRITE, task.run, done)",
-        "            self._outbox.work(Lane.WRITE, task.run, lambda error: None)\n            done(None)",
-    ),
 )
 
-TO_COME = (
-    "a follower truncates to what is committed instead of by lineage",
-    "a diverging fetch counts for committed_end",
-    "committed_end counts the last known ISR only, not the proposed one",
-    "a fetch of a fenced incarnation counts",
-    "a leader of an earlier epoch goes on acking",
-    "an unclean start stays in the ISR",
-    "a broker with another disk leads",
-    "Raft commits an entry of an earlier term by counting",
-    "Raft votes twice in a term after a restart",
+CLUSTER_MUTANTS = (
+    Mutant(
+        "a follower truncates to what is committed instead of by lineage",
+        _RULES,
+        "    return min(leader.end_offset, own_end)",
+        "    return min(own_end, log.committed_end)",
+    ),
+    Mutant(
+        "a diverging fetch counts for committed_end",
+        _SESSIONS,
+        "        if position.diverging is not None:\n            self._enqueue(session, leadership)",
+        "        if position.diverging is not None:\n            leadership.fetched("
+        "session.broker_id, session.incarnation, named.log_end, named.flushed_end, now_us)\n"
+        "            self._enqueue(session, leadership)",
+    ),
+    Mutant(
+        "committed_end counts nobody of the ISR but the leader",
+        _RULES,
+        "    return frozenset(isr).union(*proposed)",
+        "    return frozenset()",
+    ),
+    Mutant(
+        "committed_end counts the smallest of the ISRs that may be",
+        _RULES,
+        "    return frozenset(isr).union(*proposed)",
+        "    return min((frozenset(isr), *map(frozenset, proposed)), key=len)",
+    ),
+    Mutant(
+        "committed_end moves below min_isr",
+        _RULES,
+        "    return isr_size >= min_isr",
+        "    return True",
+    ),
+    Mutant(
+        "who joins the ISR need not have all",
+        _RULES,
+        "    return reached is not None and reached >= max(committed_end, epoch_start)",
+        "    return reached is not None",
+    ),
+    Mutant(
+        "a run that is over joins the ISR",
+        "penstock.metadata.leaderships",
+        "        image.live_run(member.broker_id, member.incarnation)",
+        "        image.brokers[member.broker_id]",
+    ),
+    Mutant(
+        "a fetch of a run that is over counts",
+        _SESSIONS,
+        "    if asked < known:",
+        "    if False:",
+    ),
+    Mutant(
+        "a follower shows what it has",
+        _RULES,
+        "    return min(leader_committed_end, log_end)",
+        "    return log_end",
+    ),
+    Mutant(
+        "what was pending is acked in a later epoch",
+        _PARTITION,
+        "        self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)",
+        "        assert text",
+    ),
+    Mutant(
+        "an unclean start stays in the ISR",
+        _ELECTIONS,
+        "    partition = _left(partition, broker_id, rules)\n    is_clean",
+        "    is_clean",
+    ),
+    Mutant(
+        "the last member leads with an empty disk",
+        _ELECTIONS,
+        "        awaited = None if broker.data_dir_id == own else own",
+        "        awaited = None",
+    ),
+    Mutant(
+        "Raft commits an entry of an earlier term by counting",
+        "penstock.raft.leader",
+        "        if index <= log.commit or log.term_at(index) != self._term:",
+        "        if index <= log.commit:",
+    ),
+    Mutant(
+        "Raft votes twice in a term after a restart",
+        "penstock.raft.core",
+        "        self._vote = state.hard_state.vote",
+        "        self._vote = None",
+    ),
 )
 """Mistakes that take more than one broker."""
+
+TO_COME = ("a leader of an earlier epoch goes on acking",)
 
 
 class _Patched(SourceFileLoader):
@@ -120,7 +199,7 @@ class _Finder(MetaPathFinder):
 
 def named(name: str) -> Mutant:
     """The mutant of this name."""
-    return next(mutant for mutant in MUTANTS if mutant.name == name)
+    return next(mutant for mutant in (*MUTANTS, *CLUSTER_MUTANTS) if mutant.name == name)
 
 
 def install(name: str) -> None:

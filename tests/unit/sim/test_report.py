@@ -30,7 +30,7 @@ def test_a_batch_in_which_something_never_happens_is_told() -> None:
 
 
 def test_a_cluster_has_more_to_happen() -> None:
-    assert {"elections", "repairs", "fault: empty disk"} <= set(required(3)) - set(required(1))
+    assert {"elections", "truncations", "fault: empty disk"} <= set(required(3)) - set(required(1))
 
 
 def test_what_it_says() -> None:
