@@ -224,8 +224,10 @@ class Following:
     def overlaps(self, base_offset: int) -> Orders:
         """The batches that came begin at `base_offset`, inside this log: the leader has merged some."""
         if base_offset < self.log.log_start:
-            return self._cut(_On.STARTS_LATER, reset=base_offset)
-        return self._cut(_On.OVERLAPS, truncate=base_offset)._replace(cuts_committed=False)
+            orders = self._cut(_On.STARTS_LATER, reset=base_offset)
+        else:
+            orders = self._cut(_On.OVERLAPS, truncate=base_offset)
+        return orders._replace(cuts_committed=False)  # those batches have it
 
     def ends(self) -> NewEnds:
         """What moved by the latest news, once its batches are in the log."""

@@ -135,6 +135,8 @@ def test_merged_batches_are_taken_whole() -> None:
     following.news(news(committed_end=4, size_bytes=9))
     assert following.overlaps(2) == Orders(truncate=2)
     assert follows(log_of(2, start=4)).overlaps(1) == Orders(reset=1)
+    empty = follows(log_of(start=4), committed_end=4)
+    assert empty.overlaps(1) == Orders(reset=1)  # it is all in the batches that came: no election was unclean
 
 
 def test_the_start_of_the_leader_is_followed_up_to_what_is_committed() -> None:
