@@ -40,7 +40,7 @@ class Agreement:
         self._applied: dict[int, tuple[int, int]] = {}  # broker → its run, and what it had applied
         self._batches: dict[int, dict[int, _Batch]] = {}  # history (by its identity) → base offset → batch
         self._compared: dict[tuple[int, int], int] = {}  # history and broker → up to where
-        self._committed: dict[tuple[int, int], int] = {}
+        self._committed: dict[tuple[int, int], tuple[int, tuple[int, ...], int]] = {}  # as its leader saw it last
 
     def started(self, broker: SimBroker) -> None:
         """A run of a broker begins: what it has is compared anew."""
@@ -76,8 +76,11 @@ class Agreement:
         if begin < look.committed_end:
             self._compare(history, broker, look, begin)
             self._compared[key] = look.committed_end
-        if look.is_leader and self._committed.get(key, 0) != look.committed_end:
-            self._committed[key] = look.committed_end
+        if look.is_leader:
+            epoch, isr, end = self._committed.get(key, (0, (), 0))
+            self._committed[key] = (look.leader_epoch, look.isr, look.committed_end)
+            if epoch == look.leader_epoch and isr == look.isr and len(isr) < look.min_isr and end < look.committed_end:
+                raise ViolationError(f"{history.name()}: {broker.name} has committed {look.committed_end} with {isr}")
             self._members_have(history, broker, look)
 
     def cut(self, history: History, end: int) -> None:

@@ -50,6 +50,7 @@ class Ends:
     committed_end: int = 0
     flushed_end: int = 0
     log_end: int = 0
+    isr: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -200,7 +201,7 @@ class Checks:
     # Brokers
 
     def acted(self, broker: SimBroker) -> list[tuple[History, looks.Look]]:
-        """After every event of a broker; the partitions whose `committed_end` has moved."""
+        """After every event of a broker; the partitions whose `committed_end` or ISR has changed."""
         assert broker.node is not None
         moved = []
         standing = looks.standing(broker.node)
@@ -218,8 +219,8 @@ class Checks:
             if look.committed_end < ends.committed_end and not history.cuts:
                 text = f"{history.name()} on {broker.name}: committed_end went from {ends.committed_end} back to"
                 raise ViolationError(f"{text} {look.committed_end}")
-            if look.committed_end != ends.committed_end:
-                ends.committed_end = look.committed_end
+            if look.committed_end != ends.committed_end or (look.is_leader and look.isr != ends.isr):
+                ends.committed_end, ends.isr = look.committed_end, look.isr
                 moved.append((history, look))
             ends.flushed_end = look.flushed_end
             self.truncations += look.log_end < ends.log_end

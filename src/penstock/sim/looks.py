@@ -30,6 +30,7 @@ class Look(NamedTuple):
     follows: bool
     is_in_sync: bool  # as it knows
     isr: tuple[int, ...]
+    min_isr: int
     is_damaged: bool
     is_failing: bool  # takes nothing until a restart
 
@@ -64,6 +65,7 @@ def partitions(node: Node) -> Iterator[Look]:
             partition.following is not None,
             broker_id in state.isr,
             state.isr,
+            partition.terms.min_isr,
             bool(log.damage),
             log.state.value == "fenced",
         )
