@@ -116,6 +116,19 @@ class ClusterProcesses:
 
         return await eventually(look, f"brokers {running} are live")
 
+    async def all_vote(self) -> None:
+        """Once all that run say that all that run vote on the metadata."""
+        running = {number for number, broker in self.brokers.items() if broker.is_running}
+
+        async def look() -> bool:
+            states = [await self.status(number) for number in sorted(running)]
+            return all(
+                state is not None and {one.broker_id for one in state.brokers if one.votes} == running
+                for state in states
+            )
+
+        await eventually(look, f"brokers {running} vote")
+
     async def metadata_leader(self) -> int:
         """Its id."""
         leader = (await self.all_live()).metadata_leader

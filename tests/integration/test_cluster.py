@@ -118,7 +118,7 @@ async def test_a_broker_with_an_empty_disk_is_taken_in_again(cluster: ClusterPro
         cluster.brokers[victim].launch()
         await publishers.acks(200)
         await cluster.in_sync(name, {1, 2, 3}, other, 30.0)
-        # It votes again as well: the cluster can lose another one.
+        await cluster.all_vote()  # so the cluster can lose another one
         cluster.brokers[other].kill()
         await publishers.acks(200)
     async with cluster.client(victim) as client:

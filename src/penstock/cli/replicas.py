@@ -56,7 +56,7 @@ def broker_table(state: StatusResponse) -> Table:
     made = table("broker", "address", "rack", "version", "state", right=("broker",))
     for one in state.brokers:
         is_leader = one.broker_id == state.metadata_leader
-        text = "live" if one.is_live else "away"
+        text = ("live" if one.is_live else "away") + ("" if one.votes else ", no vote")
         style = "green" if one.is_live else "bold red"
         made.add_row(
             cell(str(one.broker_id), "bold"),

@@ -121,6 +121,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     broker_version: str = ""
     rack: str | None = None
     is_live: bool = True
+    votes: bool = True  # on the metadata: most of those who do must be there for it to change
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):

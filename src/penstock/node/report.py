@@ -61,6 +61,7 @@ class Report:
 
     def brokers(self) -> tuple[BrokerInfo, ...]:
         """The brokers of the cluster."""
+        voters = self._cluster.quorum.membership.voters
         return tuple(
             BrokerInfo(
                 broker_id=one.broker_id,
@@ -68,6 +69,7 @@ class Report:
                 broker_version=one.broker_version,
                 rack=one.rack,
                 is_live=one.is_live,
+                votes=one.broker_id in voters,
             )
             for _, one in sorted(self._cluster.image.brokers.items())
         )

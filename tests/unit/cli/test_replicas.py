@@ -82,7 +82,12 @@ def test_brokers_are_told_with_their_state() -> None:
         brokers=(
             BrokerInfo(broker_id=ANNA, address="h:1", broker_version="1", rack="north", is_live=False),
             BrokerInfo(broker_id=BERT, address="h:2", broker_version="1", rack=None, is_live=True),
+            BrokerInfo(broker_id=BrokerId(3), address="h:3", broker_version="1", votes=False),
         ),
     )
     lines = shown(replicas.broker_table(state))
-    assert lines[1:] == [["1", "h:1", "north", "1", "away"], ["2", "h:2", "-", "1", "live,", "metadata", "leader"]]
+    assert lines[1:] == [
+        ["1", "h:1", "north", "1", "away"],
+        ["2", "h:2", "-", "1", "live,", "metadata", "leader"],
+        ["3", "h:3", "-", "1", "live,", "no", "vote"],
+    ]
