@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,3 +118,22 @@ def test_a_request_ends_in_time_and_is_stored_once_at_most(
                 break
         after = view.leader(KEY)
         assert known is None or (after is not None and after.leader_epoch >= known.leader_epoch)
+
+
+def test_a_broker_that_is_doubted_is_not_asked_twice_without_a_pause() -> None:
+    """Who was asked next was drawn twice: once to see that it is another broker, and once more to ask it."""
+    for seed in range(200):
+        chance = Random(seed)
+        view = ClusterView(ADDRESSES[:3], chance.random)
+        attempts = Attempts(view, KEY, what="work", repeatable=False, deadline_s=TIME_S, chance=chance.random)
+        assert isinstance(attempts.next(0.0), Refresh)
+        first = attempts.next(0.0)
+        assert isinstance(first, Ask)
+        view.greeted(first.address, hello(1))
+        attempts.refused(first.address, RemoteError(ErrorCode.STREAM_CHANGED, "no"), ANSWER_S)
+        assert isinstance(attempts.next(ANSWER_S), Refresh)
+        match attempts.next(ANSWER_S):
+            case Ask(address):
+                assert address != first.address, seed
+            case other:
+                assert isinstance(other, GiveUp | Pause)

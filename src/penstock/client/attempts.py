@@ -115,6 +115,9 @@ class Attempts:
             (address, error), self._doubted = self._doubted, None
             if self._target(now_s, home) == address:
                 return GiveUp(error)
+            self._asked.add(address)  # whoever is asked next, it is not this one
+            self._say(address, error)
+            self._last = error
         if now_s >= self._deadline_s:
             return GiveUp(self._exhausted())
         target = self._target(now_s, home)
