@@ -36,7 +36,7 @@ from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
 from penstock.node.step import Answers, Outbox, Reply, Step
 from penstock.replication.follower import Following
-from penstock.replication.leader import Leadership, Standing, Terms
+from penstock.replication.leader import Leadership, Standing, terms_of
 from penstock.vfs import Vfs
 
 OVER_BUDGET = "over_budget"
@@ -173,7 +173,7 @@ class Partition:
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self._rules = Rules.of(stream.config)
         assert stream.config.min_isr is not None
-        self.terms = Terms(stream.config.durability, stream.config.min_isr)
+        self.terms = terms_of(stream.config.durability, stream.config.min_isr)
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
 

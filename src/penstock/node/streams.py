@@ -197,7 +197,8 @@ class Streams:
                 self._reconfigure(partition, state)
 
     def _reconfigure(self, partition: Partition, state: StreamState) -> None:
-        partition.reconfigure(state)
+        if partition.stream is not state:
+            partition.reconfigure(state)
         self._roles.update(partition)
         if partition.leadership is not None:
             self._upkeep.advance(partition)

@@ -21,6 +21,7 @@ A proposal: (none) → under way → accepted, or its answer lost → (settled b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
@@ -66,6 +67,12 @@ class Terms(NamedTuple):
     durability: Durability
     min_isr: int
     lag_ms_max: int = limits.REPLICA_LAG_MS_MAX
+
+
+@lru_cache(limits.SHARED_ISRS_MAX)
+def terms_of(durability: Durability, min_isr: int) -> Terms:
+    """One for all streams whose config says the same."""
+    return Terms(durability, min_isr)
 
 
 class Standing(NamedTuple):
@@ -392,9 +399,9 @@ class Leadership:
     # Commits
 
     def _note_must_have(self) -> None:
-        may_be = (frozenset(self.isr), *(self._unsettled or ()))
-        self._must_have = rules.must_have(self.isr, may_be[1:])
-        self._smallest_isr = min(map(len, may_be))
+        proposed = self._unsettled or ()
+        self._must_have = rules.must_have(self.isr, proposed)
+        self._smallest_isr = min(len(self.isr), *map(len, proposed)) if proposed else len(self.isr)
 
     def _advance(self) -> bool:
         """Move `committed_end` as far as the rules allow; whether it moved."""

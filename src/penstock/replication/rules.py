@@ -17,8 +17,10 @@ epoch is that of a batch, so either way the cut takes at least that one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from penstock.base import limits
 from penstock.base.config import Durability
 
 
@@ -36,9 +38,15 @@ class Lineage(Protocol):
         """The largest epoch up to `leader_epoch` that has batches here, and where it ends."""
 
 
-def must_have(isr: Iterable[int], proposed: Iterable[Iterable[int]]) -> frozenset[int]:
+@lru_cache(limits.SHARED_ISRS_MAX)
+def _members(isr: tuple[int, ...]) -> frozenset[int]:
+    return frozenset(isr)  # one for all partitions whose ISR is the same
+
+
+def must_have(isr: tuple[int, ...], proposed: Iterable[Iterable[int]]) -> frozenset[int]:
     """Who must have a message before it is committed."""
-    return frozenset(isr).union(*proposed)
+    members = _members(isr)
+    return members if all(members.issuperset(one) for one in proposed) else members.union(*proposed)
 
 
 def may_commit(isr_size: int, min_isr: int) -> bool:
