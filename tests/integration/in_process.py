@@ -66,6 +66,7 @@ async def broker_in_process(
     broker_id: int = 1,
     cluster_id: str = "",
     remember_cluster: Callable[[str], None] = lambda cluster_id: None,
+    failed: Callable[[BaseException], None] | None = None,
 ) -> AsyncIterator[InProcess]:
     """A broker on a file system; stopped when the block is left, cleanly or not as the test expects."""
     clock = clock or MovedClock()
@@ -89,6 +90,7 @@ async def broker_in_process(
         in_flight_bytes_max=1 << 28,
         embedded_nats=False,
         remember_cluster=remember_cluster,
+        failed=failed or _raise,
     )
     driver.server = Server(
         driver,

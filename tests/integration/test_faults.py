@@ -18,9 +18,11 @@ import penstock
 from penstock import aio
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
+from penstock.base.errors import OperationalError
 from penstock.base.ids import Offset
 from penstock.broker.driver import wall_clock
 from penstock.messages import AppendRequest, CreateStreamRequest, FetchRequest
+from penstock.node.step import Step
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
 from penstock.vfs.real import RealVfs
 from penstock.wire import encode_request
@@ -148,6 +150,15 @@ async def test_a_segment_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
             assert broker.server.files.used == 0
             vfs.plan = lambda _: None
             assert [message.value async for message in client.messages("a")] == [b"x"]
+
+
+async def test_a_step_that_says_why_nothing_can_go_on_ends_the_broker(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+    vfs = RealVfs(tmp_path / "data")
+    with running_nats(tmp_path / "nats") as nats_server:
+        async with broker_in_process(vfs, nats_server.url, failed=failures.append) as broker:
+            broker.driver.do(Step(failure="the metadata is gone"))
+    assert [(type(one), str(one)) for one in failures] == [(OperationalError, "the metadata is gone")]
 
 
 async def test_idle_clients_leave_the_logs_their_files(tmp_path: Path) -> None:

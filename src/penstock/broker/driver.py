@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from penstock.base.clock import Now
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
 from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller
@@ -208,6 +208,8 @@ class Driver:
                 self._submit(work)
         for notice in step.notices:
             _log.warning("%s", notice)
+        if step.failure:
+            self._failed(OperationalError(step.failure))
 
     def _do_on_loop(self, step: Step) -> None:
         if step.publish:

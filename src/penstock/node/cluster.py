@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, StreamId
 from penstock.messages import (
     AlterStreamRequest,
@@ -189,6 +189,8 @@ class Cluster:
             self.standing.tick(self._clock())
             if self.standing.incarnation is None:
                 self._outbox.notice("streams can be read, and store nothing until there is room for the metadata")
+        if self.quorum.trouble and not self.quorum.is_alone:
+            raise OperationalError(self.quorum.trouble)
         self.quorum.keep_reserve()
         self.quorum.started()
         self._tell_addresses()
@@ -264,6 +266,23 @@ class Cluster:
     def leads_no_more(self) -> None:
         """It was."""
         self._metadata_leader.follow(self.quorum.leader)
+
+    def failed(self, reason: str) -> None:
+        """The disk of the metadata has failed: lead and follow nothing more, have others lead at once, and end.
+
+        A broker that is alone goes on: nobody else has what it has, or votes on what it may have forgotten.
+        """
+        if self.quorum.is_alone:
+            self._outbox.notice(f"{reason}; no stream can be created or changed until a restart")
+            return
+        self._outbox.step.failure = reason
+        incarnation = self.standing.incarnation
+        if not self._is_started or incarnation is None:
+            return
+        self.standing.end()
+        self._consequences.standing_changed(None)
+        request = StopBrokerRequest(broker_id=self._settings.broker_id, incarnation=incarnation)
+        self.link.ask(request, lambda response: None)
 
     def _look_at_standing(self) -> None:
         if not self._is_started:

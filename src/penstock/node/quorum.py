@@ -77,6 +77,9 @@ class Observer(Protocol):
     def leads_no_more(self) -> None:
         """It was, until now."""
 
+    def failed(self, reason: str) -> None:
+        """The disk has failed: this broker takes no part any more."""
+
 
 class _Proposal(NamedTuple):
     """Somebody waits for the entry at an index: it is his only in this term."""
@@ -126,7 +129,8 @@ class Quorum:
     @property
     def leader(self) -> BrokerId | None:
         """The metadata leader, as far as is known."""
-        return None if self.trouble else self._raft.leader
+        leader = self._raft.leader
+        return None if self.trouble and leader == self._raft.id else leader
 
     @property
     def is_leader(self) -> bool:
@@ -269,7 +273,11 @@ class Quorum:
 
     def _refuse(self, given: _Input) -> None:
         if given.done is not None:
-            given.done(RemoteError(ErrorCode.STORAGE_FAILED, self.trouble))
+            given.done(self._refusal())
+
+    def _refusal(self) -> RemoteError:
+        """Why nothing is taken: among others somebody else may lead soon, and can be asked."""
+        return RemoteError(ErrorCode.STORAGE_FAILED if self.is_alone else ErrorCode.STOPPING, self.trouble)
 
     # What must be done
 
@@ -325,9 +333,9 @@ class Quorum:
         if isinstance(error, NotWrittenError):
             return False
         self.trouble = f"the metadata log cannot be written: {error}"
-        self._outbox.notice(f"{self.trouble}; this broker takes no part in the metadata until it is restarted")
         self._messages.clear()
-        self._drop_proposals(RemoteError(ErrorCode.STORAGE_FAILED, self.trouble))
+        self._drop_proposals(self._refusal())
+        self._observer.failed(self.trouble)
         return True
 
     def _go_on(self, *, is_full: bool) -> None:

@@ -84,6 +84,12 @@ class Standing:
         """The broker is about to stop: it is not registered again."""
         self._is_leaving = True
 
+    def end(self) -> None:
+        """The broker cannot go on: the run in which it led and followed is over, and there is no other."""
+        self._is_leaving = True
+        self._granted = 0
+        self.incarnation = None
+
     def hurry(self) -> None:
         """There are news: the next heartbeat is due now."""
         self._next_us = 0

@@ -118,6 +118,7 @@ class Step(msgspec.Struct):
     notes: list[Callable[[], None]] = []  # 8. what nobody waits for: checkpoints
     disk: list[DiskWork] = []  # 9. to the disk threads
     notices: list[str] = []  # 10. what an operator should read in the log
+    failure: str = ""  # 11. if not empty: why this broker cannot go on; it is to be stopped, and says so by its end
 
     def __bool__(self) -> bool:
         return bool(
@@ -131,6 +132,7 @@ class Step(msgspec.Struct):
             or self.notes
             or self.disk
             or self.notices
+            or self.failure
         )
 
 

@@ -357,6 +357,10 @@ class SimBroker:
             self.disk.submit(work, self._back)
         for notice in step.notices:
             self._trace(notice)
+        if step.failure:
+            self._trace(f"cannot go on: {step.failure}")
+            run = self.run
+            self._around.scheduler.after(0, lambda: self.stop() if self.run == run else None)
 
     def _back(self, work: DiskWork, error: Exception | None) -> None:
         def told() -> None:

@@ -202,6 +202,7 @@ class Broker:
         self.payloads: dict[Hashable, bytes] = {}
         self.open_requests: set[Hashable] = set()
         self.notices: list[str] = []
+        self.failure = ""  # why it cannot go on
         self.steps: list[Step] = []
         self._callers = self._callers_aside = 0
         own = Settings(**{"broker_version": "1", "address": "here:1", "data_dir_id": "disk", **settings})
@@ -265,6 +266,7 @@ class Broker:
             note()
         self.disk += step.disk
         self.notices += step.notices
+        self.failure = self.failure or step.failure
 
     def _reply(self, reply: Reply) -> None:
         assert reply.caller in self.open_requests, f"answered twice, or never asked: {reply}"

@@ -6,6 +6,7 @@ Rules: a line begins with the broker that it is about. `1 => r …` is an ack of
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,10 +29,27 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
+from penstock.vfs.faulty import Fault, Kind, Plan, no_faults
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.harness import batch_of
 from tests.unit.node.members import Brokers, Member
 from tests.unit.node.stories import ack_line, field_of, value_of
+
+
+def _full(folder: str) -> Plan:
+    return lambda one: Fault(errno.ENOSPC) if one.kind is Kind.WRITE and one.path.startswith(folder) else None
+
+
+def _failing(folder: str) -> Plan:
+    return lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC and one.path.startswith(folder) else None
+
+
+_PLANS: dict[str, Callable[[str], Plan]] = {
+    "works": lambda folder: no_faults,
+    "waits": lambda folder: no_faults,
+    "full": _full,
+    "fails": _failing,
+}
 
 
 class MemberStory:
@@ -111,9 +129,11 @@ class MemberStory:
     def _tick(self, ms: str) -> None:
         self._members.run(int(ms))
 
-    def _disk(self, number: str, what: str) -> None:
-        assert what in ("works", "waits")
-        self._members[int(number)].disk_runs_at_once = what == "works"
+    def _disk(self, number: str, what: str, where: str = "") -> None:
+        assert what in ("works", "waits", "full", "fails")
+        member = self._members[int(number)]
+        member.disk_runs_at_once = what != "waits"
+        member.vfs.plan = _PLANS[what](where)
         self._members.settle()
 
     # Streams and messages
@@ -189,8 +209,11 @@ def _news(broker: Member) -> Iterator[str]:
         yield f"{number} -> {caller} {_answer(broker.replies.pop(caller).response)}"
     for notice in broker.notices:
         yield f"{number} ! {notice}"
+    if broker.failure:
+        yield f"{number} cannot go on: {broker.failure}"
     broker.acks.clear()
     broker.notices.clear()
+    broker.failure = ""
 
 
 def _answer(response: Response | RemoteError) -> str:
