@@ -48,10 +48,8 @@ class Agreement:
         for key in [key for key in self._compared if key[1] == broker.broker_id]:
             del self._compared[key]
 
-    def acted(self, broker: SimBroker) -> None:
+    def acted(self, broker: SimBroker, standing: looks.StandingLook) -> None:
         """After every event of a broker: what it says of the metadata."""
-        assert broker.node is not None
-        standing = looks.standing(broker.node)
         if standing.is_metadata_leader:
             leader = self._leaders.get(standing.raft_term)
             if leader is None:
@@ -63,6 +61,7 @@ class Agreement:
         applied = (broker.run, standing.applied)
         if self._applied.get(broker.broker_id) != applied:
             self._applied[broker.broker_id] = applied
+            assert broker.node is not None
             digest = looks.image_digest(broker.node)
             if self._images.setdefault(standing.applied, digest) != digest:
                 raise ViolationError(f"{broker.name} has another image at index {standing.applied}")
@@ -96,7 +95,7 @@ class Agreement:
         assert broker.node is not None
         with broker.disk.undisturbed():
             try:
-                headers = list(looks.batches(broker.node, look, begin, look.committed_end))
+                headers = looks.batches(broker.node, look, begin, look.committed_end)
             except (OSError, PenstockError):
                 return  # it cannot be read now
         for header in headers:
@@ -113,10 +112,9 @@ class Agreement:
             member = self._brokers[broker_id]
             if member is leader or member.node is None:
                 continue
-            for theirs in looks.partitions(member.node):
-                if (theirs.stream_id, theirs.partition) != (look.stream_id, look.partition):
-                    continue
-                follows = theirs.leader_epoch == look.leader_epoch and theirs.follows
-                if follows and theirs.is_in_sync and theirs.log_end < look.committed_end:
-                    text = f"{history.name()}: {leader.name} has committed {look.committed_end}, and {member.name},"
-                    raise ViolationError(f"{text} which is in the ISR, ends at {theirs.log_end}")
+            theirs = looks.partition(member.node, look.stream_id, look.partition)
+            if theirs is None or theirs.leader_epoch != look.leader_epoch or not theirs.follows:
+                continue
+            if theirs.is_in_sync and theirs.log_end < look.committed_end:
+                text = f"{history.name()}: {leader.name} has committed {look.committed_end}, and {member.name},"
+                raise ViolationError(f"{text} which is in the ISR, ends at {theirs.log_end}")

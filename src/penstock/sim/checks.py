@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import CorruptionError
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.sim import looks
 
@@ -59,6 +60,7 @@ class History:
 
     config: StreamConfig
     partition: int
+    stream_id: int = 0  # once a broker has it
     known: dict[int, bytes] = field(default_factory=dict)  # offset → value, of all that was acked or seen
     places: dict[bytes, int] = field(default_factory=dict)  # value → offset
     promised_end: int = 0  # behind the last of them
@@ -139,6 +141,8 @@ class Checks:
         self.truncations = 0
         self.created: dict[int, History] = {}  # streams whose creation was answered, by id
         self.subjects: dict[int, str] = {}  # of streams by their ids, as brokers have them
+        self._seen: dict[int, looks.Seen] = {}  # broker → what of it was checked, since it started
+        self._standings: dict[int, looks.StandingLook] = {}  # broker → with what standing
 
     def begin(self, config: StreamConfig) -> None:
         """Somebody is about to ask for this stream."""
@@ -197,16 +201,30 @@ class Checks:
         history.places[value] = offset
         if offset >= history.promised_end:
             history.promised_end = offset + 1
+            self._check_again(history)
+
+    def _check_again(self, history: History) -> None:
+        """What was promised has changed: every broker is held to it with its next event, if that changes it or not."""
+        key = PartitionKey(StreamId(history.stream_id), PartitionId(history.partition))
+        for seen in self._seen.values():
+            seen.pop(key, None)
 
     # Brokers
 
-    def acted(self, broker: SimBroker) -> list[tuple[History, looks.Look]]:
-        """After every event of a broker; the partitions whose `committed_end` or ISR has changed."""
+    def acted(self, broker: SimBroker, standing: looks.StandingLook) -> list[tuple[History, looks.Look]]:
+        """After every event of a broker; the partitions whose `committed_end` or ISR has changed.
+
+        Checked is what is not as it was checked last: of the broker, or of what was promised (see `_check_again`).
+        """
         assert broker.node is not None
         moved = []
-        standing = looks.standing(broker.node)
-        for look in looks.partitions(broker.node):
+        seen = self._seen.setdefault(broker.broker_id, {})
+        if self._standings.get(broker.broker_id) != standing:
+            self._standings[broker.broker_id] = standing
+            seen.clear()
+        for look in looks.changed(broker.node, seen):
             history = self.histories[look.subject, look.partition]
+            history.stream_id = look.stream_id
             if not look.log_start <= look.committed_end <= look.log_end:
                 raise ViolationError(f"{history.name()} on {broker.name}: {look}")
             ends = history.ends.get(broker.broker_id)
@@ -237,10 +255,10 @@ class Checks:
         if history.unclean and standing.incarnation and look.is_in_sync and (look.follows or look.is_leader):
             history.unclean.discard(broker.broker_id)
 
-    @staticmethod
-    def _look_for_loss(history: History) -> None:
+    def _look_for_loss(self, history: History) -> None:
         if history.isr and history.unclean.issuperset(history.isr):
             history.may_lose = True
+            self._check_again(history)
 
     def _led(self, history: History, broker: SimBroker, look: looks.Look) -> None:
         who = (broker.broker_id, broker.run)
@@ -271,6 +289,7 @@ class Checks:
     def started(self, broker: SimBroker) -> None:
         """A broker has recovered its logs, perhaps not all."""
         assert broker.node is not None
+        self._seen[broker.broker_id] = {}
         there = looks.stream_ids(broker.node)
         for stream_id, history in self.created.items():
             if self._is_alone and stream_id not in there and not history.is_deleted:
@@ -310,6 +329,7 @@ class Checks:
         for offset in [offset for offset in history.known if offset >= end]:
             del history.places[history.known.pop(offset)]
         history.promised_end = min(end, history.promised_end)
+        self._check_again(history)
         history.cuts.append((max(history.leaders, default=0) if last_epoch is None else last_epoch, end))
         self._was_cut(history, end)
 

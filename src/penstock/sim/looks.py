@@ -7,9 +7,16 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.batch import codec
 from penstock.batch.header import BatchHeader
+from penstock.commitlog import LogState
 from penstock.metadata.snapshot import encode_image
 from penstock.node.node import Node
+from penstock.node.partition import Partition
+
+_READ_BYTES = 1 << 20  # of batches that are read at once
+Seen = dict[PartitionKey, tuple[object, ...]]
+"""What `changed` has found before: all that a `Look` is made of, but for the damage."""
 
 # ruff: noqa: SLF001 (see the module)
 
@@ -47,28 +54,60 @@ class StandingLook(NamedTuple):
 
 def partitions(node: Node) -> Iterator[Look]:
     """All partitions that the broker has open."""
-    broker_id = node._settings.broker_id
+    for key, partition in node._partitions.items():
+        yield _look(node, key, partition)
+
+
+def partition(node: Node, stream_id: int, number: int) -> Look | None:
+    """One of them."""
+    key = PartitionKey(StreamId(stream_id), PartitionId(number))
+    there = node._partitions.get(key)
+    return None if there is None else _look(node, key, there)
+
+
+def changed(node: Node, seen: Seen) -> list[Look]:
+    """The partitions that are not as they were `seen`, which is brought up to date. Asked after every event."""
+    found = []
     for key, partition in node._partitions.items():
         log = partition.log
-        state = partition.stream.partitions[key.partition]
-        yield Look(
-            key.stream_id,
-            partition.stream.config.subject,
-            key.partition,
+        state = (
             log.log_start,
             partition.committed_end,
             log.log_end,
             log.flushed_end,
             partition.leader_epoch,
-            partition.leadership is not None,
             partition.leads,
-            partition.following is not None,
-            broker_id in state.isr,
-            state.isr,
-            partition.terms.min_isr,
-            bool(log.damage),
-            log.state.value == "fenced",
+            partition.leadership,
+            partition.following,
+            partition.stream,
         )
+        if seen.get(key) != state:
+            seen[key] = state
+            found.append(_look(node, key, partition))
+    return found
+
+
+def _look(node: Node, key: PartitionKey, partition: Partition) -> Look:
+    log = partition.log
+    state = partition.stream.partitions[key.partition]
+    return Look(
+        key.stream_id,
+        partition.stream.config.subject,
+        key.partition,
+        log.log_start,
+        partition.committed_end,
+        log.log_end,
+        log.flushed_end,
+        partition.leader_epoch,
+        partition.leadership is not None,
+        partition.leads,
+        partition.following is not None,
+        node._settings.broker_id in state.isr,
+        state.isr,
+        partition.terms.min_isr,
+        bool(log._damage.known),  # what `damage` says; but that would have the node find out what is new
+        log._state is LogState.FENCED,
+    )
 
 
 def failed(node: Node) -> int:
@@ -101,8 +140,18 @@ def image_digest(node: Node) -> str:
     return sha256(encode_image(node._cluster.image)).hexdigest()[:16]
 
 
-def batches(node: Node, look: Look, start: int, end: int) -> Iterator[BatchHeader]:
-    """The headers of the batches from `start` to `end`. What the log raises."""
+def batches(node: Node, look: Look, start: int, end: int) -> list[BatchHeader]:
+    """The headers of the batches from `start` to `end`, as they lie on the disk and verified. What the log raises."""
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
-    for header, _ in partition.log.view().batches(start, end):
-        yield header
+    view = partition.log._view()
+    headers = []
+    while start < end and (found := view.slice(start, end=end, bytes_max=_READ_BYTES)) is not None:
+        file = partition.vfs.open(found.path, read_only=True)
+        data = memoryview(file.read_at(found.position, found.length))
+        file.close()
+        while data:
+            header = codec.verify(data[: codec.read_header(data).size_bytes], file=found.path)
+            headers.append(header)
+            data = data[header.size_bytes :]
+        start = found.end_offset
+    return headers

@@ -123,8 +123,10 @@ class World:
     # What happens to brokers
 
     def _acted(self, broker: SimBroker) -> None:
-        self._agreement.acted(broker)
-        for history, look in self.checks.acted(broker):
+        assert broker.node is not None
+        standing = looks.standing(broker.node)
+        self._agreement.acted(broker, standing)
+        for history, look in self.checks.acted(broker, standing):
             self._agreement.committed(history, broker, look)
 
     def _started(self, broker: SimBroker) -> None:

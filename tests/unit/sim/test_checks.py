@@ -8,6 +8,9 @@ from penstock.base.config import Durability, StreamConfig
 from penstock.batch import codec
 from penstock.hot.group import Group
 from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.clients import SLOTS
+from penstock.sim.plan import make_plan
+from penstock.sim.world import World
 
 
 def checks_with(*values: bytes, **config) -> tuple[Checks, History]:
@@ -95,3 +98,15 @@ def test_an_audit_that_ends_early() -> None:
     with pytest.raises(ViolationError, match="begins at 1"):
         checks.audited(history, 1, 1)
     checks.audited(history, 0, 1)
+
+
+def test_a_broker_is_held_to_what_is_promised_though_nothing_changes_in_it() -> None:
+    world = World(make_plan(2, 1, SLOTS)._replace(operations=(), faults=()))
+    assert world.run().error == ""
+    checks, broker = world.checks, world.brokers[1]
+    history = checks.of("s0.g1.>", 0)
+    checks.sent[b"lost"] = "s0.g1.>"
+    broker.event(lambda: None)
+    checks.promised(history, history.promised_end, max(history.leaders), b"lost", fsynced=True)
+    with pytest.raises(ViolationError, match="is acked, and not there"):
+        broker.event(lambda: None)
