@@ -62,7 +62,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     segment_age_ms: int | None = 24 * 3_600_000
     partitions: int = 1
     partition_by: PartitionBy = PartitionBy.PUBLISHER
-    replicas: int | None = None  # of each partition; None: decided when it is created, by the brokers there are then
+    replicas: int | None = None  # of each partition; None: decided when it is created, by how many the cluster has
     min_isr: int | None = None  # in-sync replicas that an ack takes; None: more than half of the replicas, or half
     allow_unclean_election: bool = False  # whether a replica that lacks acked messages may lead rather than none
 

@@ -16,7 +16,7 @@ STREAMS_MAX = 100_000
 PARTITIONS_MAX = 100_000  # of all streams together: each costs a folder, a subscription and some memory
 STREAM_PARTITIONS_MAX = 1_024  # of one stream
 REPLICAS_MAX = 7  # of one partition: each further one is another copy to send and to wait for
-REPLICAS_DEFAULT = 3  # where there are so many brokers
+REPLICAS_DEFAULT = 3  # where the cluster has so many brokers, whether they are there or not
 
 # Cluster
 BROKERS_MAX = 1_000  # all of one cluster, also those that are away
@@ -24,6 +24,7 @@ ISR_CHANGES_PER_COMMAND_MAX = 4_096  # with the longest ISRs still a metadata co
 ELECTIONS_PER_COMMAND_MAX = 4_096  # some 30 bytes each
 HEARTBEAT_MS = 500  # between two of a broker's to the metadata leader
 SESSION_MS = 3_000  # without a heartbeat, and a broker is taken for dead
+HEARD_LATELY_MS = 1_500  # without one, and others are given what is to be led or held, where there are others
 LEADER_REPORT_WINDOW_MS = 2_000  # reports of several followers that a leader is unreachable count together so long
 PREFERRED_LEADER_STEADY_MS = 30_000  # in sync for so long, and a preferred leader leads again
 PREFERRED_LEADER_INTERVAL_MS = 2_000  # between two looks at who could lead again
@@ -143,7 +144,6 @@ RAFT_TERMS_AHEAD_MAX = 2**32  # a term beyond it is no term: elections do not co
 RAFT_TICK_MS = 100  # an election timeout is 10 to 19 of them
 RAFT_MESSAGES_WAITING_MAX = 4_096  # while a save is under way; what does not fit is sent again
 METADATA_LOG_BYTES_MAX = 4 * MIB  # a larger log gives way to a snapshot
-HEARTBEAT_MS = 500  # of a broker to the metadata leader
 FORWARDED_REQUESTS_MAX = 1_000  # changes of streams that clients have asked this broker for and wait for
 FORWARD_TIMEOUT_MS = 10_000  # of a change that names no time itself
 FORWARD_RETRY_MS = 100

@@ -126,7 +126,7 @@ FIELDS = (
         "N",
         "So many brokers hold each partition.",
         _count,
-        default="3, or as many as there are brokers",
+        default="3, or as many as the cluster has brokers, with those that are away",
     ),
     Field(
         "min_isr",

@@ -49,22 +49,21 @@ def register_broker(image: ClusterImage, index: int, command: RegisterBroker) ->
 
 def fence_broker(image: ClusterImage, index: int, command: FenceBroker) -> tuple[ClusterImage, Outcome]:
     """End a run that is silent. RemoteError stale_incarnation if it has ended already."""
-    return _ended(image, command.broker_id, command.incarnation, clean_stop=False)
+    return _ended(image, command, clean_stop=False)
 
 
 def stop_broker(image: ClusterImage, index: int, command: StopBroker) -> tuple[ClusterImage, Outcome]:
     """End a run that wants to stop. RemoteError stale_incarnation if it has ended already."""
-    return _ended(image, command.broker_id, command.incarnation, clean_stop=True)
+    return _ended(image, command, clean_stop=True)
 
 
-def _ended(
-    image: ClusterImage, broker_id: BrokerId, incarnation: Incarnation, *, clean_stop: bool
-) -> tuple[ClusterImage, Outcome]:
-    broker = image.live_run(broker_id, incarnation)
+def _ended(image: ClusterImage, command: FenceBroker | StopBroker, *, clean_stop: bool) -> tuple[ClusterImage, Outcome]:
+    broker_id = command.broker_id
+    broker = image.live_run(broker_id, command.incarnation)
     ended = msgspec.structs.replace(broker, is_live=False, clean_stop=clean_stop)
     image = replace(image, brokers=image.brokers.with_item(broker_id, ended))
-    live = image.live_brokers()
-    return _everywhere(image, broker_id, lambda one, rules: elections.gone(one, broker_id, live, rules))
+    live, silent = image.live_brokers(), frozenset(command.silent)
+    return _everywhere(image, broker_id, lambda one, rules: elections.gone(one, broker_id, live, rules, silent=silent))
 
 
 def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tuple[ClusterImage, Outcome]:

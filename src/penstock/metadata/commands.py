@@ -67,18 +67,20 @@ class RegisterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="register_br
     registered_us: int
 
 
-class FenceBroker(msgspec.Struct, frozen=True, kw_only=True, tag="fence_broker"):
-    """That run of a broker is taken for dead."""
+class FenceBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fence_broker"):
+    """That run of a broker is taken for dead. `silent`: live ones, not heard of lately: any other leads before them."""
 
     broker_id: BrokerId
     incarnation: Incarnation
+    silent: tuple[BrokerId, ...] = ()
 
 
-class StopBroker(msgspec.Struct, frozen=True, kw_only=True, tag="stop_broker"):
-    """That run of a broker ends by its own wish."""
+class StopBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop_broker"):
+    """That run of a broker ends by its own wish. `silent` as above."""
 
     broker_id: BrokerId
     incarnation: Incarnation
+    silent: tuple[BrokerId, ...] = ()
 
 
 class ChangeIsr(msgspec.Struct, frozen=True, kw_only=True, tag="change_isr"):
@@ -106,10 +108,11 @@ class Election(msgspec.Struct, frozen=True, array_like=True):
     reason: ElectionReason
 
 
-class ElectLeaders(msgspec.Struct, frozen=True, kw_only=True, tag="elect_leaders"):
-    """Give partitions another leader, each for itself."""
+class ElectLeaders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="elect_leaders"):
+    """Give partitions another leader, each for itself. `silent` as above."""
 
     elections: tuple[Election, ...]
+    silent: tuple[BrokerId, ...] = ()
 
 
 class StartBroker(msgspec.Struct, frozen=True, kw_only=True, tag="start_broker"):

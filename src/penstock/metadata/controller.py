@@ -7,6 +7,8 @@ Rules:
   there is one command under way at a time; whoever asks for another meanwhile waits, or is told to ask again.
 - Sessions, reports and waiting requests are in memory: a new metadata leader begins them anew, with full time for all.
   Its own is never over: whoever decides that is there, and alone it sends no heartbeats to itself.
+- What is to be led or held is given to brokers that were heard of lately, in this term: the image may say of one that
+  is dead, or has lost its disk, that it lives. A new metadata leader waits for that, for HEARD_LATELY_MS at most.
 - A request that changes something is answered once its command is applied, and then only if it is the entry that was
   proposed. Whoever is told to ask again may: what was done already is found done.
 
@@ -60,6 +62,8 @@ from penstock.metadata.proposals import Proposal, Proposals
 from penstock.metadata.reports import Reports
 from penstock.metadata.sessions import Sessions
 
+_LATELY_US = limits.HEARD_LATELY_MS * 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
@@ -95,9 +99,11 @@ class Controller:
         self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)
         self._proposals = Proposals()
         self._isr_waiting: dict[BrokerId, deque[tuple[Hashable, ChangeIsrRequest]]] = {}
+        self._stops_waiting: dict[BrokerId, tuple[Hashable, StopBrokerRequest]] = {}  # for who is there to take over
         self._answers: list[Answer] = []
         self._image = ClusterImage()
         self._raft_term = 0
+        self._settled_us = 0  # by then the others have had the time to say that they are there
         self._leader: BrokerId | None = None
         self.leads = False  # the metadata, as far as this broker knows
 
@@ -108,6 +114,7 @@ class Controller:
         self.follow(self._broker_id)
         self.leads, self._image, self._raft_term = True, image, raft_term
         self._sessions.restart(image, now.elapsed_us)
+        self._settled_us = now.elapsed_us + _LATELY_US
         self._reports.clear()
         self._preferred.clear()
 
@@ -116,9 +123,9 @@ class Controller:
         self.leads, self._leader = False, leader
         waiting, self._isr_waiting = self._isr_waiting, {}
         self._proposals.abandon(self._not_leader())
-        for requests in waiting.values():
-            for caller, _ in requests:
-                self._answer(caller, self._not_leader())
+        stops, self._stops_waiting = self._stops_waiting, {}
+        for caller, _ in (*(one for requests in waiting.values() for one in requests), *stops.values()):
+            self._answer(caller, self._not_leader())
 
     def _not_leader(self) -> RemoteError:
         known = "nobody known" if self._leader is None else f"broker {self._leader}"
@@ -154,22 +161,39 @@ class Controller:
         """Which live brokers have not said yet that they applied the command at `index`."""
         return self._sessions.behind(index)
 
+    def ready(self, now: Now) -> frozenset[BrokerId]:
+        """On whom something can be placed: who is live and was heard of lately; nobody before that is known."""
+        return self._heard(now) if self.leads and self._is_settled(now) else frozenset()
+
+    def _heard(self, now: Now) -> frozenset[BrokerId]:
+        live = self._image.live_brokers()
+        return (self._sessions.heard_since(now.elapsed_us - _LATELY_US) | {self._broker_id}) & live
+
+    def _silent(self, now: Now, ending: BrokerId | None = None) -> tuple[BrokerId, ...]:
+        return tuple(sorted(self._image.live_brokers() - self._heard(now) - {ending}))
+
+    def _is_settled(self, now: Now) -> bool:
+        return now.elapsed_us >= self._settled_us or not self._silent(now)
+
     def tick(self, now: Now) -> None:
         """Some time has passed; several times in a session, at least."""
         if not self.leads:
             return
+        self._propose_stops(now)
         for broker_id, incarnation in self._sessions.silent(now.elapsed_us):
             if broker_id != self._broker_id and ("fence", broker_id) not in self._proposals:
-                command = FenceBroker(broker_id=broker_id, incarnation=incarnation)
+                silent = self._silent(now, broker_id)
+                command = FenceBroker(broker_id=broker_id, incarnation=incarnation, silent=silent)
                 self._proposals.begin(("fence", broker_id), command, _ignore)
-        self._elect(self._reports.elections(self._image, now.elapsed_us))
+        self._elect(self._reports.elections(self._image, now.elapsed_us), now)
         if ("elect",) not in self._proposals:
-            self._elect(self._preferred.elections(self._image, now.elapsed_us))
+            self._elect(self._preferred.elections(self._image, now.elapsed_us), now)
 
-    def _elect(self, wanted: list[Election]) -> None:
+    def _elect(self, wanted: list[Election], now: Now) -> None:
         """Propose these elections, unless some are under way: whatever called for them does so again."""
         if wanted and ("elect",) not in self._proposals:
-            command = ElectLeaders(elections=tuple(wanted[: limits.ELECTIONS_PER_COMMAND_MAX]))
+            elections_wanted = tuple(wanted[: limits.ELECTIONS_PER_COMMAND_MAX])
+            command = ElectLeaders(elections=elections_wanted, silent=self._silent(now))
             self._proposals.begin(("elect",), command, _ignore)
 
     # Requests of brokers
@@ -188,7 +212,8 @@ class Controller:
         wanted = self._resignations(broker_id, request.resigned)
         if self._reports.heard(self._image, broker_id, request.unreachable, now.elapsed_us):
             wanted += self._reports.elections(self._image, now.elapsed_us)
-        self._elect(wanted)
+        self._elect(wanted, now)
+        self._propose_stops(now)
         response = HeartbeatResponse(
             metadata_leader=self._broker_id, raft_term=self._raft_term, committed_index=committed_index
         )
@@ -252,7 +277,7 @@ class Controller:
             return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id))
         return None
 
-    def stop_broker(self, caller: Hashable, request: StopBrokerRequest) -> None:
+    def stop_broker(self, caller: Hashable, request: StopBrokerRequest, now: Now) -> None:
         """Answered once its leaderships have moved. RemoteError stale_incarnation."""
         if not self._may_answer(caller):
             return
@@ -262,7 +287,20 @@ class Controller:
             return
         if self._is_under_way(caller, ("stop", request.broker_id)):
             return
-        command = StopBroker(broker_id=request.broker_id, incarnation=request.incarnation)
+        if (before := self._stops_waiting.pop(request.broker_id, None)) is not None:
+            self._answer(before[0], RemoteError(ErrorCode.OVERLOADED, "it has asked again"))
+        self._stops_waiting[request.broker_id] = (caller, request)
+        self._propose_stops(now)
+
+    def _propose_stops(self, now: Now) -> None:
+        if self._stops_waiting and self._is_settled(now):
+            stops, self._stops_waiting = self._stops_waiting, {}
+            for caller, request in stops.values():
+                self._propose_stop(caller, request, now)
+
+    def _propose_stop(self, caller: Hashable, request: StopBrokerRequest, now: Now) -> None:
+        silent = self._silent(now, request.broker_id)
+        command = StopBroker(broker_id=request.broker_id, incarnation=request.incarnation, silent=silent)
 
         def done(outcome: Outcome | RemoteError) -> None:
             self._answer(caller, outcome if isinstance(outcome, RemoteError) else StopBrokerResponse())

@@ -1,7 +1,8 @@
 """Who leads a partition when brokers come and go: pure functions of one partition's state.
 
 Rules:
-- A leader is chosen among the live members of the ISR, in the order of the replicas.
+- A leader is chosen among the live members of the ISR, in the order of the replicas; those come last that the metadata
+  leader has not heard of lately (`silent`), who may be dead.
 - Where none is live, an eligible replica leads: it left the ISR when nothing could be acked without it any more, so it
   has all that was. It leads before a last member that comes back from an unclean stop, which may have lost something.
 - The ISR never becomes empty. Its last member stays in it, though away, and leads again when it returns with its own
@@ -28,6 +29,8 @@ from msgspec.structs import replace
 from penstock.base.config import Storage
 from penstock.base.ids import BrokerId, LeaderEpoch
 from penstock.metadata.image import PartitionState, StreamState
+
+_NOBODY: Set[BrokerId] = frozenset()
 
 
 class Rules(NamedTuple):
@@ -66,11 +69,18 @@ def after(before: PartitionState, changed: PartitionState) -> PartitionState:
     return before if changed == before else replace(changed, version=before.version + 1)
 
 
-def gone(partition: PartitionState, broker_id: BrokerId, live: Set[BrokerId], rules: Rules) -> Elected:
+def gone(
+    partition: PartitionState,
+    broker_id: BrokerId,
+    live: Set[BrokerId],
+    rules: Rules,
+    *,
+    silent: Set[BrokerId] = _NOBODY,
+) -> Elected:
     """A broker has stopped or was fenced. `live`: who is left."""
     if broker_id not in partition.replicas:
         return Elected(partition)
-    return _elected(_left(partition, broker_id, rules), live, rules)
+    return _elected(_left(partition, broker_id, rules), live, rules, silent=silent)
 
 
 def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rules: Rules) -> Elected:
@@ -99,7 +109,14 @@ def altered(partition: PartitionState, live: Set[BrokerId], rules: Rules) -> Ele
     return Elected(partition if eligible == partition.eligible else replace(partition, eligible=eligible))
 
 
-def moved(partition: PartitionState, live: Set[BrokerId], rules: Rules, *, resigned: bool) -> PartitionState | None:
+def moved(
+    partition: PartitionState,
+    live: Set[BrokerId],
+    rules: Rules,
+    *,
+    resigned: bool,
+    silent: Set[BrokerId] = _NOBODY,
+) -> PartitionState | None:
     """Another leader than the present one, which is live but cannot serve; None if nobody else may lead.
 
     It leaves the ISR in any case: brokers that do not reach each other would else take the lead from each other for
@@ -109,9 +126,9 @@ def moved(partition: PartitionState, live: Set[BrokerId], rules: Rules, *, resig
     assert leader is not None
     others = _without(partition.isr, leader)
     eligible = partition.eligible if resigned else (*partition.eligible, leader)
-    chosen = _first(others, live)
+    chosen = _first(others, live, silent)
     if chosen is None and resigned:
-        chosen = _first(_in_order(partition, eligible), live)
+        chosen = _first(_in_order(partition, eligible), live, silent)
         others = () if chosen is None else (chosen,)
     return None if chosen is None else _led_by(partition, chosen, others, eligible_beside(others, eligible, rules))
 
@@ -145,15 +162,20 @@ def _left(partition: PartitionState, broker_id: BrokerId, rules: Rules) -> Parti
 
 
 def _elected(
-    partition: PartitionState, live: Set[BrokerId], rules: Rules, *, doubtful: BrokerId | None = None
+    partition: PartitionState,
+    live: Set[BrokerId],
+    rules: Rules,
+    *,
+    doubtful: BrokerId | None = None,
+    silent: Set[BrokerId] = _NOBODY,
 ) -> Elected:
     """With a leader, if it has none and anybody may lead. `doubtful` is live, and may have lost what it had written."""
     if partition.leader is not None:
         return Elected(partition)
     isr, eligible = partition.isr, partition.eligible
     may_lead = () if partition.awaited_data_dir_id is not None else isr
-    chosen = _first(tuple(one for one in may_lead if one != doubtful), live)
-    if chosen is None and (chosen := _first(_in_order(partition, eligible), live)) is not None:
+    chosen = _first(tuple(one for one in may_lead if one != doubtful), live, silent)
+    if chosen is None and (chosen := _first(_in_order(partition, eligible), live, silent)) is not None:
         # The disk of the last member is not there: it has nothing, and is no more eligible than a new replica.
         left = () if partition.awaited_data_dir_id is not None else isr
         left = tuple(one for one in left if one != doubtful)
@@ -166,8 +188,8 @@ def _elected(
         return Elected(partition)
     # Whoever was last in sync has an empty disk, if it is there at all: anybody else has more.
     outside = tuple(one for one in partition.replicas if one not in isr)
-    chosen = _first((*outside, *isr), live)
-    if chosen is None:
+    chosen = _first(outside, live, silent)
+    if chosen is None and (chosen := _first(isr, live, silent)) is None:
         return Elected(partition)
     return Elected(_led_by(partition, chosen, (chosen,), ()), is_unclean=True)
 
@@ -179,8 +201,9 @@ def _led_by(
     return PartitionState(partition.replicas, isr, eligible, leader, epoch, partition.version)
 
 
-def _first(brokers: tuple[BrokerId, ...], live: Set[BrokerId]) -> BrokerId | None:
-    return next((broker_id for broker_id in brokers if broker_id in live), None)
+def _first(brokers: tuple[BrokerId, ...], live: Set[BrokerId], silent: Set[BrokerId]) -> BrokerId | None:
+    may = [broker_id for broker_id in brokers if broker_id in live]
+    return next((broker_id for broker_id in may if broker_id not in silent), may[0] if may else None)
 
 
 def _in_order(partition: PartitionState, brokers: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:

@@ -71,7 +71,7 @@ def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, chan
 
 def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tuple[ClusterImage, Outcome]:
     """Give partitions another leader; `Outcome.results` has each election's."""
-    live = image.live_brokers()
+    live, silent = image.live_brokers(), frozenset(command.silent)
 
     def elected(partition: PartitionState, rules: Rules, election: Election) -> PartitionState:
         if partition.leader is None or election.leader_epoch != partition.leader_epoch:
@@ -81,7 +81,7 @@ def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tup
             chosen = elections.preferred(partition, live)
         else:
             resigned = election.reason is ElectionReason.RESIGNED
-            chosen = elections.moved(partition, live, rules, resigned=resigned)
+            chosen = elections.moved(partition, live, rules, resigned=resigned, silent=silent)
         if chosen is None:
             raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, "there is no other replica that may lead")
         return chosen

@@ -11,15 +11,12 @@ broker that joins empty may get a few more than its share of them, and fewer aft
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Protocol
 
-from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.metadata.commands import CreateStream
 from penstock.metadata.image import BrokerLoad, BrokerState, ClusterImage
-from penstock.metadata.streams import replicas_wanted
 
 
 class Chance(Protocol):
@@ -29,16 +26,11 @@ class Chance(Protocol):
         """A number in [0, 1)."""
 
 
-def placed(image: ClusterImage, config: StreamConfig, created_us: int, chance: Chance) -> CreateStream:
-    """The command that makes a stream (which `check_create` found can be made). RemoteError not_enough_replicas."""
-    replicas = replicas_wanted(config, len(image.live_brokers()))
-    assignments = place(image, config.partitions, replicas, chance)
-    return CreateStream(config=config, created_us=created_us, assignments=assignments)
-
-
-def place(image: ClusterImage, partitions: int, replicas: int, chance: Chance) -> tuple[tuple[BrokerId, ...], ...]:
-    """The replicas of each partition, the preferred leader first. RemoteError not_enough_replicas."""
-    live = [broker for _, broker in sorted(image.brokers.items()) if broker.is_live]
+def place(
+    image: ClusterImage, partitions: int, replicas: int, chance: Chance, among: Set[BrokerId]
+) -> tuple[tuple[BrokerId, ...], ...]:
+    """The replicas of each partition, the preferred leader first, `among` these. RemoteError not_enough_replicas."""
+    live = [broker for broker_id, broker in sorted(image.brokers.items()) if broker.is_live and broker_id in among]
     if replicas > len(live) or not live:
         replicas = max(1, replicas)
         text = f"{replicas} brokers are to hold each partition, but only {len(live)} of {len(image.brokers)} are there"

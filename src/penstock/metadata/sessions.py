@@ -1,7 +1,9 @@
 """Which live brokers were heard of lately: kept by the metadata leader alone, in memory.
 
 Rules: only a run that the image takes for live has a session. One that has just begun, and every one when a metadata
-leader begins, has its full time. Of a time in which this broker itself did not run only a little is counted as silence.
+leader begins, has its full time. What a metadata leader has not heard itself, lately, it does not take for granted
+either: who is silent is given nothing to lead or to hold, where another one could. Of a time in which this broker
+itself did not run only a little is counted as silence.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from penstock.metadata.image import ClusterImage
 class _Session:
     incarnation: Incarnation
     deadline_us: int
+    heard_us: int | None  # None: not yet, by this metadata leader
     applied_index: int = 0  # of the metadata log, as the broker said last
 
 
@@ -32,6 +35,8 @@ class Sessions:
         self._sessions = {}
         self._looked_us = now_us
         self.follow(image, now_us)
+        for session in self._sessions.values():
+            session.heard_us = None
 
     def follow(self, image: ClusterImage, now_us: int) -> None:
         """The brokers of the image have changed."""
@@ -41,7 +46,7 @@ class Sessions:
                 continue
             session = self._sessions.get(broker_id)
             if session is None or session.incarnation != broker.incarnation:
-                session = _Session(broker.incarnation, now_us + self._session_us)
+                session = _Session(broker.incarnation, now_us + self._session_us, now_us)
             kept[broker_id] = session
         self._sessions = kept
 
@@ -49,6 +54,7 @@ class Sessions:
         """A heartbeat of a live run has come."""
         session = self._sessions[broker_id]
         session.deadline_us = now_us + self._session_us
+        session.heard_us = now_us
         session.applied_index = max(session.applied_index, applied_index)
 
     def silent(self, now_us: int) -> list[tuple[BrokerId, Incarnation]]:
@@ -60,6 +66,13 @@ class Sessions:
             for session in self._sessions.values():
                 session.deadline_us += now_us - looked_us - self._session_us // 6
         return [(one, session.incarnation) for one, session in self._sessions.items() if session.deadline_us <= now_us]
+
+    def heard_since(self, since_us: int) -> frozenset[BrokerId]:
+        """The live brokers that this metadata leader has heard of since then."""
+        sessions = self._sessions.items()
+        return frozenset(
+            one for one, session in sessions if session.heard_us is not None and session.heard_us >= since_us
+        )
 
     def behind(self, index: int) -> tuple[BrokerId, ...]:
         """The live brokers that have not said yet that they applied the command at `index`."""

@@ -28,8 +28,11 @@ _ON_FIRST_BROKER = (BrokerId(1),)
 _FIXED = frozenset({"name", "partitions", "replicas"})  # no version alters them so: the image holds them elsewhere, too
 
 
-def check_create(image: ClusterImage, config: StreamConfig, *, live_brokers: int) -> StreamState | None:
-    """The stream that is already there as `config` wants it, or None if one can be made; else RemoteError."""
+def check_create(image: ClusterImage, config: StreamConfig, *, brokers: int, ready: int) -> StreamState | None:
+    """The stream that is already there as `config` wants it, or None if one can be made; else RemoteError.
+
+    `brokers`: how many the cluster has, also those that are away; `ready`: on how many of them one can be placed now.
+    """
     try:
         check_stream_config(config)
     except ConfigError as error:
@@ -37,7 +40,7 @@ def check_create(image: ClusterImage, config: StreamConfig, *, live_brokers: int
     existing = _existing(image, config)
     if existing is None:
         _check_room(image, config.partitions)
-        _check_replicas(config, live_brokers)
+        _check_replicas(config, brokers, ready)
     return existing
 
 
@@ -56,18 +59,22 @@ def _check_room(image: ClusterImage, partitions: int) -> None:
         raise RemoteError(ErrorCode.TOO_LARGE, text)
 
 
-def _check_replicas(config: StreamConfig, live_brokers: int) -> None:
-    replicas = replicas_wanted(config, live_brokers)
-    if replicas > live_brokers:
-        text = f"replicas: {replicas} brokers are to hold a copy each, but there are {live_brokers}"
-        raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, live_brokers=live_brokers)
+def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
+    replicas = replicas_wanted(config, brokers)
     if config.min_isr is not None and config.min_isr > replicas:
         raise _invalid([f"min_isr: {config.min_isr} in-sync replicas cannot be had of {replicas}"])
+    if replicas > brokers:
+        text = f"replicas: {replicas} brokers are to hold a copy each, but the cluster has {brokers}"
+        raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, brokers=brokers)
+    if replicas > ready:
+        fewer = "" if config.replicas is not None else "; say how many `replicas` to do with fewer"
+        text = f"replicas: {replicas} brokers are to hold a copy each, but {ready} of {brokers} are there now{fewer}"
+        raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, brokers=brokers, ready=ready)
 
 
-def replicas_wanted(config: StreamConfig, live_brokers: int) -> int:
-    """How many brokers are to hold each partition of a new stream: one at least, though nobody is there yet."""
-    return max(1, min(limits.REPLICAS_DEFAULT, live_brokers)) if config.replicas is None else config.replicas
+def replicas_wanted(config: StreamConfig, brokers: int) -> int:
+    """How many brokers are to hold each partition of a new stream, in a cluster of so many, whoever of them is away."""
+    return max(1, min(limits.REPLICAS_DEFAULT, brokers)) if config.replicas is None else config.replicas
 
 
 def created_config(config: StreamConfig, replicas: int) -> StreamConfig:

@@ -1,9 +1,10 @@
 """What the metadata leader does for clients: streams created, altered, deleted.
 
-Rules: what cannot be is refused before it is proposed. A creation is answered once every live broker knows the stream
-and NATS has confirmed the subscriptions of all its leaders: what is published afterwards is stored. A broker that is
-fenced meanwhile is waited for no more. Where NATS refuses a stream that was just made and has nothing, it is deleted
-again: nothing is left behind that cannot work.
+Rules: what cannot be is refused before it is proposed. What only waits for brokers that the cluster has, and that are
+not there now, is refused as `broker_unavailable`: whoever forwards a client's request asks again while there is time. A
+creation is answered once every live broker knows the stream and NATS has confirmed all its leaders' subscriptions: what
+is published afterwards is stored. A broker that is fenced meanwhile is waited for no more. Where NATS refuses a
+stream that was just made and has nothing, it is deleted again: nothing is left behind that cannot work.
 
     proposed ─▶ applied ─▶ every live broker asked ─▶ all have it ─▶ answered
 """
@@ -70,7 +71,9 @@ class Administration:
         *,
         await_here: AwaitHere,
         info: Callable[[StreamState], StreamInfo],
+        ready: Callable[[], frozenset[BrokerId]],
     ) -> None:
+        """`ready`: on whom streams can be placed now."""
         self._quorum = quorum
         self._peers = peers
         self._broker_id = broker_id
@@ -78,6 +81,7 @@ class Administration:
         self._clock = clock
         self._await_here = await_here
         self._info = info
+        self._ready = ready
         self._creations: list[_Creation] = []
 
     @property
@@ -102,18 +106,16 @@ class Administration:
         now = self._clock()
         deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
         image = self._image
-        live = len(image.live_brokers())
-        if not live:
-            raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, "no broker is registered yet; ask again in a moment")
-        existing = check_create(image, request.config, live_brokers=live)
+        brokers, ready = self._brokers(), self._ready()
+        existing = check_create(image, request.config, brokers=len(brokers), ready=len(ready))
         if existing is not None:
             self._wait(existing, done, deadline_us, is_new=False)
             return
-        replicas = replicas_wanted(request.config, live)
+        replicas = replicas_wanted(request.config, len(brokers))
         command = CreateStream(
             config=created_config(request.config, replicas),
             created_us=now.wall_us,
-            assignments=place(image, request.config.partitions, replicas, self._chance),
+            assignments=place(image, request.config.partitions, replicas, self._chance, ready),
         )
 
         def made(outcome: Outcome | RemoteError) -> None:
@@ -124,6 +126,11 @@ class Administration:
             self._wait(outcome.stream, done, deadline_us, is_new=outcome.changed)
 
         self._quorum.propose(command, made)
+
+    def _brokers(self) -> frozenset[BrokerId]:
+        """All of the cluster, there or not: a stream must not have fewer replicas for who happens to be away."""
+        membership = self._quorum.membership
+        return frozenset((*self._image.brokers, *membership.voters, *membership.learners))
 
     def _wait(self, state: StreamState, done: Done, deadline_us: int, *, is_new: bool) -> None:
         creation = _Creation(state, is_new, deadline_us, done, set(self._image.live_brokers()), set())

@@ -147,6 +147,7 @@ class Cluster:
         raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)
         self.quorum = Quorum(storage, raft, self._outbox, self._peers, data_dir_id=settings.data_dir_id, observer=self)
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
+        controller = Controller(settings.broker_id, ControllerConfig())
         self._administration = Administration(
             self.quorum,
             self._peers,
@@ -155,10 +156,11 @@ class Cluster:
             self._clock,
             await_here=self._consequences.wait_for,
             info=self._info,
+            ready=lambda: controller.ready(self._clock()),
         )
         self._metadata_leader = MetadataLeader(
             self.quorum,
-            Controller(settings.broker_id, ControllerConfig()),
+            controller,
             self._administration,
             settings.broker_id,
             settings.cluster_id or settings.data_dir_id,

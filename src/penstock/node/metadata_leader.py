@@ -93,7 +93,7 @@ class MetadataLeader:
         elif isinstance(request, ChangeIsrRequest):
             self._controller.change_isr(done, request)
         elif isinstance(request, StopBrokerRequest):
-            self._controller.stop_broker(done, request)
+            self._controller.stop_broker(done, request, now)
         else:
             assert isinstance(request, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest), request
             self._administration.handle(request, done)

@@ -10,7 +10,7 @@ and goes back only where the broker says that what it read is lost, which is the
 | 1    | durability `os`                                                   |
 | 2    | old messages go                                                   |
 | 3    | durability `fsync`; deleted and made again, on another subject,   |
-|      | with as many replicas as there are brokers then                   |
+|      | with as many replicas as the cluster has brokers                  |
 | 4    | three partitions; publishers choose one                           |
 """
 

@@ -123,6 +123,10 @@ class Cluster:
         assert isinstance(response, RemoteError), response
         return response.code
 
+    def all_heard(self) -> None:
+        for broker_id in sorted(self.image.live_brokers()):
+            self.heartbeat(broker_id)
+
     def heartbeat(
         self,
         broker_id: BrokerId,
@@ -156,7 +160,7 @@ class Cluster:
     def stop(self, broker_id: BrokerId, incarnation: int | None = None) -> Hashable:
         caller = self.caller()
         run = Incarnation(incarnation or self.image.brokers[broker_id].incarnation)
-        self.controller.stop_broker(caller, StopBrokerRequest(broker_id=broker_id, incarnation=run))
+        self.controller.stop_broker(caller, StopBrokerRequest(broker_id=broker_id, incarnation=run), self.now)
         return caller
 
     def change_isr(self, broker_id: BrokerId, *wishes: tuple[StreamId, tuple[BrokerId, ...]]) -> Hashable:
@@ -200,8 +204,9 @@ def register(broker_id: BrokerId) -> RegisterBroker:
     )
 
 
-def fence(cluster: Cluster, broker_id: BrokerId) -> FenceBroker:
-    return FenceBroker(broker_id=broker_id, incarnation=cluster.image.brokers[broker_id].incarnation)
+def fence(cluster: Cluster, broker_id: BrokerId, *silent: BrokerId) -> FenceBroker:
+    incarnation = cluster.image.brokers[broker_id].incarnation
+    return FenceBroker(broker_id=broker_id, incarnation=incarnation, silent=silent)
 
 
 # Sessions
@@ -254,7 +259,7 @@ def test_a_new_metadata_leader_begins_all_sessions_anew() -> None:
     assert cluster.after(2_000) == []
     cluster.controller.lead(cluster.image, TERM + 2, cluster.now)
     assert cluster.after(2_900) == []
-    assert cluster.after(100) == [fence(cluster, TWO), fence(cluster, THREE)]
+    assert cluster.after(100) == [fence(cluster, TWO, THREE), fence(cluster, THREE, TWO)]
 
 
 def test_a_run_that_begins_before_the_last_one_was_missed_has_its_full_time() -> None:
@@ -271,7 +276,7 @@ def test_a_pause_of_its_own_is_nobodys_silence() -> None:
     cluster.after(100)
     cluster.now_ms += 60_000
     assert cluster.after(2_200) == []
-    assert cluster.after(700) == [fence(cluster, TWO), fence(cluster, THREE)]
+    assert cluster.after(700) == [fence(cluster, TWO, THREE), fence(cluster, THREE, TWO)]
 
 
 def test_one_that_pauses_again_and_again_still_finds_out_who_is_dead() -> None:
@@ -295,12 +300,13 @@ def test_who_is_behind() -> None:
 # Reports
 
 
-def unreachable(cluster: Cluster, *streams: StreamId) -> ElectLeaders:
+def unreachable(cluster: Cluster, *streams: StreamId, silent: tuple[BrokerId, ...] = ()) -> ElectLeaders:
     return ElectLeaders(
         elections=tuple(
             Election(one, PartitionId(0), cluster.partition(one).leader_epoch, ElectionReason.UNREACHABLE)
             for one in streams
-        )
+        ),
+        silent=silent,
     )
 
 
@@ -309,7 +315,7 @@ def test_most_of_the_other_members_must_report_a_leader() -> None:
     orders, trades, alone = (cluster.create(*made) for made in [("o", ONE, TWO, THREE), ("t", ONE, TWO), ("a", ONE)])
     other = cluster.create("x", THREE, ONE)
     cluster.heartbeat(TWO, ONE)
-    assert cluster.take() == [unreachable(cluster, trades)]
+    assert cluster.take() == [unreachable(cluster, trades, silent=(THREE,))]
     cluster.commit()
     assert cluster.partition(trades).leader == TWO
     cluster.heartbeat(THREE, ONE)
@@ -369,6 +375,7 @@ def test_brokers_that_do_not_reach_each_other_do_not_take_turns() -> None:
 def test_one_election_is_under_way_at_a_time() -> None:
     cluster = Cluster()
     orders, trades = cluster.create("o", ONE, TWO), cluster.create("t", THREE, TWO)
+    cluster.all_heard()
     cluster.heartbeat(TWO, ONE)
     assert cluster.take() == [unreachable(cluster, orders)]
     cluster.heartbeat(TWO, ONE, THREE)
@@ -388,7 +395,7 @@ def test_a_leader_that_cannot_serve_resigns() -> None:
     assert cluster.take() == []
     cluster.heartbeat(TWO, resigned=resigned)
     election = Election(orders, PartitionId(0), LeaderEpoch(1), ElectionReason.RESIGNED)
-    assert cluster.take() == [ElectLeaders(elections=(election,))]
+    assert cluster.take() == [ElectLeaders(elections=(election,), silent=(THREE,))]
     cluster.commit()
     assert (cluster.partition(orders).leader, cluster.partition(orders).isr) == (ONE, (ONE,))
 
@@ -487,6 +494,7 @@ def test_two_brokers_of_one_id_do_not_fence_each_other() -> None:
 def test_a_stop_is_answered_once_others_lead() -> None:
     cluster = Cluster()
     orders = cluster.create("o", TWO, ONE)
+    cluster.all_heard()
     caller = cluster.stop(TWO)
     assert cluster.error(cluster.stop(TWO)) == ErrorCode.OVERLOADED
     assert cluster.commit() == [StopBroker(broker_id=TWO, incarnation=Incarnation(2))]
@@ -497,6 +505,69 @@ def test_a_stop_is_answered_once_others_lead() -> None:
     caller = cluster.stop(TWO, 99)
     cluster.commit()
     assert cluster.error(caller) == ErrorCode.STALE_INCARNATION
+
+
+# Who is silent is given nothing
+
+
+def test_of_two_that_die_together_the_second_does_not_lead_in_between() -> None:
+    cluster = Cluster(4)
+    orders = cluster.create("o", TWO, THREE, ONE)
+    cluster.all_heard()
+    cluster.now_ms += 400
+    cluster.heartbeat(THREE)  # its last one: its session ends later
+    cluster.after(2_600, ONE, BrokerId(4))
+    (command,) = cluster.commit()
+    assert command == FenceBroker(broker_id=TWO, incarnation=Incarnation(2), silent=(THREE,))
+    assert cluster.partition(orders).leader == ONE
+
+
+def test_who_is_silent_leads_where_nobody_else_can() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", TWO, THREE)
+    cluster.all_heard()
+    cluster.now_ms += 400
+    cluster.heartbeat(THREE)
+    cluster.after(2_600, ONE)
+    cluster.commit()
+    assert cluster.partition(orders).leader == THREE
+
+
+def test_a_stop_waits_until_it_is_known_who_can_take_over() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO, THREE)
+    caller = cluster.stop(ONE)
+    cluster.heartbeat(ONE)
+    assert cluster.take() == []
+    again = cluster.stop(ONE)
+    assert cluster.error(caller) == ErrorCode.OVERLOADED
+    cluster.after(limits.HEARD_LATELY_MS, ONE, THREE)
+    cluster.commit()
+    cluster.answer(again, StopBrokerResponse)
+    assert cluster.partition(orders).leader == THREE
+
+
+def test_a_stop_goes_on_as_soon_as_all_are_heard_of() -> None:
+    cluster = Cluster()
+    orders = cluster.create("o", ONE, TWO, THREE)
+    caller = cluster.stop(ONE)
+    cluster.heartbeat(TWO)
+    assert cluster.take() == []
+    cluster.heartbeat(THREE)
+    cluster.commit()
+    cluster.answer(caller, StopBrokerResponse)
+    assert cluster.partition(orders).leader == TWO
+
+
+def test_streams_are_placed_on_those_that_were_heard_of_lately() -> None:
+    cluster = Cluster()
+    assert cluster.controller.ready(cluster.now) == set()  # who is there is not known yet
+    cluster.all_heard()
+    assert cluster.controller.ready(cluster.now) == {ONE, TWO, THREE}
+    cluster.after(limits.HEARD_LATELY_MS + 100, TWO)
+    assert cluster.controller.ready(cluster.now) == {ONE, TWO}
+    cluster.controller.follow(TWO)
+    assert cluster.controller.ready(cluster.now) == set()
 
 
 # Changes of ISRs

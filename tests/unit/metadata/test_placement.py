@@ -14,7 +14,7 @@ from penstock.base.ids import BrokerId, Incarnation
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream, FenceBroker, RegisterBroker
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.placement import place, placed
+from penstock.metadata.placement import place
 
 
 def brokers(count: int, racks: str = "") -> ClusterImage:
@@ -36,7 +36,7 @@ def brokers(count: int, racks: str = "") -> ClusterImage:
 def with_streams(image: ClusterImage, count: int, partitions: int, replicas: int, chance: Random) -> ClusterImage:
     for number in range(count):
         config = StreamConfig(name=f"s{image.index}-{number}", subject="x", partitions=partitions)
-        assignments = place(image, partitions, replicas, chance)
+        assignments = place(image, partitions, replicas, chance, image.live_brokers())
         command = CreateStream(config=config, created_us=1, assignments=assignments)
         image, _ = apply(image, image.index + 1, command)
     return image
@@ -76,35 +76,29 @@ def test_replicas_are_on_as_many_racks_as_there_are(racks: str, replicas: int, d
 
 def test_the_same_seed_places_alike() -> None:
     image = brokers(5)
-    assert place(image, 9, 3, Random(7)) == place(image, 9, 3, Random(7))
-    assert place(image, 9, 3, Random(7)) != place(image, 9, 3, Random(8))
+    live = image.live_brokers()
+    assert place(image, 9, 3, Random(7), live) == place(image, 9, 3, Random(7), live)
+    assert place(image, 9, 3, Random(7), live) != place(image, 9, 3, Random(8), live)
 
 
-@pytest.mark.parametrize(("wanted", "there", "replicas"), [(None, 5, 3), (None, 2, 2), (1, 5, 1), (4, 5, 4)])
-def test_a_stream_gets_as_many_replicas_as_it_wants(wanted: int | None, there: int, replicas: int) -> None:
-    config = StreamConfig(name="orders", subject="x", partitions=2, replicas=wanted)
-    command = placed(brokers(there), config, 7, Random(1))
-    assert [len(set(one)) for one in command.assignments] == [replicas, replicas]
-    image, _ = apply(brokers(there), there + 1, command)
-    made = image.by_name("orders").config
-    assert (made.replicas, made.min_isr) == (replicas, (replicas + 1) // 2)
-
-
-def test_nothing_is_placed_where_nobody_is() -> None:
-    with pytest.raises(RemoteError, match="only 0 of 0") as caught:
-        placed(ClusterImage(), StreamConfig(name="orders", subject="x"), 7, Random(1))
+def test_only_among_those_that_are_given() -> None:
+    among = {BrokerId(2), BrokerId(3), BrokerId(9)}
+    assert {*place(brokers(3), 1, 2, Random(1), among)[0]} == {2, 3}
+    with pytest.raises(RemoteError, match="only 2 of 3") as caught:
+        place(brokers(3), 1, 3, Random(1), among)
     assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_only_on_who_is_there() -> None:
     image, _ = apply(brokers(3), 4, FenceBroker(broker_id=BrokerId(2), incarnation=Incarnation(2)))
-    assert {*place(image, 1, 2, Random(1))[0]} == {1, 3}
+    everybody = frozenset(image.brokers)
+    assert {*place(image, 1, 2, Random(1), everybody)[0]} == {1, 3}
     with pytest.raises(RemoteError, match="only 2 of 3") as caught:
-        place(image, 1, 3, Random(1))
+        place(image, 1, 3, Random(1), everybody)
     assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_where_nobody_is_there_nothing_is_placed() -> None:
     with pytest.raises(RemoteError, match="but only 0 of 0 are there") as caught:
-        place(ClusterImage(), 1, 0, Random(1))
+        place(ClusterImage(), 1, 0, Random(1), frozenset())
     assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS

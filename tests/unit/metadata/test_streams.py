@@ -145,7 +145,7 @@ def test_every_start_raises_every_epoch() -> None:
 
 def test_invalid_create_names_every_mistake() -> None:
     with pytest.raises(RemoteError) as caught:
-        check_create(ClusterImage(), StreamConfig(name="a b", subject="x..y", max_bytes=0), live_brokers=1)
+        check_create(ClusterImage(), StreamConfig(name="a b", subject="x..y", max_bytes=0), brokers=1, ready=1)
     assert caught.value.code == ErrorCode.INVALID_CONFIG
     assert len(caught.value.details["mistakes"]) == 3
 
@@ -154,17 +154,17 @@ def test_number_of_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STREAMS_MAX", 1)
     image, _ = folded(create())
     with pytest.raises(RemoteError) as caught:
-        check_create(image, StreamConfig(name="b", subject="b"), live_brokers=1)
+        check_create(image, StreamConfig(name="b", subject="b"), brokers=1, ready=1)
     assert caught.value.code == ErrorCode.TOO_LARGE
-    assert check_create(image, ORDERS, live_brokers=1) is image.by_name("orders")
+    assert check_create(image, ORDERS, brokers=1, ready=1) is image.by_name("orders")
 
 
 def test_number_of_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PARTITIONS_MAX", 5)
     image, _ = folded(create(), create(TRADES))
-    assert check_create(image, StreamConfig(name="b", subject="b"), live_brokers=1) is None
+    assert check_create(image, StreamConfig(name="b", subject="b"), brokers=1, ready=1) is None
     with pytest.raises(RemoteError, match="4 partitions together; with 2 more they pass 5") as caught:
-        check_create(image, StreamConfig(name="b", subject="b", partitions=2), live_brokers=1)
+        check_create(image, StreamConfig(name="b", subject="b", partitions=2), brokers=1, ready=1)
     assert caught.value.code == ErrorCode.TOO_LARGE
 
 
@@ -182,14 +182,14 @@ def test_replicas_are_where_the_command_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "live_brokers", "made"), [(None, 1, (1, 1)), (None, 2, (2, 1)), (None, 9, (3, 2)), (5, 9, (5, 3))]
+    ("replicas", "brokers", "made"), [(None, 1, (1, 1)), (None, 2, (2, 1)), (None, 9, (3, 2)), (5, 9, (5, 3))]
 )
 def test_none_becomes_a_number_when_the_stream_is_made(
-    replicas: int | None, live_brokers: int, made: tuple[int, int]
+    replicas: int | None, brokers: int, made: tuple[int, int]
 ) -> None:
     config = StreamConfig(name="a", subject="a", replicas=replicas)
-    check_create(ClusterImage(), config, live_brokers=live_brokers)
-    found = created_config(config, replicas_wanted(config, live_brokers))
+    check_create(ClusterImage(), config, brokers=brokers, ready=brokers)
+    found = created_config(config, replicas_wanted(config, brokers))
     assert (found.replicas, found.min_isr) == made
     assert created_config(found, 7) is found
 
@@ -197,30 +197,41 @@ def test_none_becomes_a_number_when_the_stream_is_made(
 def test_none_is_whatever_the_stream_has_by_now() -> None:
     two = (BrokerId(1), BrokerId(2))
     image, _ = folded(CreateStream(config=ORDERS, created_us=7, assignments=(two,)))
-    assert check_create(image, ORDERS, live_brokers=3) is image.by_name("orders")
+    assert check_create(image, ORDERS, brokers=3, ready=3) is image.by_name("orders")
     for other in ({"replicas": 3}, {"min_isr": 2}, {"partitions": 2, "subject": "orders"}):
         with pytest.raises(RemoteError) as caught:
-            check_create(image, msgspec.structs.replace(ORDERS, **other), live_brokers=3)
+            check_create(image, msgspec.structs.replace(ORDERS, **other), brokers=3, ready=3)
         assert caught.value.code == ErrorCode.STREAM_EXISTS
         assert other.keys() <= caught.value.details["differences"].keys()
 
 
-@pytest.mark.parametrize(("replicas", "live_brokers"), [(2, 1), (None, 0)])
-def test_more_replicas_than_brokers_are_refused_for_now(replicas: int | None, live_brokers: int) -> None:
+def test_more_replicas_than_the_cluster_has_brokers_are_refused() -> None:
+    config = msgspec.structs.replace(ORDERS, replicas=2)
+    with pytest.raises(RemoteError) as caught:
+        check_create(ClusterImage(), config, brokers=1, ready=1)
+    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert check_create(ClusterImage(), config, brokers=2, ready=2) is None
+
+
+@pytest.mark.parametrize(("replicas", "brokers", "ready"), [(2, 3, 1), (None, 3, 2), (None, 1, 0), (3, 3, 0)])
+def test_what_waits_only_for_brokers_that_are_away_can_be_asked_again(
+    replicas: int | None, brokers: int, ready: int
+) -> None:
+    """How many copies a stream gets must not depend on who happens to be there when it is made."""
     config = msgspec.structs.replace(ORDERS, replicas=replicas)
     with pytest.raises(RemoteError) as caught:
-        check_create(ClusterImage(), config, live_brokers=live_brokers)
-    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert check_create(ClusterImage(), config, live_brokers=3) is None
+        check_create(ClusterImage(), config, brokers=brokers, ready=ready)
+    assert caught.value.code == ErrorCode.BROKER_UNAVAILABLE
+    assert check_create(ClusterImage(), config, brokers=brokers, ready=brokers) is None
 
 
 def test_a_min_isr_above_the_replicas_is_refused() -> None:
     config = msgspec.structs.replace(ORDERS, min_isr=2)
     with pytest.raises(RemoteError) as caught:
-        check_create(ClusterImage(), config, live_brokers=1)
+        check_create(ClusterImage(), config, brokers=1, ready=1)
     mistake = "min_isr: 2 in-sync replicas cannot be had of 1"
     assert (caught.value.code, caught.value.details["mistakes"]) == (ErrorCode.INVALID_CONFIG, [mistake])
-    assert check_create(ClusterImage(), config, live_brokers=3) is None
+    assert check_create(ClusterImage(), config, brokers=3, ready=3) is None
 
 
 def test_min_isr_can_be_altered_within_the_replicas() -> None:

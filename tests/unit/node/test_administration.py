@@ -31,6 +31,7 @@ from penstock.node.administration import Administration
 from penstock.node.confirmations import Done
 from penstock.node.peers import Peers
 from penstock.node.step import PeerRequest
+from penstock.raft import Membership
 from tests.unit.node.test_quorum import Alone
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -45,6 +46,7 @@ class World:
         self.alone = Alone().start()
         self.peers = Peers(self.alone.outbox)
         self.ms = 0
+        self.silent: set[BrokerId] = set()
         self.here: list[Done] = []
         self.heard: list[Response | RemoteError] = []
         self.administration = Administration(
@@ -55,6 +57,7 @@ class World:
             lambda: self.now,
             await_here=lambda stream_id, deadline_us, done: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),
+            ready=lambda: self.alone.quorum.image.live_brokers() - self.silent,
         )
         for broker_id in broker_ids:
             command = RegisterBroker(
@@ -200,6 +203,21 @@ def test_where_no_broker_is_there_no_stream_is_made() -> None:
     world = World()
     world.ask(CREATE)
     assert world.codes == [ErrorCode.BROKER_UNAVAILABLE]
+
+
+def test_how_many_replicas_a_stream_gets_does_not_depend_on_who_is_away(world: World) -> None:
+    world.silent = {TWO}
+    world.ask(CREATE)
+    assert (world.codes, world.names) == ([ErrorCode.BROKER_UNAVAILABLE], [])
+    world.silent = set()
+    world.ask(CREATE)
+    assert [state.config.replicas for state in world.alone.quorum.image.streams.values()] == [2]
+
+
+def test_a_voter_that_was_never_there_counts_as_a_broker(world: World) -> None:
+    world.alone.quorum.change_membership(Membership((ONE,), (BrokerId(3),)), lambda outcome: None)
+    world.ask(CREATE)
+    assert (world.codes, world.names) == ([ErrorCode.BROKER_UNAVAILABLE], [])
 
 
 def test_all_who_wait_are_told_when_it_leads_no_more(world: World) -> None:
