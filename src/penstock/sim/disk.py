@@ -42,11 +42,11 @@ class Disk:
     def __init__(self, scheduler: Scheduler, random: Random) -> None:
         self.number = 1  # of the disk that is in place
         self.memory = MemoryVfs()
-        self.vfs = FaultyVfs(self.memory, self._plan, self._watch)
+        self.vfs = FaultyVfs(self.memory)
         self.died: Callable[[], None] = lambda: None  # the power was cut while a thread was at work
         self.is_slow = False
-        self.is_full = False
-        self.syncs_to_fail = 0
+        self._is_full = False
+        self._syncs_to_fail = 0
         self.faults = 0  # operations that failed
         self.open_count = 0
         self._cut_after: int | None = None  # changes until the power is cut
@@ -91,6 +91,26 @@ class Disk:
         chance = self._random.random()
         return low + int(chance * (high - low)) if chance < 0.97 else high * 5
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more."""
+        return self._is_full
+
+    @is_full.setter
+    def is_full(self, is_full: bool) -> None:
+        self._is_full = is_full
+        self._look_out()
+
+    @property
+    def syncs_to_fail(self) -> int:
+        """How many of the next syncs of segments fail."""
+        return self._syncs_to_fail
+
+    @syncs_to_fail.setter
+    def syncs_to_fail(self, count: int) -> None:
+        self._syncs_to_fail = count
+        self._look_out()
+
     # Life
 
     def forget(self) -> None:
@@ -98,11 +118,13 @@ class Disk:
         self._run += 1
         self.open_count = 0
         self._cut_after = None
+        self._look_out()
         self._free_us = {lane: [0] * _THREADS for lane in Lane}
 
     def cut_power_after(self, changes: int) -> None:
         """Cut the power when so many more changes have reached the file system."""
         self._cut_after = changes
+        self._look_out()
 
     @property
     def is_off(self) -> bool:
@@ -113,12 +135,13 @@ class Disk:
         """Cut the power now."""
         if self._left is None:
             self._left = self.memory.crash_clone(Keep.SUBSET, self._random)
+            self._look_out()
 
     def restore(self) -> None:
         """The power is there again: the disk holds what the loss has left."""
         if self._left is not None:
-            self._use(self._left)
-            self._left = None
+            left, self._left = self._left, None
+            self._use(left)
 
     def replace(self) -> None:
         """Another disk, with nothing on it."""
@@ -128,13 +151,15 @@ class Disk:
 
     def _use(self, memory: MemoryVfs) -> None:
         self.memory = memory
-        self.vfs = FaultyVfs(memory, self._plan, self._watch)
+        self.vfs = FaultyVfs(memory)
+        self._look_out()
 
     def heal(self) -> None:
         """No more faults."""
-        self.is_slow = self.is_full = False
-        self.syncs_to_fail = 0
+        self.is_slow = self._is_full = False
+        self._syncs_to_fail = 0
         self._cut_after = None
+        self._look_out()
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -144,7 +169,7 @@ class Disk:
         try:
             yield
         finally:
-            vfs.plan, vfs.watcher = self._plan, self._watch
+            self._look_out()
 
     def flip_a_byte(self) -> str | None:
         """Damage a segment that is not the last of its log; its path, or None if there is none."""
@@ -166,6 +191,12 @@ class Disk:
 
     # What the file system asks
 
+    def _look_out(self) -> None:
+        """Have it ask where something may go wrong, and only there: nearly always nothing does."""
+        is_quiet = self._left is None and not self._is_full and not self._syncs_to_fail
+        self.vfs.plan = no_faults if is_quiet else self._plan
+        self.vfs.watcher = None if self._cut_after is None else self._watch
+
     def _plan(self, operation: Operation) -> Fault | None:
         if self._left is not None:
             raise PowerCut
@@ -174,7 +205,7 @@ class Disk:
             self.syncs_to_fail -= 1
             self.faults += 1
             return Fault(errno.EIO)
-        if self.is_full and kind is Kind.WRITE and operation.length:
+        if self._is_full and kind is Kind.WRITE and operation.length:
             self.faults += 1
             return Fault(errno.ENOSPC, int(self._random.random() * operation.length))
         return None

@@ -131,33 +131,35 @@ class FaultyVfs:
         self.inner.sync_dir(path)
         self.end(operation)
 
-    def begin(self, kind: Kind, path: str, length: int = 0, position: int = 0) -> Operation:
-        """Count a call and let the plan fail it, unless the fault is a partial write (see `FaultyFile.write_at`)."""
-        operation = Operation(kind, path, self._operations, length, position)
-        self._operations += 1
+    def begin(self, kind: Kind, path: str, length: int = 0, position: int = 0) -> Operation | None:
+        """Count a call and let the plan fail it, unless the fault is a partial write (see `FaultyFile.write_at`).
+
+        None if nobody is to hear of it.
+        """
+        number = self._operations
+        self._operations = number + 1
+        if self.plan is no_faults and self.watcher is None:
+            return None
+        operation = Operation(kind, path, number, length, position)
         if kind is not Kind.WRITE and (fault := self.plan(operation)) is not None:
             raise _error(fault, path)
         return operation
 
-    def end(self, operation: Operation) -> None:
+    def end(self, operation: Operation | None) -> None:
         """Tell the watcher."""
-        if self.watcher is not None:
+        if operation is not None and self.watcher is not None:
             self.watcher(operation)
 
 
 class FaultyFile:
     """One open file of a FaultyVfs."""
 
-    __slots__ = ("_inner", "_vfs")
+    __slots__ = ("_inner", "_vfs", "path")
 
     def __init__(self, vfs: FaultyVfs, inner: File) -> None:
         self._vfs = vfs
         self._inner = inner
-
-    @property
-    def path(self) -> str:
-        """Path within the file system."""
-        return self._inner.path
+        self.path = inner.path  # within the file system
 
     def read_at(self, position: int, length: int) -> bytes:
         """Read; see File."""
@@ -170,7 +172,7 @@ class FaultyFile:
         """Write; see File. A fault may let a part through."""
         data = b"".join(buffers)
         operation = self._vfs.begin(Kind.WRITE, self.path, len(data), position)
-        fault = self._vfs.plan(operation)
+        fault = None if operation is None else self._vfs.plan(operation)
         if fault is None:
             self._inner.write_at(position, data)
         elif fault.written_bytes:

@@ -22,6 +22,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.vfs import Buffer
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from random import Random
 
 SECTOR_BYTES = 512
+_PATHS_KEPT = 1_024  # that were taken apart before
 _VERSIONS_MAX = 8  # of one overwritten sector; the oldest (the synced one) and the newest are kept
 
 
@@ -371,9 +373,9 @@ class MemoryVfs:
         return folders
 
     def _parent(self, path: str, *, create: bool = False) -> tuple[_Folder, str]:
-        *parents, name = _parts(path)
+        parts = _parts(path)
         folder = self._root
-        for part in parents:
+        for part in parts[:-1]:
             node = folder.entries.get(part)
             if node is None:
                 if not create:
@@ -383,7 +385,7 @@ class MemoryVfs:
             if not isinstance(node, _Folder):
                 raise NotADirectoryError(errno.ENOTDIR, "a part of the path is a file", path)
             folder = node
-        return folder, name
+        return folder, parts[-1]
 
 
 def _on_disk(change: _NameChange) -> None:
@@ -395,10 +397,11 @@ def _on_disk(change: _NameChange) -> None:
         folder.on_disk[name] = node
 
 
-def _parts(path: str) -> list[str]:
+@lru_cache(_PATHS_KEPT)
+def _parts(path: str) -> tuple[str, ...]:
     if not path:
-        return []
-    parts = path.rstrip("/").split("/")
+        return ()
+    parts = tuple(path.rstrip("/").split("/"))
     if "\0" in path or any(part in {"", ".", ".."} for part in parts):
         raise OSError(errno.EINVAL, "a path must stay within its root, in plain names", path)
     return parts
