@@ -87,14 +87,14 @@ CLUSTER_MUTANTS = (
     Mutant(
         "committed_end counts nobody of the ISR but the leader",
         _RULES,
-        "    return frozenset(isr).union(*proposed)",
+        "    return members if all(members.issuperset(one) for one in proposed) else members.union(*proposed)",
         "    return frozenset()",
     ),
     Mutant(
         "committed_end counts the smallest of the ISRs that may be",
         _RULES,
-        "    return frozenset(isr).union(*proposed)",
-        "    return min((frozenset(isr), *map(frozenset, proposed)), key=len)",
+        "    return members if all(members.issuperset(one) for one in proposed) else members.union(*proposed)",
+        "    return min((members, *map(frozenset, proposed)), key=len)",
     ),
     Mutant(
         "committed_end moves below min_isr",
