@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import eventually
+from tests.broker_process import eventually, running_nats
 from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
 from tests.integration.publishers import connected_to
 
@@ -64,6 +64,43 @@ async def test_a_stream_made_at_any_broker_is_published_to_and_read_at_each(clus
             assert json.loads(reply.data)["replicas"] >= 2
             values = [message.value async for message in client.messages(name)]
             assert values == [b"0", b"1"]
+
+
+async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: Path) -> None:
+    with running_nats(tmp_path / "nats") as server:
+        cluster = ClusterProcesses(tmp_path, server, 3)
+        first, second = cluster.brokers[1], cluster.brokers[2]
+        try:
+            first.launch()
+            first.logged(r"not ready yet: waiting for a majority: 1 of 3 voters reachable")
+            state = await cluster.status(1)
+            assert state is not None
+            assert state.waits_for == "waiting for a majority: 1 of 3 voters reachable"
+            assert first.stdout is not None
+            assert first.stdout.text.startswith("cluster id=1 voters=1@")
+            assert "ready" not in first.stdout.text
+            second.launch()
+            for broker in (first, second):
+                assert broker.stdout is not None
+                broker.stdout.wait_for("^ready client=")
+            state = await cluster.status(1)
+            assert state is not None
+            assert (state.waits_for, {1, 2} <= {one.broker_id for one in state.brokers if one.is_live}) == ("", True)
+            assert [second.stop(), first.stop()] == [0, 0]
+        finally:
+            print(cluster.said)
+            cluster.end()
+
+
+async def test_a_broker_that_waits_for_others_stops_when_it_is_told_to(tmp_path: Path) -> None:
+    with running_nats(tmp_path / "nats") as server:
+        cluster = ClusterProcesses(tmp_path, server, 3)
+        try:
+            cluster.brokers[1].launch()
+            cluster.brokers[1].logged("not ready yet")
+            assert cluster.brokers[1].stop(5.0) == 0
+        finally:
+            cluster.end()
 
 
 @pytest.mark.parametrize("is_metadata_leader", [False, True], ids=["leader", "leader and metadata leader"])

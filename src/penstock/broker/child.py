@@ -68,11 +68,40 @@ def environment_of_child() -> dict[str, str]:
     return {key: text for key, text in os.environ.items() if key == PLAIN or not key.startswith("PENSTOCK_")}
 
 
+class Launched(NamedTuple):
+    """A broker that runs, and may not serve yet."""
+
+    process: subprocess.Popen[bytes]
+    drain: threading.Thread
+    log: deque[bytes]
+
+    def wait_until_ready(self) -> ReadyLine:
+        """What it says when it serves; OperationalError if it does not come up."""
+        return _wait_until_ready(*self)._replace(process_id=self.process.pid)
+
+
 @contextmanager
 def serving(data_dir: Path, *options: str, on_end: OnEnd | None = None) -> Iterator[ReadyLine]:
-    """A broker on `data_dir` that runs for as long as the context; OperationalError if it does not come up.
+    """A broker on `data_dir` that serves, and runs for as long as the context; OperationalError if it does not come up.
 
     `on_end` is told, from a thread, if it ends before.
+    """
+    stopping = threading.Event()
+    with launched(data_dir, *options) as broker:
+        try:
+            ready = broker.wait_until_ready()
+            if on_end is not None:
+                wait = (*broker, stopping, on_end)
+                threading.Thread(target=_tell_end, args=wait, name="broker's end", daemon=True).start()
+            yield ready
+        finally:
+            stopping.set()
+
+
+@contextmanager
+def launched(data_dir: Path, *options: str) -> Iterator[Launched]:
+    """A broker that may have to wait for others before it serves: one of several that are started together.
+
     It gets none of our PENSTOCK_* variables, which are meant for another broker, but the one that says how to run.
     """
     environment = environment_of_child()
@@ -80,18 +109,11 @@ def serving(data_dir: Path, *options: str, on_end: OnEnd | None = None) -> Itera
     command = [*program, "serve", "--data-dir", str(data_dir), *options]
     log: deque[bytes] = deque(maxlen=_LOG_LINES_MAX)
     started: tuple[subprocess.Popen[bytes], threading.Thread] | None = None
-    stopping = threading.Event()
     try:
         with uninterrupted():
             started = _start(command, environment, log)
-        process, drain = started
-        ready = _wait_until_ready(process, drain, log)._replace(process_id=process.pid)
-        if on_end is not None:
-            wait = (process, drain, log, stopping, on_end)
-            threading.Thread(target=_tell_end, args=wait, name="broker's end", daemon=True).start()
-        yield ready
+        yield Launched(*started, log)
     finally:
-        stopping.set()
         if started is not None:
             _stop(*started)
 

@@ -98,6 +98,11 @@ class Driver:
         """For waits."""
         return self._clock().elapsed_us
 
+    @property
+    def waits_for(self) -> str:
+        """What the broker waits for before it has its part in the cluster; empty once it has it."""
+        return self._node.waits_for
+
     # Events
 
     def groups_received(self, groups: dict[int, Group]) -> None:

@@ -1,8 +1,9 @@
 """One broker from start to stop: data directory, NATS, recovery, sockets, signals.
 
-Order of a start: hold the data directory; recover every log; start or reach NATS; listen; say `ready`. Whatever fails
-undoes what was done before it. Order of a stop: no new connections; drain NATS; sync; last answers; close. It has one
-deadline for all of that, and a thread that ends the process if even this one cannot be kept.
+Order of a start: hold the data directory; recover every log; start or reach NATS; listen; have a part in the cluster;
+say `ready`. Whatever fails undoes what was done before it. What is on the disk can be read before `ready`. Order of a
+stop: no new connections; drain NATS; sync; last answers; close. It has one deadline for all of that, and a thread that
+ends the process if even this one cannot be kept.
 """
 
 from __future__ import annotations
@@ -66,14 +67,19 @@ class _Running:
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-def run(config: BrokerConfig, *, ready: Callable[[Addresses], None]) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code. Blocks; one call per process."""
+def run(
+    config: BrokerConfig, *, ready: Callable[[Addresses], None], listening: Callable[[Addresses], None] = lambda _: None
+) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit code. Blocks; one call per process.
+
+    `listening` hears where it can be asked, `ready` when it has its part in the cluster, which takes others.
+    """
     import pyarrow.compute  # noqa: F401 (takes a while: no client's first append shall wait for it)
 
     sys.setswitchinterval(THREAD_SWITCH_S)
     keep_freed_memory()
     try:
-        return asyncio.run(_serve(config, _raised_file_limit(), ready))
+        return asyncio.run(_serve(config, _raised_file_limit(), listening, ready))
     except (PenstockError, OSError) as error:
         _log.error("%s", error)
         return 1
@@ -133,7 +139,12 @@ def _end_process_after(timeout_s: float) -> None:
     threading.Thread(target=end, name="penstock-end", daemon=True).start()
 
 
-async def _serve(config: BrokerConfig, open_files_max: int, ready: Callable[[Addresses], None]) -> int:
+async def _serve(
+    config: BrokerConfig,
+    open_files_max: int,
+    listening: Callable[[Addresses], None],
+    ready: Callable[[Addresses], None],
+) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -148,8 +159,10 @@ async def _serve(config: BrokerConfig, open_files_max: int, ready: Callable[[Add
     try:
         with made_to_stay():
             addresses = await _start(config, open_files_max, running)
-        ready(addresses)
-        notifier.ready(f"serving clients on {addresses.client}, NATS at {addresses.nats}")
+        listening(addresses)
+        if await _has_its_part(running, stopping, notifier):
+            ready(addresses)
+            notifier.ready(f"serving clients on {addresses.client}, NATS at {addresses.nats}")
         await _first_of(stopping, running.failed)
         notifier.stopping()
         _log.info("stopping")
@@ -159,11 +172,27 @@ async def _serve(config: BrokerConfig, open_files_max: int, ready: Callable[[Add
     return 0 if is_clean and not running.failed.is_set() else 1
 
 
-async def _first_of(*events: asyncio.Event) -> None:
+async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
     tasks = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
+
+
+async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: Notifier) -> bool:
+    """Whether the broker has come to have its part in the cluster, or was told to stop, or had to, before."""
+    assert running.driver is not None
+    loop = asyncio.get_running_loop()
+    told, next_s = "", 0.0
+    while waits_for := running.driver.waits_for:
+        if waits_for != told and loop.time() >= next_s:
+            told, next_s = waits_for, loop.time() + limits.READY_LOG_MS / 1_000
+            _log.info("not ready yet: %s", waits_for)
+            notifier.status(waits_for)
+        await _first_of(stopping, running.failed, timeout_s=limits.READY_LOOK_MS / 1_000)
+        if stopping.is_set() or running.failed.is_set():
+            return False
+    return True
 
 
 async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -> Addresses:

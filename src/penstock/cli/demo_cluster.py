@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.base.errors import OperationalError, PenstockError
-from penstock.broker.child import ReadyLine, serving
+from penstock.broker.child import Launched, launched
 from penstock.cli import output
 from penstock.cli.demo_check import Disagreement
 from penstock.cli.demo_load import Load, publishing
@@ -73,8 +73,8 @@ class _ClusterDemo:
             _remove_earlier(self._broker_folder(number))
         with publishing(self._folder, _SUBJECT.replace(">", "demo")) as load, self._all_stopped():
             self._nats_url = load.nats_url
-            for number in self._addresses:
-                self._start(number)
+            for broker in [self._launch(number) for number in self._addresses]:
+                broker.wait_until_ready()  # which none of them is alone
             self._say("Brokers", ", ".join(f"{number} at {address}" for number, address in self._addresses.items()))
             self._say("", f"one cluster on nats-server at {load.nats_url}")
             self._make_stream()
@@ -120,7 +120,7 @@ class _ClusterDemo:
 
     def _restart(self, number: int, load: Load) -> None:
         started_s = time.monotonic()
-        self._start(number)
+        self._launch(number).wait_until_ready()
         self._until(self._is_whole, f"broker {number} is in sync again")
         seconds = time.monotonic() - started_s
         self._say("", f"broker {number} was started again and is in sync, {seconds:.1f} s later")
@@ -141,13 +141,14 @@ class _ClusterDemo:
     def _broker_folder(self, number: int) -> Path:
         return self._folder / f"broker-{number}"
 
-    def _start(self, number: int) -> None:
+    def _launch(self, number: int) -> Launched:
         voters = ",".join(f"{one}@{address}" for one, address in self._addresses.items())
         options = ("--id", str(number), "--cluster", voters, "--nats", self._nats_url)
         stack = ExitStack()
-        ready: ReadyLine = stack.enter_context(serving(self._broker_folder(number), *options))
+        broker: Launched = stack.enter_context(launched(self._broker_folder(number), *options))
         self._running[number] = stack
-        self._process_ids[number] = ready.process_id
+        self._process_ids[number] = broker.process.pid
+        return broker
 
     def _kill(self, number: int) -> None:
         os.kill(self._process_ids[number], signal.SIGKILL)

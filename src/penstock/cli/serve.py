@@ -67,8 +67,10 @@ def _serve(
     Every setting can also stand in a TOML file (--nats-port as nats_port = 4222) or in the environment
     (PENSTOCK_NATS_PORT=4222). Flags go before the environment, the environment before the file.
 
-    When it serves it prints one line: [bold]ready client=HOST:PORT nats=URL data=DIR[/bold]; before it, a broker of a
-    cluster prints [bold]cluster id=N voters=ID@HOST:PORT,…[/bold]. It logs to stderr.
+    When it serves it prints one line: [bold]ready client=HOST:PORT nats=URL data=DIR[/bold]. It logs to stderr.
+
+    A broker of a cluster prints [bold]cluster id=N voters=ID@HOST:PORT,…[/bold] once it listens. It is ready when the
+    metadata leader has registered it; until then it logs what it waits for, and what it has can be read.
     """
     from penstock.broker.config import load, to_toml
 
@@ -86,16 +88,23 @@ def _serve(
         logging.getLogger("penstock.broker").warning(
             "hot path: %s, several times slower than compiled; docs/how-to/build.md says how to compile it", way()
         )
-    raise typer.Exit(run(settings, ready=announce))
+    raise typer.Exit(run(settings, ready=announce, listening=announce_cluster))
 
 
 def announce(addresses: Addresses) -> None:
     """The line that says that the broker serves; what starts a broker waits for it."""
-    # A broker does not end because nobody reads its stdout any more.
-    with suppress(OSError):
-        if addresses.cluster:
-            sys.stdout.write(f"cluster {addresses.cluster}\n")
-        sys.stdout.write(f"ready client={addresses.client} nats={addresses.nats} data={addresses.data_dir}\n")
+    _print(f"ready client={addresses.client} nats={addresses.nats} data={addresses.data_dir}")
+
+
+def announce_cluster(addresses: Addresses) -> None:
+    """The line that says which broker of which cluster this is."""
+    if addresses.cluster:
+        _print(f"cluster {addresses.cluster}")
+
+
+def _print(line: str) -> None:
+    with suppress(OSError):  # a broker does not end because nobody reads its stdout any more
+        sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
 

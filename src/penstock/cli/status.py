@@ -73,6 +73,8 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         "up": f"{format_duration_ms(state.uptime_ms)}, since {output.time_text(state.started_us)}",
         "NATS": f"{nats.state}, {nats.url}{of_its_own}{version}",
     }
+    if state.waits_for:
+        shown["not ready"] = state.waits_for
     if nats.reading_paused:
         shown["reading"] = "paused: the limit of memory in flight is reached"
     if nats.reconnects or nats.last_error:

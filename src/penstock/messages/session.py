@@ -89,6 +89,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     uptime_ms: Int64Field
     nats: NatsStatus
     metadata_leader: BrokerIdField | None = None  # as far as this broker knows
+    waits_for: str = ""  # what stands between it and its part in the cluster
     brokers: tuple[BrokerInfo, ...] = ()  # of the cluster, by id
     streams: Int64Field = 0
     partitions: Int64Field = 0

@@ -126,6 +126,7 @@ class Cluster:
         self._info = info
         self._is_started = False
         self._next_tick_us = 0
+        self._heard_leader: BrokerId | None = None
         self._addresses: dict[BrokerId, str] = {}
         self._told_members: Mapping[BrokerId, str] = {}  # as a broker has said that was asked to let this one join
         self._told_cluster_id = settings.cluster_id
@@ -237,6 +238,26 @@ class Cluster:
     def image(self) -> ClusterImage:
         """What the cluster agrees on, as far as this broker has heard."""
         return self.quorum.image
+
+    @property
+    def waits_for(self) -> str:
+        """What stands between this broker and its part in the cluster, for people; empty once it has it."""
+        quorum = self.quorum
+        if self.standing.incarnation is not None or quorum.is_alone:
+            return ""
+        if quorum.trouble:
+            return quorum.trouble
+        if self.standing.refusal:
+            return f"waiting to be registered: {self.standing.refusal}"
+        if quorum.leader is not None:
+            return f"waiting to be registered by broker {quorum.leader}"
+        voters = quorum.membership.voters
+        if self._settings.broker_id not in voters:
+            return "waiting to be let into the cluster" if not voters else "waiting to hear of the metadata leader"
+        reachable = 1 + sum(self._peers.is_up(voter) for voter in voters)
+        if reachable <= len(voters) // 2:
+            return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
+        return f"waiting for a metadata leader to be elected: {reachable} of {len(voters)} voters reachable"
 
     # What the quorum tells
 
@@ -398,6 +419,9 @@ class Cluster:
                 self.quorum.tick()
             self._metadata_leader.tick(now)
             self.link.tick(now)
+            if self.quorum.leader != self._heard_leader:  # it is to know at once who is there
+                self._heard_leader = self.quorum.leader
+                self.standing.hurry()
         if not self.quorum.is_alone or self.standing.incarnation is None:
             self.standing.tick(now)
 

@@ -16,9 +16,6 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 | … and no more                   | `peer_lost`              |
 | … has answered                  | `answered`               |
 | the broker is about to stop     | `leave`                  |
-| a peer can be asked             | `peer_up`                |
-| a peer cannot be asked any more | `peer_lost`              |
-| a peer has answered             | `answered`               |
 | a cluster has let us in         | `joined`                 |
 | disk work is done               | `complete`               |
 | time has passed                 | `tick`                   |
@@ -226,6 +223,11 @@ class Node:
             if not self._outbox.step:
                 return None
         return self._outbox.take()
+
+    @property
+    def waits_for(self) -> str:
+        """What this broker waits for before it has its part in the cluster, for people; empty once it has it."""
+        return self._cluster.waits_for
 
     # NATS
 

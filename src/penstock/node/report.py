@@ -195,6 +195,7 @@ class Report:
             uptime_ms=max(0, now_us - self._started_us) // 1_000,
             nats=NatsStatus(state="connecting", gaps=self._gaps.since(0)),
             metadata_leader=self._cluster.quorum.leader,
+            waits_for=self._cluster.waits_for,
             brokers=self.brokers(),
             streams=len(self._cluster.image.streams),
             partitions=len(self._replicas.partitions),

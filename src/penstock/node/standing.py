@@ -33,6 +33,7 @@ Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
 """Asks the metadata leader, wherever it is."""
 
 _HEARTBEAT_US = limits.HEARTBEAT_MS * 1_000
+_NOT_ASKED = frozenset({ErrorCode.NOT_METADATA_LEADER, ErrorCode.STOPPING})  # said by whoever does not lead
 _ANSWER_US = limits.SESSION_MS * 1_000  # whoever was asked and has not answered by then may lead no more
 
 
@@ -50,6 +51,7 @@ class Standing:
         changed: Callable[[], None],
     ) -> None:
         self.incarnation: Incarnation | None = None  # of the run in which it leads and follows
+        self.refusal = ""  # why the metadata leader did not register it
         self._who = who
         self._ask = ask
         self._applied = applied
@@ -113,6 +115,8 @@ class Standing:
         def done(response: Response | RemoteError) -> None:
             if self._asked_us == now_us:
                 self._asked_us = None
+            if not (isinstance(response, RemoteError) and response.code in _NOT_ASKED):
+                self.refusal = response.message if isinstance(response, RemoteError) else ""
             if isinstance(response, RegisterBrokerResponse):
                 self._granted = max(self._granted, response.incarnation)
                 self._changed()

@@ -168,3 +168,53 @@ def test_a_leader_whose_subscription_is_refused_ends_its_gap_when_another_one_le
     brokers.run(3_000)
     assert brokers.led("s") is not old
     assert None not in [gap.end_us for gap in gaps.since(0, key)]
+
+
+def test_a_broker_says_what_it_waits_for_until_it_has_its_part_in_the_cluster() -> None:
+    brokers = Brokers(1, 2, 3)
+    for other in (2, 3):
+        brokers.kill(other)
+    one = brokers[1]
+    said = [one.node.waits_for]
+    while len(brokers.members) == 1 and brokers.clock.now.elapsed_us < 5_000_000:
+        brokers.run(50)
+        said.append(one.node.waits_for)
+    assert set(said) == {"waiting for a majority: 1 of 3 voters reachable"}
+    brokers.start(2)
+    assert one.node.waits_for == "waiting for a metadata leader to be elected: 2 of 3 voters reachable"
+    said = [one.node.waits_for]
+    while one.node.waits_for:
+        said.append(one.node.waits_for)
+        brokers.run(50)
+    assert one.broker_id in one.image.live_brokers()
+    # Once it has it, a lost majority does not take it back: what it leads and follows is another question.
+    brokers.kill(2)
+    brokers.run(5_000)
+    assert one.node.waits_for == ""
+
+
+def test_a_broker_is_not_ready_while_it_may_not_come_in() -> None:
+    brokers = formed()
+    brokers.kill(3)
+    brokers.start(3, disk="another disk")
+    brokers.run(1_000)
+    assert "broker 3 is there, at b3:1 with another data directory" in brokers[3].node.waits_for
+    brokers.run(5_000)
+    assert brokers[3].node.waits_for == ""
+
+
+def test_who_is_alone_waits_for_nobody() -> None:
+    alone = Brokers(1)
+    assert alone[1].node.waits_for == ""
+
+
+def test_a_new_metadata_leader_hears_at_once_who_is_there() -> None:
+    brokers = formed()
+    old = brokers.leader.broker_id
+    brokers.kill(old)
+    while not any(member.quorum.is_leader for member in brokers.members.values()):
+        brokers.run(50)
+    brokers.run(2 * limits.RAFT_TICK_MS)
+    controller = brokers.leader.node._cluster._metadata_leader._controller
+    assert controller.ready(brokers.clock.now) == set()  # the dead one is not heard of
+    assert len(controller._heard(brokers.clock.now)) == 2
