@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 
 from penstock.base import limits
-from penstock.base.clock import Now
+from penstock.base.clock import Now, earliest
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import LogState, RangeRefusedError, Truncation
@@ -128,10 +128,11 @@ class Follows:
 
     def settle(self, now: Now) -> None:
         """Ask for what is new, wherever it is time for that."""
+        now_us = now.elapsed_us
         for leader, fetcher in self._fetchers.items():
-            if not self._peers.is_up(leader):
+            if fetcher.rests(now_us) or not self._peers.is_up(leader):
                 continue
-            while (sent := fetcher.request(now.elapsed_us)) is not None:
+            while (sent := fetcher.request(now_us)) is not None:
                 self._ask(leader, fetcher, sent)
             if (told := fetcher.progress()) is not None:
                 number, request = told
@@ -189,14 +190,11 @@ class Follows:
 
     def next_deadline_us(self, now: Now) -> int | None:
         """When `tick` and `settle` have something to do, at the latest."""
-        if not self._fetchers:
-            return None
-        times = (
-            fetcher.next_deadline_us(now.elapsed_us)
-            for leader, fetcher in self._fetchers.items()
-            if self._peers.is_up(leader)
-        )
-        return min((time for time in times if time is not None), default=None)
+        first_us = None
+        for leader, fetcher in self._fetchers.items():
+            if self._peers.is_up(leader):
+                first_us = earliest(first_us, fetcher.next_deadline_us(now.elapsed_us))
+        return first_us
 
     # What comes back
 

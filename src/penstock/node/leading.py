@@ -204,7 +204,8 @@ class Leading:
             self._outbox.reply(answer.caller, answer.response, extents or None)
         for look in self._sessions.looks():
             self._look(look)
-        self._propose(now)
+        if self._agenda.has_wishes:
+            self._propose(now)
 
     def _look(self, look: Look) -> None:
         partition = self._partitions.get(look.key)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.base import limits
+from penstock.base.clock import earliest
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.messages import (
@@ -144,6 +145,14 @@ class Fetcher:
             self._retry_us = now_us
 
     # What to send
+
+    def rests(self, now_us: int) -> bool:
+        """Whether neither `request` nor `progress` has anything to give: as with most steps."""
+        if self._flushed:
+            return False
+        if not self._followings or now_us < self._retry_us or len(self._asked) >= _IN_FLIGHT_MAX:
+            return True
+        return bool(self._asked) and not (self._ready or self._stalled or self._catching_up)
 
     def request(self, now_us: int) -> FetchSent | None:
         """The next request, if it is time for one. Call it again until there is none."""
@@ -297,16 +306,17 @@ class Fetcher:
 
     def next_deadline_us(self, now_us: int) -> int | None:
         """When `tick`, and then `request`, have something to do."""
-        times = [asked.deadline_us for asked in self._asked]
+        first_us = self._asked[0].deadline_us if self._asked else None  # the others were asked later
         if not self._followings:
-            pass
-        elif not self._is_open:
-            times.append(self._retry_us)
-        elif len(self._asked) < _IN_FLIGHT_MAX:
-            times += [until_us for until_us, _ in self._stalled[:1]]
+            return first_us
+        if not self._is_open:
+            return earliest(first_us, self._retry_us)
+        if len(self._asked) < _IN_FLIGHT_MAX:
+            if self._stalled:
+                first_us = earliest(first_us, self._stalled[0][0])
             if self._catching_up:
-                times.append(self._catch_up.free_us(now_us))
-        return min(times, default=None)
+                first_us = earliest(first_us, self._catch_up.free_us(now_us))
+        return first_us
 
     def _wake(self, now_us: int) -> None:
         while self._stalled and self._stalled[0][0] <= now_us:

@@ -25,6 +25,7 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
+from penstock.base.clock import earliest
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionKey
 from penstock.messages import (
@@ -307,10 +308,11 @@ class Sessions:
     @property
     def next_deadline_us(self) -> int | None:
         """When `answers` has something to give, if nothing else happens."""
-        if not self._sessions:
-            return None
-        waiting = [session.ready_us for session in self._sessions.values() if session.caller is not None]
-        return min(waiting, default=None)
+        first_us = None
+        for session in self._sessions.values():
+            if session.caller is not None:
+                first_us = earliest(first_us, session.ready_us)
+        return first_us
 
     def answers(self, now_us: int) -> list[FetchAnswer]:
         """The answers that are to be sent now. To be asked for at the end of each step."""
@@ -318,11 +320,15 @@ class Sessions:
             if session.caller is not None and session.ready_us <= now_us:
                 is_due = now_us >= session.deadline_us
                 self._answer(session, now_us, only_with_news=not is_due)
+        if not self._answers:  # as with most steps
+            return []
         answers, self._answers = self._answers, []
         return answers
 
     def looks(self) -> list[Look]:
         """What disk threads are to look up."""
+        if not self._looks:
+            return []
         looks, self._looks = self._looks, []
         return looks
 

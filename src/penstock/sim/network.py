@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from random import Random
 
-from penstock.sim.scheduler import Call, Scheduler
+from penstock.sim.scheduler import Call, Scheduler, Timer
 
 CONNECT_TIMEOUT_US = 3_000_000
 _SILENCE_US = (2_000_000, 8_000_000)  # how long a side waits for a blocked direction before it gives up
@@ -33,7 +34,12 @@ class _Way:
     def __init__(self) -> None:
         self.arrives_us = 0  # what was sent last
         self.held: list[Call] = []
-        self.on_the_way: deque[list[Call | None]] = deque()
+        self.on_the_way: deque[Timer] = deque()  # the first of them may have arrived
+
+    def forget_arrived(self) -> None:
+        """Keep only what is still on the way."""
+        while self.on_the_way and self.on_the_way[0].is_over:
+            self.on_the_way.popleft()
 
 
 class Connection:
@@ -67,16 +73,8 @@ class Connection:
         network = self._network
         arrives_us = max(way.arrives_us, network.scheduler.now_us + network.delay_us())
         way.arrives_us = arrives_us
-        cell: list[Call | None] = [call]
-        way.on_the_way.append(cell)
-
-        def arrive() -> None:
-            if way.on_the_way and way.on_the_way[0] is cell:
-                way.on_the_way.popleft()
-            if cell[0] is not None:
-                cell[0]()
-
-        network.scheduler.at(arrives_us, arrive)
+        way.forget_arrived()
+        way.on_the_way.append(network.scheduler.at(arrives_us, call))
 
     def unblocked(self) -> None:
         """Send on what was held back, where it can be."""
@@ -95,10 +93,10 @@ class Connection:
         network.closed(self)
         for way, lost in ((self._there, self.target_lost), (self._back, self.lost)):
             way.held.clear()
+            way.forget_arrived()
             kept = int(network.random.random() * (len(way.on_the_way) + 1)) if way is self._there else 0
-            for number, cell in enumerate(way.on_the_way):
-                if number >= kept:
-                    cell[0] = None
+            for timer in islice(way.on_the_way, kept, None):
+                timer.cancel()
             if lost is not None:
                 network.scheduler.at(max(way.arrives_us, network.scheduler.now_us + 1), lost)
 
@@ -110,8 +108,8 @@ class Connection:
         network = self._network
         network.closed(self)
         dead, other = (self._back, self._there) if by_source else (self._there, self._back)
-        for cell in dead.on_the_way:
-            cell[0] = None
+        for timer in dead.on_the_way:
+            timer.cancel()
         dead.held.clear()
         other.held.clear()
         lost = self.target_lost if by_source else self.lost

@@ -12,25 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Any
 
 from penstock.base.clock import Now
 
 Call = Callable[[], None]
 START_US = 1_700_000_000_000_000  # what calendars begin with
-_NEVER = None
+_CALL = 2
 
 
-class Timer:
-    """One planned event. `cancel` takes it back."""
+class Timer(list[Any]):
+    """One planned event: its time, its number among all that were planned, what is called; as such it is compared.
 
-    __slots__ = ("call",)
+    It is its own entry of the heap, as there are so many of them. What is called is None once it was.
+    """
 
-    def __init__(self, call: Call) -> None:
-        self.call: Call | None = call
+    __slots__ = ()
 
     def cancel(self) -> None:
         """It does not happen. Twice is fine."""
-        self.call = _NEVER
+        self[_CALL] = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has happened, or never will."""
+        return self[_CALL] is None
 
 
 class Scheduler:
@@ -39,14 +45,14 @@ class Scheduler:
     def __init__(self) -> None:
         self.now_us = 0
         self.events = 0  # so far
-        self._heap: list[tuple[int, int, Timer]] = []
+        self._heap: list[Timer] = []
         self._planned = 0
 
     def at(self, at_us: int, call: Call) -> Timer:
         """Have `call` called at a moment, or now if that has passed."""
-        timer = Timer(call)
         self._planned += 1
-        heappush(self._heap, (max(at_us, self.now_us), self._planned, timer))
+        timer = Timer((at_us if at_us > self.now_us else self.now_us, self._planned, call))
+        heappush(self._heap, timer)
         return timer
 
     def after(self, delay_us: int, call: Call) -> Timer:
@@ -57,12 +63,14 @@ class Scheduler:
         """Let time pass until `end_us`, or until `is_over`."""
         heap = self._heap
         while heap and heap[0][0] <= end_us:
-            at_us, _, timer = heappop(heap)
-            if timer.call is None:
+            timer = heappop(heap)
+            at_us, _, call = timer
+            if call is None:
                 continue
+            timer[_CALL] = None
             self.now_us = at_us
             self.events += 1
-            timer.call()
+            call()
             if is_over is not None and is_over():
                 return
         self.now_us = max(self.now_us, end_us)
