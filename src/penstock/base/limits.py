@@ -151,6 +151,8 @@ FORWARD_TIMEOUT_MS = 10_000  # of a change that names no time itself
 FORWARD_RETRY_MS = 100
 FORWARD_GRACE_MS = 1_000  # a metadata leader that was asked keeps to the same time, and answers a little later
 PROMOTION_LAG_MAX = 100  # entries that a learner may lack when it becomes a voter
+ROOM_LOOK_MS = 5_000  # a disk that took nothing is tried again
+ROOM_LOOK_BYTES = 1 * MIB  # and has room if it takes so much
 FLUSH_INTERVAL_MS = 100  # what several replicas have is synced in the background so often
 
 # Ingest

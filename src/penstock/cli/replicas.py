@@ -104,8 +104,9 @@ def behind_text(part: PartitionInfo) -> str:
         return "?" if len(part.replicas) > 1 else "-"
     late = [
         f"{one.broker_id}: {'not heard of' if one.lag is None else count_text(one.lag)}"
+        + (", its disk takes nothing" if one.is_impeded else "")
         for one in part.followers
-        if one.lag != 0
+        if one.lag != 0 or one.is_impeded
     ]
     return ", ".join(late) or "nobody"
 

@@ -46,11 +46,15 @@ class UnreachableLeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ResignedLeadership(msgspec.Struct, frozen=True, array_like=True):
-    """A partition that the sender leads in that epoch and cannot serve, because its log has failed."""
+    """A partition that the sender leads in that epoch and cannot serve: its log has failed, or its disk is full.
+
+    `is_whole`: the log takes nothing, and has all that it had.
+    """
 
     stream_id: StreamIdField
     partition: PartitionField
     leader_epoch: LeaderEpochField
+    is_whole: bool = False
 
 
 class HeartbeatRequest(Request, frozen=True, kw_only=True):

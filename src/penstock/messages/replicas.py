@@ -15,10 +15,11 @@ comes late on a broken connection is told apart.
 **A fetch session.** `is_first` begins one. A follower names a partition by its position; the leader remembers it, and
 answers it once: with batches, with a divergence, with where to begin anew, or with an error. After that, nothing but
 news of `committed_end` and `log_start` until the partition is named again. So whoever wants no more for now (its disk
-is slow, its budget is used up) just does not name it. A request names at most REPLICA_POSITIONS_MAX partitions: a
-position takes up to 44 bytes, so that many fit a request's body. A follower names REPLICA_NAMED_AT_ONCE of them at
-most, and the others in the requests that follow, with `wait_ms_max` = 0 until all are named: so the leader's loop is
-never held up for long.
+is slow, its budget is used up) just does not name it. Whose log takes nothing, because its disk is full or has failed,
+says so (`impeded`), and is not in sync until the partition is named without that. A request names at most
+REPLICA_POSITIONS_MAX partitions: a position takes up to 44 bytes, so that many fit a request's body. A follower names
+REPLICA_NAMED_AT_ONCE of them at most, and the others in the requests that follow, with `wait_ms_max` = 0 until all are
+named: so the leader's loop is never held up for long.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class FetchPosition(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PartitionName(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A partition that is followed no more."""
+    """A partition."""
 
     stream_id: StreamIdField
     partition: PartitionField
@@ -108,6 +109,7 @@ class ReplicaFetchRequest(Request, frozen=True, kw_only=True):
     is_first: bool = False  # of its session: all that was named before is forgotten
     changed: Annotated[tuple[FetchPosition, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)] = ()
     forgotten: Annotated[tuple[PartitionName, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)] = ()
+    impeded: Annotated[tuple[PartitionName, ...], msgspec.Meta(max_length=limits.REPLICA_POSITIONS_MAX)] = ()
     bytes_max: Int64Field = limits.REPLICA_FETCH_BYTES
     wait_ms_max: Int64Field = 0
 

@@ -37,6 +37,7 @@ class PartitionHealth(StrEnum):
     ONLINE = "online"  # stores and serves
     READ_ONLY = "read_only"  # serves; appends are refused (damage below what was known to be on disk)
     FENCED = "fenced"  # a sync of its file failed: serves what was committed, stores nothing until a restart
+    IMPEDED = "impeded"  # the disk took nothing when it was asked last, because it is full: is tried again
     STARTING = "starting"  # recovering, or its subscription is not confirmed yet
     FAILED = "failed"  # its log cannot be opened; nothing of it was touched
 
@@ -65,6 +66,7 @@ class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: BrokerIdField
     lag: Int64Field | None = None  # offsets that it is behind the leader's log end; None: not heard of in this epoch
+    is_impeded: bool = False  # its log takes nothing: its disk is full, or has failed
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):

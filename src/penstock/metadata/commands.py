@@ -96,6 +96,7 @@ class ElectionReason(StrEnum):
 
     UNREACHABLE = "unreachable"  # most of the other in-sync replicas cannot fetch from it
     RESIGNED = "resigned"  # it cannot serve: its log has failed
+    IMPEDED = "impeded"  # it cannot serve: its disk takes nothing; its log has all that it had
     PREFERRED = "preferred"  # the first of the replicas is in sync again
 
 

@@ -229,8 +229,9 @@ class Controller:
             partition = state.partitions[one.partition]
             if (partition.leader, partition.leader_epoch) != (broker_id, one.leader_epoch):
                 continue
-            if elections.moved(partition, live, Rules.of(state), resigned=True) is not None:
-                wanted.append(Election(one.stream_id, one.partition, one.leader_epoch, ElectionReason.RESIGNED))
+            if elections.moved(partition, live, Rules.of(state), resigned=not one.is_whole) is not None:
+                reason = ElectionReason.IMPEDED if one.is_whole else ElectionReason.RESIGNED
+                wanted.append(Election(one.stream_id, one.partition, one.leader_epoch, reason))
         return wanted
 
     def register(self, caller: Hashable, request: RegisterBrokerRequest, now: Now) -> None:

@@ -3,6 +3,7 @@
 Rules: what a leader sends is appended byte for byte, or refused as a whole; the answer of a fetch is worked off before
 the next one is asked for. A log is cut only while nothing else is under way in it. What a follower may show to readers
 is what its leader says is committed. A leader that cannot be reached is reported with the next heartbeat, and at once.
+A log that takes nothing is told to its leader, which waits for it no more; on a full disk it is tried again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
-from penstock.commitlog import LogState, RangeRefusedError, Truncation
+from penstock.commitlog import LogState, RangeRefusedError, ShortageError, Truncation
 from penstock.messages import ReplicaFetchResponse, Response, UnreachableLeader
 from penstock.metadata.image import PartitionState
 from penstock.node.partition import Partition
@@ -42,6 +43,7 @@ class Follows:
         committed: Callable[[Partition], None],
         settled: Callable[[Partition], None],
         unreachable: Callable[[], None],
+        impeded: Callable[[Partition], None],
     ) -> None:
         self._outbox = outbox
         self._peers = peers
@@ -53,6 +55,7 @@ class Follows:
         self._committed = committed
         self._settled = settled  # its log was cut: it may be to lead, or to follow another one
         self._is_unreachable = unreachable
+        self._is_impeded = impeded
         self._fetchers: dict[BrokerId, Fetcher] = {}
         self._without_us: dict[BrokerId, int] = {}  # leaders to which there is no connection; since when
         self._catch_up = ByteRate(limits.CATCH_UP_BYTES_PER_S)
@@ -89,7 +92,10 @@ class Follows:
             self._fetchers[following.leader].forget(partition.key)
             following.is_in_sync = is_in_sync
             following.follow(state.leader, state.leader_epoch)
-        self._fetcher(state.leader).follow(following)
+        fetcher = self._fetcher(state.leader)
+        fetcher.follow(following)
+        if partition.is_impeded:
+            fetcher.impeded(following)
 
     def end(self, partition: Partition) -> None:
         """This broker leads it, or nobody does, or it is gone."""
@@ -115,6 +121,18 @@ class Follows:
         if following is not None:
             self._note_ends(partition)  # the log starts no later than it is on the disk
             self._fetchers[following.leader].flushed(following)
+
+    def impeded(self, partition: Partition) -> None:
+        """Its log takes nothing."""
+        following = partition.following
+        if following is not None:
+            self._fetchers[following.leader].impeded(following)
+
+    def free(self, partition: Partition) -> None:
+        """Its disk takes something again."""
+        following = partition.following
+        if following is not None and not partition.is_impeded:
+            self._fetchers[following.leader].free(following)
 
     def unreachable(self, live: Mapping[BrokerId, Incarnation]) -> tuple[UnreachableLeader, ...]:
         """The leaders that do not answer, for the metadata leader."""
@@ -233,11 +251,19 @@ class Follows:
             fetcher.stall(following, now.elapsed_us)
         except OperationalError as error:
             partition.tell(f"cannot follow: {error}", self._outbox)
-            fetcher.stall(following, now.elapsed_us)
+            self._refused(partition, error)
+            if partition.log.state is LogState.WRITABLE:  # else nothing comes of it before a restart
+                fetcher.stall(following, now.elapsed_us)
         else:
             self._upkeep.moved(partition, partition.committed_end)
+            fetcher.free(following)
             fetcher.proceed(following)
         return Orders()
+
+    def _refused(self, partition: Partition, error: Exception) -> None:
+        if not isinstance(error, ShortageError):
+            partition.impediment = str(error)
+            self._is_impeded(partition)
 
     def _note_ends(self, partition: Partition) -> None:
         following = partition.following
@@ -271,6 +297,7 @@ class Follows:
                 partition.follow_cut()
             else:
                 partition.tell(f"cannot be cut to agree with its leader: {error}", self._outbox)
+                self._refused(partition, error)
             self._upkeep.cut_done(partition)
             if error is not None and log.state is LogState.WRITABLE:  # as it was before: it can be tried again
                 following.mended()

@@ -90,8 +90,8 @@ class Partition:
     __slots__ = (
         "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "in_flight_bytes", "key", "leader_epoch", "leadership", "leads", "log", "refusal", "sid",
-        "stream", "subscribed", "terms", "trouble", "vfs", "visit_us", "when_idle",
+        "following", "impediment", "in_flight_bytes", "key", "leader_epoch", "leadership", "leads", "log",
+        "refusal", "sid", "stream", "subscribed", "terms", "trouble", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -101,6 +101,7 @@ class Partition:
         self.following: Following | None = None  # this broker follows
         self.leads = False  # the log has the beginning of this leadership: from the first message on
         self.cannot_lead = ""  # why it could not begin
+        self.impediment = ""  # why the disk took nothing when it was asked last
         self.flushing = False  # a flush of the log is under way
         self.flush_us: int | None = None  # when the next one is planned
         self.cutting: Callable[[], None] | None = None  # what is to be done once no flush is under way
@@ -138,6 +139,11 @@ class Partition:
     def is_writable(self) -> bool:
         """Whether messages are stored now."""
         return self.leadership is not None and not self.cannot_lead and self.log.state is LogState.WRITABLE
+
+    @property
+    def is_impeded(self) -> bool:
+        """Whether the log takes nothing now."""
+        return bool(self.impediment) or self.log.state in (LogState.READ_ONLY, LogState.FENCED)
 
     @property
     def waits_for_sync(self) -> bool:
@@ -210,6 +216,7 @@ class Partition:
     def append_fetched(self, data: memoryview) -> None:
         """Take what the leader sent. Errors as `Log.append_fetched`."""
         appended = self.log.append_fetched(data)
+        self.impediment = ""
         self.counters["replicated_bytes"] += appended.size_bytes
         if self._followed is None:
             self._followed = deque()
@@ -295,8 +302,9 @@ class Partition:
         except ShortageError as error:
             return acks.unavailable(str(error))
         except OperationalError as error:
-            self._count_full(error)
+            self._note_refusal(error)
             return acks.store_failed(str(error))
+        self.impediment = ""
         self.counters["messages_in"] += end - start
         size_bytes = len(data)
         self.counters["bytes_in"] += size_bytes
@@ -336,11 +344,12 @@ class Partition:
         try:
             self.log.append(message, header)
         except OperationalError as error:
-            self._count_full(error)
+            self._note_refusal(error)
             text = f"nothing was stored: {error}"
             code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
             step.replies.append(Reply(caller, RemoteError(code, text)))
             return
+        self.impediment = ""
         self.counters["messages_in"] += self.log.log_end - base_offset
         self.counters["bytes_in"] += len(message)
         assert self.leadership is not None
@@ -348,9 +357,11 @@ class Partition:
         self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, b"", caller))
         self.advance(step)
 
-    def _count_full(self, error: OperationalError) -> None:
+    def _note_refusal(self, error: OperationalError) -> None:
         if isinstance(error, StorageFullError):
             self.counters["disk_full"] += 1
+        if not isinstance(error, ShortageError):
+            self.impediment = str(error)
 
     def _await_commit(self, pending: _Pending) -> None:
         if self._pending is None:

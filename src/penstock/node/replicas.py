@@ -28,6 +28,7 @@ from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition
 from penstock.node.peers import Peers
 from penstock.node.roles import Roles
+from penstock.node.room import Room
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 from penstock.node.streams import Streams
@@ -63,6 +64,7 @@ class Replicas:
         self._committed = committed
         self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
         self._hurry = hurry
+        self._room = Room(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
         self.upkeep = Upkeep(outbox, self, clock)
         self.leading = Leading(
@@ -79,6 +81,7 @@ class Replicas:
             committed=self.committed,
             settled=lambda partition: self.roles.update(partition),
             unreachable=hurry,
+            impeded=self.impeded,
         )
         self.roles = Roles(
             settings.broker_id, outbox, self.leading, self.follows, listening, self.upkeep, clock, resigned=resigned
@@ -123,15 +126,16 @@ class Replicas:
 
     def resigned(self) -> tuple[ResignedLeadership, ...]:
         """What this broker leads and cannot serve, where others could."""
-        gone = [
-            key
-            for key, one in self._failed.items()
-            if one.log.state is LogState.WRITABLE or self.partitions.get(key) is not one
-        ]
+        gone = [key for key, one in self._failed.items() if not one.is_impeded or self.partitions.get(key) is not one]
         for key in gone:
             del self._failed[key]
         failed = tuple(
-            ResignedLeadership(key.stream_id, PartitionId(key.partition), partition.leadership.leader_epoch)
+            ResignedLeadership(
+                key.stream_id,
+                PartitionId(key.partition),
+                partition.leadership.leader_epoch,
+                partition.log.state is LogState.WRITABLE,
+            )
             for key, partition in self._failed.items()
             if partition.leadership is not None and partition.is_replicated
         )
@@ -160,8 +164,25 @@ class Replicas:
 
     def failed(self, partition: Partition) -> None:
         """Its log takes no more messages until a restart."""
-        self._failed[partition.key] = partition
-        self._hurry()
+        self._take_out(partition)
+
+    def impeded(self, partition: Partition) -> None:
+        """Its disk takes nothing now: others lead it, and nobody waits for it, until there is room."""
+        self._room.lacks(self._clock().elapsed_us)
+        self._take_out(partition)
+
+    def _take_out(self, partition: Partition) -> None:
+        self.follows.impeded(partition)
+        if self._failed.get(partition.key) is not partition:
+            self._failed[partition.key] = partition
+            self._hurry()
+
+    def _free(self) -> None:
+        """The disk takes something again."""
+        for partition in self._failed.values():
+            partition.impediment = ""
+            self.follows.free(partition)
+        self._failed = {key: one for key, one in self._failed.items() if one.is_impeded}
 
     # With each step, and with time
 
@@ -177,6 +198,7 @@ class Replicas:
         self.upkeep.flush_due(now.elapsed_us)
         self.leading.tick(now)
         self.follows.tick(now)
+        self._room.tick(now.elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -186,4 +208,5 @@ class Replicas:
             self.upkeep.next_deadline_us,
             self.leading.next_deadline_us,
             self.follows.next_deadline_us(self._clock()),
+            self._room.next_deadline_us,
         )

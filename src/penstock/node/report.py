@@ -100,6 +100,8 @@ class Report:
         state = partition.log.state
         if state in _STATES:
             return _STATES[state], _STATE_REASONS[state]
+        if partition.impediment:
+            return PartitionHealth.IMPEDED, partition.impediment
         if partition.cannot_lead:
             return PartitionHealth.STARTING, partition.cannot_lead
         if partition.following is not None:
@@ -183,7 +185,12 @@ class Report:
                 key = PartitionKey(stream_id, PartitionId(number))
                 # All streams at once: what nearly all of them are is seen at a glance.
                 partition = partitions.get(key)
-                is_online = partition is not None and partition.subscribed and partition.is_writable
+                is_online = (
+                    partition is not None
+                    and partition.subscribed
+                    and partition.is_writable
+                    and not partition.impediment
+                )
                 by_state[PartitionHealth.ONLINE if is_online else self._health(key)[0]] += 1
         return StatusResponse(
             broker_id=self._settings.broker_id,
@@ -209,4 +216,8 @@ class Report:
 def _followers(partition: Partition) -> tuple[FollowerInfo, ...]:
     leadership = partition.leadership
     lags = {} if leadership is None else leadership.lag()
-    return tuple(FollowerInfo(broker_id=broker_id, lag=lag) for broker_id, lag in sorted(lags.items()))
+    impeded = frozenset() if leadership is None else leadership.impeded_followers
+    return tuple(
+        FollowerInfo(broker_id=broker_id, lag=lag, is_impeded=broker_id in impeded)
+        for broker_id, lag in sorted(lags.items())
+    )

@@ -50,12 +50,15 @@ class Heard(Protocol):
     def failed(self, partition: Partition) -> None:
         """Its log takes no more messages until a restart."""
 
+    def impeded(self, partition: Partition) -> None:
+        """Its disk takes nothing now; its `impediment` says why."""
+
 
 class Upkeep:
     """The disk work of all partitions.
 
     `committed` is called when a partition's `committed_end` has moved, `flushed` when more of it is on the disk,
-    `retained` when its start has moved, and `failed` when its log takes no more.
+    `retained` when its start has moved, `failed` when its log takes no more, and `impeded` when its disk does not.
     """
 
     def __init__(self, outbox: Outbox, heard: Heard, clock: Callable[[], Now]) -> None:
@@ -85,6 +88,8 @@ class Upkeep:
         self._touched[partition] = None
         if partition.committed_end != committed_end:
             self._heard.committed(partition)
+        if partition.impediment:
+            self._heard.impeded(partition)
         if partition.waits_for_sync or partition.log.state is LogState.FENCED:
             self.flush(partition)
         elif partition.is_replicated:
@@ -296,9 +301,11 @@ class Upkeep:
         except OperationalError as error:
             partition.cannot_lead = f"the disk did not take the beginning of this leadership yet: {error}"
             partition.tell(f"stores nothing yet: {error}", self._outbox)
+            partition.impediment = str(error)
+            self._heard.impeded(partition)
         else:
             partition.leads = True
-            partition.cannot_lead = ""
+            partition.cannot_lead = partition.impediment = ""
 
     def discard(self, partition: Partition, remove: Callable[[], None]) -> None:
         """The stream is gone: `remove` once no sync of it is under way."""

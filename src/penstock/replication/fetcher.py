@@ -82,6 +82,8 @@ class Fetcher:
         self._stalls: dict[PartitionKey, int] = {}  # how often in a row
         self._stalled: list[tuple[int, PartitionKey]] = []  # a heap: until when
         self._forgotten: dict[PartitionKey, None] = {}  # the leader is to be told
+        self._impeded: dict[PartitionKey, None] = {}  # whose logs take nothing
+        self._untold: dict[PartitionKey, None] = {}  # of them, those of which the leader is to hear
         self._named: set[PartitionKey] = set()  # in this session
         self._flushed: dict[PartitionKey, None] = {}  # to be told
         self._progress_number = 0  # under way; 0: none
@@ -122,13 +124,29 @@ class Fetcher:
         if (following := self._followings.pop(key, None)) is None:
             return
         following.unasked()
-        for place in (self._ready, self._catching_up, self._stalls, self._flushed):
+        is_known = key in self._named or key in self._impeded
+        for place in (self._ready, self._catching_up, self._stalls, self._flushed, self._impeded, self._untold):
             place.pop(key, None)
-        if key in self._named:
+        if is_known:
             self._named.discard(key)
             self._forgotten[key] = None
         if not self._followings:
             self._stalled.clear()
+
+    def impeded(self, following: Following) -> None:
+        """Its log takes nothing: the leader is to hear that at once, and not to wait for it."""
+        if self._followings.get(following.key) is following and following.key not in self._impeded:
+            self._impeded[following.key] = self._untold[following.key] = None
+
+    def free(self, following: Following) -> None:
+        """Its log takes something again."""
+        key = following.key
+        if key in self._impeded:
+            del self._impeded[key]
+            self._untold.pop(key, None)
+            if following.may_ask:
+                self._stalls.pop(key, None)
+                self._ready[key] = None  # named without that, it may be in sync again
 
     def in_sync(self, following: Following, is_in_sync: bool) -> None:
         """Whether the image says that it is in the ISR: from then on it waits for nothing."""
@@ -159,11 +177,12 @@ class Fetcher:
         if not self._followings or now_us < self._retry_us or len(self._asked) >= _IN_FLIGHT_MAX:
             return None
         self._wake(now_us)
-        if self._asked and not self._ready:
+        if self._asked and not self._ready and not self._untold:
             return None
         is_first = not self._is_open
         changed: list[FetchPosition] = []
         forgotten: list[PartitionName] = []
+        impeded: list[PartitionName] = []
         if is_first:
             self._session += 1
             self._is_open = True
@@ -175,6 +194,12 @@ class Fetcher:
                 changed.append(following.position())
                 self._named.add(key)
                 self._flushed.pop(key, None)
+                if key in self._impeded:
+                    self._untold[key] = None
+        while self._untold and len(impeded) < limits.REPLICA_POSITIONS_MAX:
+            key = next(iter(self._untold))
+            del self._untold[key]
+            impeded.append(PartitionName(*key))
         while self._forgotten and len(forgotten) < limits.REPLICA_POSITIONS_MAX:
             key = next(iter(self._forgotten))
             del self._forgotten[key]
@@ -188,6 +213,7 @@ class Fetcher:
             is_first=is_first,
             changed=tuple(changed),
             forgotten=tuple(forgotten),
+            impeded=tuple(impeded),
             bytes_max=limits.REPLICA_FETCH_BYTES,
             wait_ms_max=0 if self._ready else limits.REPLICA_FETCH_WAIT_MS,
         )
@@ -332,6 +358,7 @@ class Fetcher:
         self._asked.clear()
         self._forgotten.clear()
         self._flushed.clear()
+        self._untold.update(self._impeded)
         self._progress_number = 0
         waiting = {key for _, key in self._stalled if key in self._stalls}
         for key in self._named:

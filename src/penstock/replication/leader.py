@@ -88,7 +88,9 @@ _WRITTEN, _ON_DISK = Standing(1, fsynced=False), Standing(1, fsynced=True)
 class _Follower:
     """What this leadership knows of one follower."""
 
-    __slots__ = ("broker_id", "caught_up_us", "fetched_us", "flushed_end", "incarnation", "leader_end", "log_end")
+    __slots__ = (
+        "broker_id", "caught_up_us", "fetched_us", "flushed_end", "incarnation", "is_impeded", "leader_end", "log_end",
+    )  # fmt: skip
 
     def __init__(self, broker_id: BrokerId, incarnation: Incarnation | None, now_us: int) -> None:
         self.broker_id = broker_id
@@ -102,6 +104,7 @@ class _Follower:
         self.caught_up_us = now_us  # when it last had all there was
         self.fetched_us = now_us
         self.leader_end = 0  # at its last fetch
+        self.is_impeded = False  # its log takes nothing, as it says
 
 
 class Leadership:
@@ -183,6 +186,11 @@ class Leadership:
             for follower in self._followers
         }
 
+    @property
+    def impeded_followers(self) -> frozenset[BrokerId]:
+        """Whose logs take nothing."""
+        return frozenset(follower.broker_id for follower in self._followers if follower.is_impeded)
+
     # Events of this broker's log
 
     def appended(self, log_end: int, now_us: int) -> bool:
@@ -217,16 +225,26 @@ class Leadership:
 
     # Events of followers
 
-    def fetched(self, broker_id: BrokerId, incarnation: Incarnation, log_end: int, flushed_end: int, now: int) -> bool:
+    def fetched(
+        self,
+        broker_id: BrokerId,
+        incarnation: Incarnation,
+        log_end: int,
+        flushed_end: int,
+        now: int,
+        *,
+        is_impeded: bool = False,
+    ) -> bool:
         """A follower asks, at `now`, for what is behind `log_end`, up to where its log agrees with this one.
 
-        `incarnation` is what the image has of its broker.
+        `incarnation` is what the image has of its broker. `is_impeded`: as `impeded`.
         """
         follower = self._follower(broker_id)
         if follower is None:
             return False
         if follower.incarnation != incarnation:  # its broker was registered anew; what it said before counts no more
             follower.begin(incarnation, now)
+        follower.is_impeded = is_impeded
         follower.log_end, follower.flushed_end = log_end, min(flushed_end, log_end)
         self._note_caught_up(follower, now)
         follower.fetched_us, follower.leader_end = now, self.log_end
@@ -240,6 +258,14 @@ class Leadership:
         follower.flushed_end = min(flushed_end, follower.log_end)
         self._note_caught_up(follower, now_us)
         return self._progressed(follower, now_us)
+
+    def impeded(self, broker_id: BrokerId, incarnation: Incarnation) -> None:
+        """A follower's log takes nothing, until it fetches and says nothing of that: nobody waits for it meanwhile."""
+        follower = self._follower(broker_id)
+        if follower is not None and follower.incarnation == incarnation and not follower.is_impeded:
+            follower.is_impeded = True
+            if broker_id in self.isr:
+                self._agenda.wish(self)
 
     def _note_caught_up(self, follower: _Follower, now_us: int) -> None:
         # It need not have what came since its last fetch: under load nobody ever has all.
@@ -394,6 +420,8 @@ class Leadership:
         return reached is None or reached < self.log_end
 
     def _is_late(self, follower: _Follower, now_us: int) -> bool:
+        if follower.is_impeded:
+            return True
         return self._is_behind(follower) and now_us - follower.caught_up_us > self._terms.lag_ms_max * 1_000
 
     # Commits

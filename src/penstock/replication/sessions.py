@@ -124,14 +124,15 @@ _Line = OrderedDict[PartitionKey, None]
 class _Session:
     """One follower's broker."""
 
-    __slots__ = ("broker_id", "bytes_max", "caller", "catching_up", "deadline_us", "ends", "in_sync", "incarnation",
-                 "number", "positions")  # fmt: skip
+    __slots__ = ("broker_id", "bytes_max", "caller", "catching_up", "deadline_us", "ends", "impeded", "in_sync",
+                 "incarnation", "number", "positions")  # fmt: skip
 
     def __init__(self, broker_id: BrokerId, incarnation: Incarnation, number: int) -> None:
         self.broker_id = broker_id
         self.incarnation = incarnation
         self.number = number
         self.positions: dict[PartitionKey, _Position] = {}
+        self.impeded: set[PartitionKey] = set()  # whose logs take nothing, named or not
         self.in_sync: _Line = OrderedDict()  # have news: in line
         self.catching_up: _Line = OrderedDict()
         self.ends: dict[PartitionKey, int] = {}  # only ends are news; since when
@@ -171,6 +172,9 @@ class Sessions:
         """Answer for this partition from now on; in another epoch than before, perhaps."""
         self.resign(leadership.key)
         self._led[leadership.key] = leadership, log
+        for session in self._sessions.values():
+            if leadership.key in session.impeded:
+                leadership.impeded(session.broker_id, session.incarnation)
 
     def resign(self, key: PartitionKey) -> None:
         """Answer for it no more; who waits for it hears that."""
@@ -225,6 +229,9 @@ class Sessions:
             raise RemoteError(ErrorCode.TOO_LARGE, f"a session names at most {limits.PARTITIONS_MAX} partitions")
         for name in request.forgotten:
             session.forget(PartitionKey(name.stream_id, name.partition))
+            session.impeded.discard(PartitionKey(name.stream_id, name.partition))
+        if request.impeded or session.impeded:
+            self._note_impeded(session, request)
         moved = [
             leadership
             for position in request.changed
@@ -291,11 +298,26 @@ class Sessions:
             return None
         if before is not None:
             position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
-        moved = leadership.fetched(session.broker_id, session.incarnation, named.log_end, named.flushed_end, now_us)
+        moved = leadership.fetched(
+            session.broker_id,
+            session.incarnation,
+            named.log_end,
+            named.flushed_end,
+            now_us,
+            is_impeded=key in session.impeded,
+        )
         if named.log_end < leadership.log_end:
             self._enqueue(session, leadership)
         self._note_ends(session, leadership, position, now_us)
         return leadership if moved else None
+
+    def _note_impeded(self, session: _Session, request: ReplicaFetchRequest) -> None:
+        session.impeded.difference_update(PartitionKey(named.stream_id, named.partition) for named in request.changed)
+        for name in request.impeded:
+            key = PartitionKey(name.stream_id, name.partition)
+            session.impeded.add(key)
+            if (led := self._led.get(key)) is not None:
+                led[0].impeded(session.broker_id, session.incarnation)
 
     def _note_ends(self, session: _Session, leadership: Leadership, position: _Position, now_us: int) -> None:
         if (

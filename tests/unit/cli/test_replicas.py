@@ -57,6 +57,11 @@ def test_what_only_the_leader_knows_is_not_made_up() -> None:
     assert replicas.behind_text(partition(followers=(), replicas=(ANNA,))) == "-"
 
 
+def test_a_follower_whose_disk_is_full_is_told_also_where_it_has_all() -> None:
+    full = partition(followers=(FollowerInfo(broker_id=CARL, lag=0, is_impeded=True),))
+    assert replicas.behind_text(full) == f"{CARL}: 0, its disk takes nothing"
+
+
 def test_a_partition_that_nobody_leads_says_so() -> None:
     shown = report.stream_pairs(stream(partition(leader="", leader_id=None, eligible=(ANNA,))))
     assert shown["leader"] == "nobody"

@@ -36,12 +36,14 @@ from tests.unit.node.members import Brokers, Member
 from tests.unit.node.stories import ack_line, field_of, value_of
 
 
-def _full(folder: str) -> Plan:
-    return lambda one: Fault(errno.ENOSPC) if one.kind is Kind.WRITE and one.path.startswith(folder) else None
+def _full(where: str) -> Plan:
+    paths = tuple(where.split(","))
+    return lambda one: Fault(errno.ENOSPC) if one.kind is Kind.WRITE and one.path.startswith(paths) else None
 
 
-def _failing(folder: str) -> Plan:
-    return lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC and one.path.startswith(folder) else None
+def _failing(where: str) -> Plan:
+    paths = tuple(where.split(","))
+    return lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC and one.path.startswith(paths) else None
 
 
 _PLANS: dict[str, Callable[[str], Plan]] = {

@@ -17,7 +17,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `stop N`, `start N`, `wipe N`               | a clean stop; a start; an empty disk                                   |
 | `cut N M …`, `heal`                         | no connection between N and these; all connections                     |
 | `disk N waits`, `disk N works`              | its disk work is held back; it is done                                 |
-| `disk N full`, `disk N fails` `[FOLDER]`    | no room, or no sync, for files there                                   |
+| `disk N full`, `disk N fails` `[A,B]`       | no room, or no sync; for files that begin so                           |
 | `tick MS`                                   | time passes                                                            |
 """
 

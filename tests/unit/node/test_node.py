@@ -301,13 +301,15 @@ def test_on_a_full_disk_a_restarted_stream_is_read_and_stores_when_there_is_room
     after.publish("orders.a", b"during", reply="r")
     assert [ack.err_code for ack in after.acks] == [10077]
     assert error_of(after, after.append("orders", b"during")).code == ErrorCode.STORAGE_FAILED
-    assert after.stream("orders").partitions[0].state == "starting"
+    assert after.stream("orders").partitions[0].state == "impeded"
+    assert after.ask(StatusRequest(), StatusResponse).partitions_by_state == {"impeded": 1}
     after.tick(1_000)
     assert sum("stores nothing yet" in notice for notice in after.notices) == 1
     after.vfs.plan = no_faults
     after.tick(1_000)
     after.publish("orders.a", b"after", reply="r")
     assert [(ack.err_code, ack.body.get("epoch")) for ack in after.acks[1:]] == [(0, 2)]
+    assert after.stream("orders").partitions[0].state == "online"
     assert after.values("orders") == [b"before", b"after"]
 
 

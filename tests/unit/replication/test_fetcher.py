@@ -255,3 +255,42 @@ def test_a_partition_whose_log_is_cut_is_named_again_when_that_is_done() -> None
     follower.followings[0].cut()
     follower.fetcher.proceed(follower.followings[0])
     assert named(follower.request()[1]) == [(1, 0)]
+
+
+def impeded(request: ReplicaFetchRequest) -> list[int]:
+    return [name.stream_id for name in request.impeded]
+
+
+def test_a_log_that_takes_nothing_is_told_at_once_and_with_each_naming_until_it_is_free() -> None:
+    follower = Follower(2)
+    number, _ = follower.request()
+    follower.answer(number, data(1))
+    first = follower.followings[0]
+    waiting, _ = follower.request()  # waits at the leader
+    follower.fetcher.impeded(first)
+    follower.fetcher.stall(first, follower.now_us)
+    number, request = follower.request()
+    assert (named(request), impeded(request)) == ([], [1])
+    follower.answer(waiting)
+    follower.answer(number)
+    follower.now_us += limits.REPLICA_RETRY_MS_MIN * 1_000
+    number, request = follower.request()
+    assert (named(request), impeded(request)) == ([(1, 0)], [1])
+    follower.fetcher.lost(follower.now_us)  # a new session says all of it again
+    follower.now_us += limits.REPLICA_RETRY_MS_MIN * 1_000
+    number, request = follower.request()
+    assert (sorted(named(request)), impeded(request)) == ([(1, 0), (2, 0)], [1])
+    follower.fetcher.free(first)
+    number, request = follower.request()
+    assert (named(request), impeded(request)) == ([(1, 0)], [])
+
+
+def test_who_follows_another_leader_takes_what_it_said_back() -> None:
+    follower = Follower(2)
+    follower.request()
+    follower.fetcher.impeded(follower.followings[1])
+    follower.request()
+    follower.fetcher.forget(follower.followings[1].key)
+    follower.fetcher.lost(follower.now_us)
+    follower.now_us += limits.REPLICA_RETRY_MS_MIN * 1_000
+    assert impeded(follower.request()[1]) == []

@@ -405,3 +405,37 @@ def test_one_append_among_many_idle_partitions_looks_at_no_other() -> None:
     leader.append(250)
     assert leader.news() == [(250, 100)]
     assert asked == [250]
+
+
+def wanted(leadership: Leadership, now_us: int) -> tuple[int, ...]:
+    """The ISR that it proposes, or the present one."""
+    change = leadership.proposal(now_us)
+    return leadership.isr if change is None else tuple(member.broker_id for member in change.isr)
+
+
+def test_nobody_waits_for_a_follower_whose_log_takes_nothing() -> None:
+    leader = Leader(2)
+    leader.fetch((1, 0), (2, 0), first=True)
+    leader.fetch(caller="d", impeded=(PartitionName(1, 0),))
+    assert (wanted(leader.led[1], 2_000), wanted(leader.led[2], 2_000)) == ((1,), (1, 2))
+    assert leader.led[1].impeded_followers == {2}
+
+
+def test_it_counts_again_once_it_is_named_without_that() -> None:
+    leader = Leader()
+    name = (PartitionName(1, 0),)
+    leader.fetch((1, 0), first=True, impeded=name)
+    leader.fetch((1, 0), caller="d", impeded=name)
+    assert leader.led[1].impeded_followers == {2}
+    leader.fetch((1, 0), caller="e")
+    assert wanted(leader.led[1], 2_000) == (1, 2)
+
+
+def test_a_leadership_that_begins_knows_whose_logs_take_nothing() -> None:
+    leader = Leader()
+    leader.fetch((1, 0), first=True)
+    leader.fetch(caller="d", impeded=(PartitionName(1, 0), PartitionName(7, 0)))
+    state = Partition((1, 2, 3), (1, 2), 1, 6, 2)
+    again = Leadership(PartitionKey(1, 0), 1, state, LIVE, Ends(0, 0, 0, 0), Terms(Durability.OS, 1), Agenda(), 0)
+    leader.sessions.lead(again, leader.logs[1])
+    assert wanted(again, 2_000) == (1,)

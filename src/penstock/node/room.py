@@ -1,0 +1,58 @@
+"""Whether the disk takes something again, once it took nothing.
+
+Rules: asked only while somebody waits for the answer, ROOM_LOOK_MS after the disk has refused, and again after each no:
+a file is written and removed, in a disk thread. What a crash leaves of it is overwritten by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from penstock.base import limits
+from penstock.node.step import Lane, Outbox
+from penstock.vfs import Vfs
+
+ROOM_PATH = "room"
+_LOOK_US = limits.ROOM_LOOK_MS * 1_000
+
+
+class Room:
+    """One disk. `found` is called once there is room."""
+
+    def __init__(self, vfs: Vfs, outbox: Outbox, found: Callable[[], None]) -> None:
+        self._vfs = vfs
+        self._outbox = outbox
+        self._found = found
+        self._is_looking = False
+        self.next_deadline_us: int | None = None  # when `tick` has something to do; elapsed time
+
+    def lacks(self, now_us: int) -> None:
+        """The disk has refused something."""
+        if self.next_deadline_us is None and not self._is_looking:
+            self.next_deadline_us = now_us + _LOOK_US
+
+    def tick(self, now_us: int) -> None:
+        """Look, if it is time for that."""
+        if self.next_deadline_us is None or now_us < self.next_deadline_us:
+            return
+        self.next_deadline_us = None
+        self._is_looking = True
+
+        def done(error: Exception | None) -> None:
+            self._is_looking = False
+            if error is None:
+                self._found()
+            else:
+                self.lacks(now_us)
+
+        self._outbox.work(Lane.WRITE, self._look, done)
+
+    def _look(self) -> None:
+        file = self._vfs.open(ROOM_PATH, create=True)
+        try:
+            file.write_at(0, bytes(limits.ROOM_LOOK_BYTES))
+        finally:
+            file.close()
+            with contextlib.suppress(OSError):
+                self._vfs.remove(ROOM_PATH)
