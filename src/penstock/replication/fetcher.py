@@ -220,8 +220,8 @@ class Fetcher:
         return FetchSent(self._number, request)
 
     def flushed(self, following: Following) -> None:
-        """More of its log is on the disk; the leader hears of it at once if commits wait for it."""
-        if following.tells_flushes and following.key in self._named and following.may_ask:
+        """More of its log is on the disk; the leader hears of it at once where commits, or joining, wait for it."""
+        if (following.tells_flushes or not following.is_in_sync) and following.key in self._named and following.may_ask:
             self._flushed[following.key] = None
 
     def progress(self) -> tuple[int, ReplicaProgressRequest] | None:

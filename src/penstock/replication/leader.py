@@ -14,6 +14,8 @@ no more than its numbers.
 | os               | `log_end`                    | `log_end`            |                                  |
 | any, log failed  | `flushed_end`                | as above             |                                  |
 
+A follower: fetches → has all (from then on acks look at its disk, too) → has synced what was synced here then: may join
+
 A proposal: (none) → under way → accepted, or its answer lost → (settled by a later version of the image)
                                → refused → (none)
 """
@@ -89,7 +91,8 @@ class _Follower:
     """What this leadership knows of one follower."""
 
     __slots__ = (
-        "broker_id", "caught_up_us", "fetched_us", "flushed_end", "incarnation", "is_impeded", "leader_end", "log_end",
+        "broker_id", "caught_up_us", "fetched_us", "flushed_end", "incarnation", "is_impeded", "joins_at", "leader_end",
+        "log_end",
     )  # fmt: skip
 
     def __init__(self, broker_id: BrokerId, incarnation: Incarnation | None, now_us: int) -> None:
@@ -101,6 +104,7 @@ class _Follower:
         self.incarnation = incarnation
         self.log_end: int | None = None  # None: it has not fetched in this epoch
         self.flushed_end: int | None = None
+        self.joins_at: int | None = None  # it is about to join: once it has so much on its disk
         self.caught_up_us = now_us  # when it last had all there was
         self.fetched_us = now_us
         self.leader_end = 0  # at its last fetch
@@ -174,7 +178,11 @@ class Leadership:
         if not self._followers:
             return _ON_DISK if fsynced else _WRITTEN
         for follower in self._followers:
-            if follower.broker_id in self.isr and follower.log_end is not None and follower.log_end >= end:
+            if follower.broker_id not in self.isr:
+                if follower.joins_at is not None and not rules.waits_for_all_disks(self._terms.durability):
+                    # When all have lost their power, it may be the one that leads.
+                    fsynced = fsynced and (follower.flushed_end or 0) >= end
+            elif follower.log_end is not None and follower.log_end >= end:
                 count += 1
                 fsynced = fsynced and (follower.flushed_end or 0) >= end
         return Standing(count, fsynced)
@@ -278,6 +286,10 @@ class Leadership:
 
     def _progressed(self, follower: _Follower, now_us: int) -> bool:
         moved = self._advance()
+        if follower.broker_id in self.isr:
+            follower.joins_at = None
+        elif follower.joins_at is None and self._has_all(follower):
+            follower.joins_at = self.flushed_end
         if self._should_move(follower, now_us):
             self._agenda.wish(self)
         if self._is_behind(follower):
@@ -322,6 +334,9 @@ class Leadership:
 
     def tick(self, now_us: int) -> None:
         """The time that was planned has come: who is behind for too long?"""
+        for follower in self._followers:
+            if self._is_late(follower, now_us):
+                follower.joins_at = None  # it has to reach the end again
         self._wish_if_needed(now_us)
         behind = [
             follower.caught_up_us
@@ -411,9 +426,13 @@ class Leadership:
     def _may_join(self, follower: _Follower, now_us: int) -> bool:
         return (
             follower.incarnation is not None
-            and rules.may_join(self._reached(follower), self.committed_end, self.epoch_start)
+            and self._has_all(follower)  # with fsync that is on its disk already
+            and rules.is_as_durable(follower.flushed_end, follower.joins_at)
             and not self._is_late(follower, now_us)
         )
+
+    def _has_all(self, follower: _Follower) -> bool:
+        return rules.may_join(self._reached(follower), self.committed_end, self.epoch_start)
 
     def _is_behind(self, follower: _Follower) -> bool:
         reached = self._reached(follower)

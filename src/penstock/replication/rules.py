@@ -4,7 +4,9 @@
    every proposal whose end is not known. Whatever the image turns out to be, its members have what was acked.
 2. Nothing is committed while the ISR has fewer than `min_isr` members. Nor is it while a member has not fetched in this
    epoch: where its log ends may be the end of another history.
-3. Who joins the ISR has all that is committed, and all that was written before this epoch.
+3. Who joins the ISR has all that is committed, and all that was written before this epoch. And it has on its disk what
+   was on the leader's when it had come so far: else, if all lose their power then, it may be the one that leads, and
+   what was on the others' disks for long would be cut off.
 4. Logs are compared by the epochs in them, never by their ends alone: two logs that hold the same epoch hold the same
    batches up to where it ends first. A follower cuts there, and asks again. It never cuts to its `committed_end`, which
    may lag behind what was acked.
@@ -67,6 +69,11 @@ def waits_for_all_disks(durability: Durability) -> bool:
 def may_join(reached: int | None, committed_end: int, epoch_start: int) -> bool:
     """Whether a follower that has reached so far in this epoch has all that a member of the ISR must have."""
     return reached is not None and reached >= max(committed_end, epoch_start)
+
+
+def is_as_durable(flushed_end: int | None, joins_at: int | None) -> bool:
+    """Whether a follower has on its disk what it must have there; `joins_at` None: it has not come so far."""
+    return flushed_end is not None and joins_at is not None and flushed_end >= joins_at
 
 
 def divergence(last_epoch: int, log_end: int, log: Lineage, log_start: int, leader_log_end: int) -> EpochEnd | None:

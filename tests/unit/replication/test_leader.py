@@ -198,16 +198,46 @@ class TestIsr:
     def test_who_joins_has_all_of_the_epochs_before(self, log_end, may_join) -> None:
         agenda: Agenda[Leadership] = Agenda()
         leadership = leads(agenda, isr=(1, 2), ends=(0, 5, 9, 9))
-        fetches(leadership, 3, log_end)
+        fetches(leadership, 3, log_end, flushed_end=log_end)
         assert (leadership.proposal(0) is not None) == may_join
         assert agenda.has_wishes == may_join
+
+    def test_who_joins_has_synced_what_its_leader_had_when_it_came_so_far(self) -> None:
+        leadership = leads(isr=(1,), min_isr=1, ends=(0, 4, 4, 4))
+        assert leadership.standing(4).fsynced
+        fetches(leadership, 2, 4, flushed_end=3)
+        assert leadership.proposal(0) is None
+        assert not leadership.standing(4).fsynced
+        leadership.appended(5, 0)
+        leadership.flushed(5)
+        fetches(leadership, 2, 5, flushed_end=4)
+        assert leadership.proposal(0) is not None
+
+    def test_who_comes_so_far_and_lags_has_to_come_so_far_again(self) -> None:
+        leadership = leads(isr=(1,), min_isr=1, ends=(0, 4, 4, 4))
+        fetches(leadership, 2, 4, flushed_end=3)
+        leadership.appended(5, 0)
+        leadership.flushed(5)
+        leadership.tick(10_000_001)
+        assert leadership.standing(5).fsynced
+        fetches(leadership, 2, 5, 10_000_002, flushed_end=4)
+        assert leadership.proposal(10_000_002) is None
 
     def test_with_fsync_who_joins_has_it_on_disk(self) -> None:
         leadership = leads(isr=(1,), min_isr=1, durability=Durability.FSYNC, ends=(0, 4, 4, 4))
         fetches(leadership, 2, 4, flushed_end=3)
         assert leadership.proposal(0) is None
         leadership.progressed(2, 12, 4, 0)
+        assert leadership.standing(4).fsynced
         assert leadership.proposal(0) is not None
+
+    def test_with_fsync_an_ack_does_not_look_at_who_is_about_to_join(self) -> None:
+        leadership = leads(isr=(1,), min_isr=1, durability=Durability.FSYNC, ends=(0, 4, 4, 4))
+        fetches(leadership, 2, 4, flushed_end=4)
+        leadership.appended(5, 0)
+        leadership.flushed(5)
+        assert leadership.committed_end == 5
+        assert leadership.standing(5).fsynced
 
     def test_a_new_run_begins_with_nothing(self) -> None:
         leadership = leads(isr=(1,), min_isr=1, ends=(0, 4, 4, 4))

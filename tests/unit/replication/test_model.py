@@ -18,7 +18,7 @@ from tests.unit.replication.model_broker import METADATA
 STEPS = 400
 SEEDS = 24
 KINDS = (
-    ("deliver", 130), ("hear", 40), ("append", 14), ("flush", 4), ("tick", 10), ("cut", 6), ("look", 6), ("drop", 1),
+    ("deliver", 130), ("hear", 40), ("append", 14), ("flush", 12), ("tick", 10), ("cut", 6), ("look", 6), ("drop", 1),
     ("ghost", 3), ("elect", 1), ("fence", 1), ("stop", 3), ("start", 12), ("retain", 1),
 )  # fmt: skip
 
@@ -214,9 +214,11 @@ def what_was_said_in_another_run(patch: pytest.MonkeyPatch) -> None:
     begin = leader._Follower.begin
 
     def keep(self, incarnation, now_us) -> None:
-        ends = getattr(self, "log_end", None), getattr(self, "flushed_end", None)
+        names = ("log_end", "flushed_end", "joins_at")
+        said = [getattr(self, name, None) for name in names]
         begin(self, incarnation, now_us)
-        self.log_end, self.flushed_end = ends
+        for name, value in zip(names, said, strict=True):
+            setattr(self, name, value)
 
     patch.setattr(leader._Follower, "begin", keep)
     patch.setattr(sessions, "_check_incarnation", lambda asked, known: None)
@@ -243,7 +245,7 @@ MUTATIONS = (
     (with_one_in_sync, Durability.FSYNC, 0),
     (joins_at_once, Durability.AUTO, 0),
     (joins_below_the_epoch, Durability.AUTO, 0),
-    (what_was_said_in_another_run, Durability.AUTO, 40),
+    (what_was_said_in_another_run, Durability.AUTO, 150),
     (not_on_disk, Durability.FSYNC, 0),
     (a_lost_answer_is_a_refusal, Durability.OS, 40),
 )
