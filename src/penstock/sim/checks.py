@@ -14,6 +14,7 @@ that there ever was; a stream that is made again under the same name has another
 | what was acked as synced survives every power loss         | every start                               |
 | a log keeps what was on its disk                           | every start                               |
 | a stream whose creation was answered is there              | every start                               |
+| who is in sync, by the newest image, has all that was acked| every event of the broker                 |
 
 Where a partition has replicas, its leader is held to the promises: whoever leads last has all that was acked. Only if
 all who were in sync lose their power before one of them is in sync again, what was not synced may be gone.
@@ -75,6 +76,7 @@ class History:
     isr_index: int = -1
     may_lose: bool = False  # all who were in sync lost their power together
     is_damaged: bool = False
+    is_given_up: bool = False  # and damaged: somebody had who was there lead, whatever he lacks
     is_deleted: bool = False  # or about to be
 
     @property
@@ -186,6 +188,8 @@ class Checks:
         return rows
 
     def _know(self, history: History, offset: int, value: bytes, how: str) -> None:
+        if history.is_given_up:
+            return
         known = history.known.get(offset)
         if known is not None:
             if known != value:
@@ -234,7 +238,9 @@ class Checks:
             self._in_sync(history, broker, look, standing)
             if look.is_leader and (look.leads or not self._is_alone):
                 self._led(history, broker, look)
-            if look.committed_end < ends.committed_end and not history.cuts:
+            if broker.broker_id in history.isr and look.log_end < history.promised_end:
+                self._lacks(history, broker, look)
+            if look.committed_end < ends.committed_end and not (history.cuts or history.is_damaged):
                 text = f"{history.name()} on {broker.name}: committed_end went from {ends.committed_end} back to"
                 raise ViolationError(f"{text} {look.committed_end}")
             if look.committed_end != ends.committed_end or (look.is_leader and look.isr != ends.isr):
@@ -251,9 +257,18 @@ class Checks:
             if history.isr != look.isr:
                 self.isr_changes += bool(history.isr)
                 history.isr = look.isr
+                self._check_again(history)
                 self._look_for_loss(history)
         if history.unclean and standing.incarnation and look.is_in_sync and (look.follows or look.is_leader):
             history.unclean.discard(broker.broker_id)
+
+    @staticmethod
+    def _lacks(history: History, broker: SimBroker, look: looks.Look) -> None:
+        """A member of the ISR ends before what was acked: it may become leader at any moment."""
+        may_lack = broker.broker_id in history.unclean or history.may_lose
+        if not (may_lack or history.is_deleted or history.is_damaged):
+            text = f"{history.name()}: {history.promised_end - 1} is acked, and {broker.name}, which is in the ISR"
+            raise ViolationError(f"{text} {history.isr}, ends at {look.log_end}: {look}")
 
     def _look_for_loss(self, history: History) -> None:
         if history.isr and history.unclean.issuperset(history.isr):

@@ -1,8 +1,9 @@
 """Publishers, consumers and whoever administers, as models: what they do at each operation of the plan.
 
 Rules: every value is sent once, so that one that is stored twice is seen. What was not acked may be stored or not. A
-publisher that hears nothing gives up after a while and goes on with the next message. A consumer keeps its position,
-and goes back only where the broker says that what it read is lost, which is then held against the promises.
+publisher goes on with the next message, and counts it if it hears nothing for a while; an ack is a promise however late
+it comes. A consumer keeps its position, and goes back only where the broker says that what it read is lost, which is
+then held against the promises.
 
 | slot | its stream, of three replicas where there are so many brokers     |
 |------|-------------------------------------------------------------------|
@@ -273,8 +274,7 @@ class Clients:
             self._checks.promised(history, ack.offset, ack.epoch, value, fsynced=ack.fsynced)
 
         def late() -> None:
-            around.nats.forget(reply)
-            around.count("acks that did not come")
+            around.count("acks that did not come")  # in time: it is still listened for
 
         timer = around.scheduler.after(_ACK_TIMEOUT_US, late)
         subject = _subject(generation.config, partition)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from penstock.sim import nats
+from penstock.sim.aims import Aims
 from penstock.sim.broker import SimBroker, Surroundings
-from penstock.sim.plan import Fault, Ill
+from penstock.sim.plan import AIMED, Fault, Ill
 
 _DISK_CHANGES_MAX = 40
 _CLOCK_STEP_US_MAX = 120_000_000
@@ -25,6 +26,7 @@ class Faults:
         """`is_needed` tells whether only this broker is sure to have something that was promised."""
         self.count = 0
         self.is_over = False
+        self.aims = Aims(around, brokers)
         self._around = around
         self._brokers = brokers
         self._damaged = damaged
@@ -58,6 +60,8 @@ class Faults:
                 self._damaged(broker, path)
         elif ill is Ill.EMPTY_DISK:
             self._empty(broker)
+        elif ill in AIMED:
+            self.aims.arm(fault)
         else:
             self._for_a_while(fault, broker)
 
@@ -120,6 +124,7 @@ class Faults:
     def heal(self) -> None:
         """All is mended, at once."""
         self.is_over = True
+        self.aims.heal()
         around = self._around
         around.network.heal()
         around.network.delay_us_range = (50, 600)

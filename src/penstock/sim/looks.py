@@ -46,6 +46,7 @@ class StandingLook(NamedTuple):
     """What one broker is in the cluster."""
 
     raft_term: int  # in which it was told that it leads
+    elected_term: int  # in which it leads, told or not; 0: it does not
     applied: int
     is_metadata_leader: bool
     incarnation: int  # 0: none
@@ -110,6 +111,93 @@ def _look(node: Node, key: PartitionKey, partition: Partition) -> Look:
     )
 
 
+class Lead(NamedTuple):
+    """One partition that a broker leads."""
+
+    key: PartitionKey
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    proposed: frozenset[int]  # the members of an ISR that it has asked for and not been answered; empty: none
+    outside: tuple[int, ...]  # who is live, and not in sync
+    committed_end: int
+    log_end: int
+
+
+def leads(node: Node) -> Iterator[Lead]:
+    """What the broker leads, of several replicas."""
+    for key, partition in node._partitions.items():
+        leadership = partition.leadership
+        if leadership is None or len(leadership.replicas) < 2:
+            continue
+        change = leadership._under_way
+        yield Lead(
+            key,
+            leadership.leader_epoch,
+            leadership.replicas,
+            leadership.isr,
+            frozenset() if change is None else frozenset(member.broker_id for member in change.isr),
+            tuple(
+                follower.broker_id
+                for follower in leadership._followers
+                if follower.incarnation is not None and follower.broker_id not in leadership.isr
+            ),
+            leadership.committed_end,
+            leadership.log_end,
+        )
+
+
+class Replica(NamedTuple):
+    """One partition that a broker holds."""
+
+    leader: int | None
+    leader_epoch: int
+    follows: bool
+    is_in_sync: bool
+    committed_end: int
+    log_end: int
+
+
+def replica(node: Node, key: PartitionKey) -> Replica | None:
+    """What the broker has of a partition, if it is open there."""
+    partition = node._partitions.get(key)
+    if partition is None:
+        return None
+    state = partition.stream.partitions[key.partition]
+    return Replica(
+        state.leader,
+        state.leader_epoch,
+        partition.following is not None,
+        node._settings.broker_id in state.isr,
+        partition.committed_end,
+        partition.log.log_end,
+    )
+
+
+def metadata_leader(node: Node) -> int:
+    """Who leads the metadata, as the broker knows; 0: nobody."""
+    return node._cluster.quorum.leader or 0
+
+
+def vote(node: Node) -> int:
+    """Whom the broker has voted for in its present Raft term, where that is on its disk; 0: nobody."""
+    raft = node._cluster.quorum._raft
+    is_saved = not node._cluster.quorum._is_saving and raft._saved[:2] == raft._hard_state()[:2]
+    return (raft._vote or 0) if is_saved else 0
+
+
+def common_end(one: Node, other: Node, key: PartitionKey) -> int:
+    """Up to where two brokers' logs of a partition were written by the same leaders."""
+    log, others = one._partitions[key].log, other._partitions[key].log
+    epoch = min(log.last_epoch, others.last_epoch)
+    while epoch:
+        (own_epoch, own_end), (their_epoch, their_end) = log.epoch_end(epoch), others.epoch_end(epoch)
+        if own_epoch == their_epoch:
+            return min(own_end, their_end)
+        epoch = min(own_epoch, their_epoch)
+    return 0
+
+
 def failed(node: Node) -> int:
     """How many logs could not be opened."""
     return len(node._replicas.streams.failures)
@@ -124,7 +212,10 @@ def standing(node: Node) -> StandingLook:
     """What the broker is in the cluster now."""
     quorum = node._cluster.quorum
     incarnation = node._cluster.standing.incarnation or 0
-    return StandingLook(quorum._told_term, quorum.applied, quorum.is_leader, incarnation, bool(quorum.trouble))
+    elected_term = quorum.term if quorum._raft.is_leader else 0
+    return StandingLook(
+        quorum._told_term, elected_term, quorum.applied, quorum.is_leader, incarnation, bool(quorum.trouble)
+    )
 
 
 def awaited(node: Node) -> Iterator[tuple[int, int, str]]:

@@ -67,6 +67,11 @@ class Ill(StrEnum):
     RESET = "reset"  # of the connections of two machines
     PARTITION = "partition"  # nothing gets through, in one direction or in both
     SLOW_NETWORK = "slow network"
+    SHRINK_IN_DOUBT = "shrink in doubt"  # these are aimed: see `aims`
+    JOIN_OF_A_PAST_RUN = "join of a past run"
+    VOTE_THEN_RESTART = "vote, then restart"
+    UNEVEN_FAILOVER = "uneven failover"
+    DEPOSED_AND_BACK = "deposed and back"
 
 
 _ILLS = (
@@ -88,8 +93,22 @@ _ILLS = (
     (Ill.RESET, 10),
     (Ill.PARTITION, 16),
     (Ill.SLOW_NETWORK, 4),
+    (Ill.SHRINK_IN_DOUBT, 8),
+    (Ill.JOIN_OF_A_PAST_RUN, 8),
+    (Ill.VOTE_THEN_RESTART, 8),
+    (Ill.UNEVEN_FAILOVER, 8),
+    (Ill.DEPOSED_AND_BACK, 8),
 )
-CLUSTER_ONLY = frozenset({Ill.EMPTY_DISK})  # one broker alone loses everything with its disk
+AIMED = frozenset(
+    {
+        Ill.SHRINK_IN_DOUBT,
+        Ill.JOIN_OF_A_PAST_RUN,
+        Ill.VOTE_THEN_RESTART,
+        Ill.UNEVEN_FAILOVER,
+        Ill.DEPOSED_AND_BACK,
+    }
+)
+CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK}  # one broker alone loses everything with its disk
 
 
 class Operation(NamedTuple):

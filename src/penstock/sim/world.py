@@ -128,6 +128,7 @@ class World:
         self._agreement.acted(broker, standing)
         for history, look in self.checks.acted(broker, standing):
             self._agreement.committed(history, broker, look)
+        self._faults.aims.acted(broker)
 
     def _started(self, broker: SimBroker) -> None:
         self.checks.started(broker)
@@ -181,7 +182,8 @@ class World:
             generation = self._clients.of(stream_id)
             if disk not in disks and generation is not None:
                 self._around.count("unclean elections")
-                self.checks.of(generation.config.subject, partition).is_damaged = True
+                history = self.checks.of(generation.config.subject, partition)
+                history.is_damaged = history.is_given_up = True
                 self._clients.allow_unclean_election(generation)
 
     # The end

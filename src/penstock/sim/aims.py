@@ -1,0 +1,224 @@
+"""Faults that wait for their moment: what goes wrong just then is what replication and Raft must be safe against.
+
+Rules: an aim is drawn from the seed as every fault, and armed from its moment on. It looks at a broker after each of
+its events, changes nothing by looking, and strikes when what it waits for is so; it is given up after ARMED_US.
+
+| aim                | waits until                               | and then                                            |
+|--------------------|-------------------------------------------|-----------------------------------------------------|
+| shrink in doubt    | a follower, cut off from its leader, is   | the metadata leader crashes; if that is the leader, |
+|                    | to leave the ISR                          | it is cut off from all                              |
+| join of a past run | a leader, cut off from the metadata, asks | the follower loses its power; what was asked for    |
+|                    | for a follower to join                    | arrives when that one is back                       |
+| vote, then restart | somebody votes while the metadata leader  | the voter crashes, whom he voted for is cut off,    |
+|                    | is cut off                                | the one that led before stands with the voter       |
+| uneven failover    | a follower has more than the one that is  | the leader crashes; the disk of the one that has to |
+|                    | to lead next, or lags with what it shows  | cut its log is slow                                 |
+| deposed and back   | a leader, cut off from all but NATS, was  | the one that leads stops, so that the first leads   |
+|                    | deposed, and is in sync again             | again soon, perhaps                                 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+
+from penstock.base.ids import PartitionKey
+from penstock.sim import looks
+from penstock.sim.broker import SimBroker, Surroundings
+from penstock.sim.plan import Fault, Ill
+
+ARMED_US = 25_000_000
+_LAGGING_US = 14_000_000  # longer than a follower may lag
+_Aim = Generator[None, SimBroker, None]
+
+
+class Aims:
+    """Those that are armed. `acted` after every event of a broker."""
+
+    def __init__(self, around: Surroundings, brokers: Mapping[int, SimBroker]) -> None:
+        self._around = around
+        self._brokers = brokers
+        self._armed: list[_Aim] = []
+        self._kinds: dict[Ill, Callable[[Fault], _Aim]] = {
+            Ill.SHRINK_IN_DOUBT: self._shrink_in_doubt,
+            Ill.JOIN_OF_A_PAST_RUN: self._join_of_a_past_run,
+            Ill.VOTE_THEN_RESTART: self._vote_then_restart,
+            Ill.UNEVEN_FAILOVER: self._uneven_failover,
+            Ill.DEPOSED_AND_BACK: self._deposed_and_back,
+        }
+
+    def arm(self, fault: Fault) -> None:
+        """Wait for the moment from now on."""
+        aim = self._kinds[fault.ill](fault)
+        next(aim)
+        self._armed.append(aim)
+        self._around.scheduler.after(ARMED_US, lambda: self._end(aim))
+
+    def heal(self) -> None:
+        """No more faults."""
+        self._armed.clear()
+
+    def acted(self, broker: SimBroker) -> None:
+        """Look at a broker that has done something."""
+        if not self._armed or broker.node is None:
+            return
+        for aim in list(self._armed):
+            try:
+                aim.send(broker)
+            except StopIteration:
+                self._end(aim)
+
+    def _end(self, aim: _Aim) -> None:
+        if aim in self._armed:
+            self._armed.remove(aim)
+
+    # What they do
+
+    def _strike(self, fault: Fault, text: str, *acts: Callable[[], None]) -> None:
+        """Do it right behind the event that is looked at."""
+        self._around.trace.add("fault", f"{fault.ill}: {text}")
+        self._around.count(f"struck: {fault.ill}")
+        for act in acts:
+            self._around.scheduler.after(1, act)
+
+    def _cut_off(self, one: SimBroker, others: list[SimBroker], lasts_us: int) -> Callable[[], None]:
+        """Nothing gets through between them for a while; gives what ends it before."""
+        network = self._around.network
+        ways = [way for other in others for way in ((one.name, other.name), (other.name, one.name))]
+        for way in ways:
+            network.block(*way)
+
+        def free() -> None:
+            while ways:
+                network.unblock(*ways.pop())
+
+        self._around.scheduler.after(lasts_us, free)
+        return free
+
+    def _others(self, *but: SimBroker) -> list[SimBroker]:
+        return [broker for broker in self._brokers.values() if broker not in but]
+
+    def _metadata_leader(self, broker: SimBroker) -> SimBroker | None:
+        assert broker.node is not None
+        return self._brokers.get(looks.metadata_leader(broker.node))
+
+    # The aims
+
+    def _shrink_in_doubt(self, fault: Fault) -> _Aim:
+        while True:
+            leader = yield
+            lead = self._lead_of(leader, fault, in_sync=3)
+            metadata_leader = self._metadata_leader(leader)
+            if lead is not None and metadata_leader is not None:
+                break
+        followers = [self._brokers[one] for one in lead.isr if one != leader.broker_id]
+        lagging = next((one for one in followers if one is not metadata_leader), followers[0])
+        self._cut_off(leader, [lagging], _LAGGING_US)
+        while True:
+            broker = yield
+            now = self._lead(leader, lead.key) if broker is leader else None
+            if now is not None and now.proposed and lagging.broker_id in set(now.isr) - now.proposed:
+                break
+        metadata_leader = self._metadata_leader(leader)
+        if metadata_leader is None or metadata_leader is leader:
+            self._strike(fault, f"{leader.name} is cut off")
+            self._cut_off(leader, self._others(leader), 2_500_000)
+        else:
+            self._strike(fault, f"{metadata_leader.name} is gone", metadata_leader.crash)
+
+    def _join_of_a_past_run(self, fault: Fault) -> _Aim:
+        while True:
+            leader = yield
+            metadata_leader = self._metadata_leader(leader)
+            lead = self._lead_of(leader, fault, outside=metadata_leader)
+            if lead is not None and metadata_leader not in (None, leader):
+                break
+        assert metadata_leader is not None
+        self._cut_off(leader, [metadata_leader], 2_600_000)
+        while True:
+            broker = yield
+            if broker is not leader:
+                continue
+            for lead in () if leader.node is None else looks.leads(leader.node):
+                joining = self._brokers.get(min(lead.proposed.difference(lead.isr), default=0))
+                if joining not in (None, metadata_leader):
+                    assert joining is not None
+                    self._strike(fault, f"{joining.name} is to join", joining.power_cut)
+                    return
+
+    def _vote_then_restart(self, fault: Fault) -> _Aim:
+        while True:
+            before = yield
+            if before.node is not None and looks.standing(before.node).is_metadata_leader:
+                break
+        free = self._cut_off(before, self._others(before), 5_000_000)
+        while True:
+            voter = yield
+            if voter is before or voter.node is None:
+                continue
+            elected = self._brokers.get(looks.vote(voter.node))
+            if elected not in (None, voter, before):
+                break
+        assert elected is not None
+        self._strike(fault, f"{voter.name} has voted for {elected.name}", voter.crash, free)
+        self._cut_off(elected, self._others(elected), 6_000_000)
+
+    def _uneven_failover(self, fault: Fault) -> _Aim:
+        while True:
+            leader = yield
+            lead = self._lead_of(leader, fault, in_sync=3)
+            if lead is not None:
+                break
+        heir, other = (self._brokers[one] for one in lead.replicas if one != leader.broker_id)
+        wants_late_news = bool(fault.number // 16 % 2)
+        if not wants_late_news:
+            self._cut_off(leader, [heir], 2_000_000)
+        while True:
+            yield
+            now = self._lead(leader, lead.key)
+            if now is None or heir.node is None or other.node is None:
+                return
+            heirs, others = looks.replica(heir.node, lead.key), looks.replica(other.node, lead.key)
+            if heirs is None or others is None or others.log_end <= heirs.log_end:
+                continue
+            if not wants_late_news or others.committed_end < now.committed_end:
+                break
+        self._strike(fault, f"{leader.name} is gone, {other.name} has more than {heir.name}", leader.crash)
+        other.disk.is_slow = True
+        self._around.scheduler.after(9_000_000, lambda: setattr(other.disk, "is_slow", False))
+
+    def _deposed_and_back(self, fault: Fault) -> _Aim:
+        while True:
+            leader = yield
+            lead = self._lead_of(leader, fault, in_sync=2)
+            if lead is not None and self._metadata_leader(leader) not in (None, leader):
+                break
+        self._cut_off(leader, self._others(leader), 3_400_000 + fault.number % 1_000_000)
+        while True:
+            broker = yield
+            if broker is not leader or leader.node is None:
+                continue
+            own = looks.replica(leader.node, lead.key)
+            if own is not None and own.follows and own.is_in_sync and own.leader_epoch > lead.leader_epoch:
+                break
+        assert own is not None
+        successor = self._brokers[own.leader or 0]
+        self._strike(fault, f"{leader.name} is back, {successor.name} stops", successor.stop)
+
+    def _lead_of(
+        self, broker: SimBroker, fault: Fault, *, in_sync: int = 1, outside: SimBroker | None = None
+    ) -> looks.Lead | None:
+        """One of the partitions that it leads, with so many in sync; `outside`: and another than this one is not."""
+        if broker.node is None:
+            return None
+        fit = [
+            lead
+            for lead in looks.leads(broker.node)
+            if len(lead.isr) >= in_sync and (outside is None or set(lead.outside) - {outside.broker_id})
+        ]
+        return fit[fault.number % len(fit)] if fit else None
+
+    @staticmethod
+    def _lead(broker: SimBroker, key: PartitionKey) -> looks.Lead | None:
+        if broker.node is None:
+            return None
+        return next((lead for lead in looks.leads(broker.node) if lead.key == key), None)
