@@ -170,7 +170,7 @@ class Fetcher:
             return False
         if not self._followings or now_us < self._retry_us or len(self._asked) >= _IN_FLIGHT_MAX:
             return True
-        return bool(self._asked) and not (self._ready or self._stalled or self._catching_up)
+        return bool(self._asked) and not (self._ready or self._stalled or self._catching_up or self._untold)
 
     def request(self, now_us: int) -> FetchSent | None:
         """The next request, if it is time for one. Call it again until there is none."""
