@@ -21,6 +21,8 @@ from tests.integration.publishers import connected_to
 KILL_SILENCE_S_MAX = 4.0
 KILL_METADATA_LEADER_SILENCE_S_MAX = 7.0
 STOP_SILENCE_S_MAX = 0.3
+HANG_SILENCE_S_MAX = 7.0
+HANG_CREATE_S_MAX = 8.0
 
 
 @pytest.fixture
@@ -118,6 +120,32 @@ async def test_a_killed_leader_is_replaced_and_comes_back(cluster: ClusterProces
         assert silence_s < (KILL_METADATA_LEADER_SILENCE_S_MAX if is_metadata_leader else KILL_SILENCE_S_MAX)
         assert await cluster.leader_of(name, other) != victim
         cluster.brokers[victim].launch()
+        await cluster.in_sync(name, {1, 2, 3}, other)
+        await publishers.acks(100)
+    async with cluster.client(victim) as client:
+        assert await check(client, name, publishers) >= 500
+
+
+@pytest.mark.parametrize("is_metadata_leader", [False, True], ids=["leader", "leader and metadata leader"])
+async def test_a_leader_that_hangs_is_replaced_and_streams_are_made_meanwhile(
+    cluster: ClusterProcesses, is_metadata_leader: bool
+) -> None:
+    name = await stream_led_by(cluster, is_metadata_leader)
+    victim = await cluster.leader_of(name)
+    other = another(cluster, victim)
+    async with load(cluster.nats.url, f"{name}.a") as publishers:
+        await publishers.acks(200)
+        hung_s = time.monotonic()
+        cluster.brokers[victim].signal(signal.SIGSTOP)  # its connections stay
+        async with cluster.client(other) as client:
+            await client.create_stream("meanwhile", "meanwhile", replicas=2, timeout=HANG_CREATE_S_MAX)
+        print(f"a stream was made {time.monotonic() - hung_s:.3f} s after SIGSTOP")
+        await publishers.acks(200)
+        silence_s = publishers.longest_silence_s(hung_s)
+        print(f"no ack for {silence_s:.3f} s after SIGSTOP of the leader")
+        assert silence_s < HANG_SILENCE_S_MAX
+        assert await cluster.leader_of(name, other) != victim
+        cluster.brokers[victim].signal(signal.SIGCONT)
         await cluster.in_sync(name, {1, 2, 3}, other)
         await publishers.acks(100)
     async with cluster.client(victim) as client:

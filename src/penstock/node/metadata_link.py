@@ -3,7 +3,8 @@
 Rules: Raft says who leads; a broker that takes no part in it yet asks its peers, one after the other, and then whom
 they name. What brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter,
 delete) waits while no metadata leader is known, and is asked again where the leader changed meanwhile, until its time
-is up: all three may be asked twice. What a leader refused for a reason of its own is refused, and at once what this
+is up: all three may be asked twice. One that was asked and leads no more may hang, with its connections: its successor
+is asked as soon as it is known. What a leader refused for a reason of its own is refused, and at once what this
 broker's own disk stands in the way of where nobody else can be asked.
 """
 
@@ -53,13 +54,14 @@ class _Waiting:
     done: Done
     deadline_us: int
     retry_us: int
-    is_asked: bool = False
+    asked: BrokerId | None = None  # and has not answered
+    tries: int = 0
     last_error: RemoteError | None = None
 
     @property
     def end_us(self) -> int:
         """When it is answered at the latest: a metadata leader that was asked is given a little longer."""
-        return self.deadline_us + (_GRACE_US if self.is_asked else 0)
+        return self.deadline_us + (_GRACE_US if self.asked is not None else 0)
 
 
 class MetadataLink:
@@ -126,18 +128,21 @@ class MetadataLink:
         self._try(waiting)
 
     def _try(self, waiting: _Waiting) -> None:
-        waiting.is_asked = True
+        waiting.tries += 1
+        number = waiting.tries
         request = waiting.request
         if self._quorum.is_leader:
-            self._local(request, lambda response: self._answered(waiting, response))
+            waiting.asked = self._broker_id
+            self._local(request, lambda response: self._answered(waiting, number, response))
             return
         if (to := self._whom()) is None:
             if self._quorum.obstacle:
-                self._answered(waiting, RemoteError(ErrorCode.STORAGE_FAILED, self._quorum.obstacle))
+                self._answered(waiting, number, RemoteError(ErrorCode.STORAGE_FAILED, self._quorum.obstacle))
                 return
             text = "no metadata leader could be found in time: are most of the voters up?"
-            self._answered(waiting, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
+            self._answered(waiting, number, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
             return
+        waiting.asked = to
 
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
             if isinstance(response, ForwardResponse):
@@ -147,17 +152,17 @@ class MetadataLink:
                     response = error
             else:
                 self._learn(response)
-            self._answered(waiting, response)
+            self._answered(waiting, number, response)
 
         api, version, body = request_body(request)
         self._peers.send(to, ForwardRequest(api=api, version=version), body, done)
 
-    def _answered(self, waiting: _Waiting, response: Response | RemoteError) -> None:
-        if waiting not in self._waiting:
-            return  # its time was up
+    def _answered(self, waiting: _Waiting, number: int, response: Response | RemoteError) -> None:
+        if waiting not in self._waiting or (number != waiting.tries and isinstance(response, RemoteError)):
+            return  # its time was up, or another one has been asked since
         now_us = self._clock().elapsed_us
         if isinstance(response, RemoteError) and response.code in _NOT_NOW and now_us < waiting.deadline_us:
-            waiting.is_asked = False
+            waiting.asked = None
             waiting.retry_us = now_us + _RETRY_US
             waiting.last_error = response
             return
@@ -171,15 +176,22 @@ class MetadataLink:
                 self._waiting.remove(waiting)
                 text = "the metadata leader did not answer in time; the change may or may not have been made"
                 waiting.done(waiting.last_error or RemoteError(ErrorCode.TIMED_OUT, text))
-            elif not waiting.is_asked and now.elapsed_us >= waiting.retry_us:
+            elif now.elapsed_us >= waiting.retry_us if waiting.asked is None else self._has_followed(waiting.asked):
                 self._try(waiting)
+
+    def _has_followed(self, asked: BrokerId) -> bool:
+        """Whether another broker is known to lead by now."""
+        if self._quorum.is_leader:
+            return asked != self._broker_id
+        leader = self._quorum.leader
+        return leader is not None and leader not in (asked, self._broker_id)
 
     @property
     def next_deadline_us(self) -> int | None:
         """When `tick` has something to do, at the latest."""
         if not self._waiting:
             return None
-        return min(one.end_us if one.is_asked else min(one.retry_us, one.end_us) for one in self._waiting)
+        return min(one.end_us if one.asked is not None else min(one.retry_us, one.end_us) for one in self._waiting)
 
     def stop(self, error: RemoteError) -> None:
         """The broker stops: tell all that wait."""

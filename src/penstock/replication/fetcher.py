@@ -301,10 +301,10 @@ class Fetcher:
         self._end_session()
         self._retry_us = now_us + self._delay_us(self._failures)
         self._failures += 1
-        if error.code not in _UNREACHABLE:
+        if error.code in _UNREACHABLE:
+            self.unreached(now_us)
+        elif error.code != ErrorCode.OVERLOADED:  # which a leader that hangs is, too, by all that it has not answered
             self.unreachable_since_us = None
-        elif self.unreachable_since_us is None:
-            self.unreachable_since_us = now_us
 
     def lost(self, now_us: int) -> None:
         """The connection is gone."""

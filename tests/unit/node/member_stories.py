@@ -118,6 +118,12 @@ class MemberStory:
     def _wipe(self, number: str) -> None:
         self._disks[int(number)] = MemoryVfs(), f"another {self._disks[int(number)][1]}"
 
+    def _hang(self, number: str) -> None:
+        self._members.hang(int(number))
+
+    def _wake(self, number: str) -> None:
+        self._members.wake(int(number))
+
     def _cut(self, one: str, *others: str) -> None:
         for other in others:
             self._members.cut(int(one), int(other))
@@ -156,9 +162,7 @@ class MemberStory:
         self._ask(number, DeleteStreamRequest(name=name))
 
     def _publish(self, subject: str, *values: str, reply: str | None = None) -> None:
-        for member in self._up():
-            member.publish(subject, *map(value_of, values), reply=reply)
-        self._members.settle()
+        self._members.publish(subject, *map(value_of, values), reply=reply)
 
     def _append(self, number: str, name: str, *values: str) -> None:
         batch = batch_of([(f"{name}.x", None, value_of(value), None) for value in values])

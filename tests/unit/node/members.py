@@ -7,6 +7,8 @@ the order in which they were made, until nothing is left to be carried.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.base.ids import BrokerId
@@ -78,6 +80,8 @@ class Brokers:
         self._up: dict[tuple[BrokerId, BrokerId], int] = {}  # who can ask whom; the era of the connection
         self._cut: set[frozenset[int]] = set()
         self._era = 0
+        self._hung: dict[BrokerId, list[tuple[BrokerId, Any]]] = {}  # and what peers have sent them since
+        self._unread: dict[BrokerId, list[Callable[[], None]]] = {}  # what NATS has sent them
         for broker_id in ids:
             self.start(broker_id)
 
@@ -113,6 +117,28 @@ class Brokers:
         self.settle()
         return member.memory
 
+    def hang(self, broker_id: int) -> None:
+        """It gets no turn, as after SIGSTOP: its connections stay, and what comes for it waits."""
+        self._hung[BrokerId(broker_id)] = []
+        self._unread[BrokerId(broker_id)] = []
+
+    def wake(self, broker_id: int) -> None:
+        """It has its turn again."""
+        self.carry.extend(self._hung.pop(BrokerId(broker_id)))
+        for read in self._unread.pop(BrokerId(broker_id)):
+            read()
+        self.settle()
+
+    def publish(self, subject: str, *values: bytes, reply: str | None = None) -> None:
+        """One message after the other, from NATS to whoever has subscribed."""
+        for member in self.members.values():
+            read = partial(member.publish, subject, *values, reply=reply)
+            if member.broker_id in self._hung:
+                self._unread[member.broker_id].append(read)
+            else:
+                read()
+        self.settle()
+
     def cut(self, one: int, other: int) -> None:
         """The two do not reach each other any more."""
         self._cut.add(frozenset((one, other)))
@@ -139,15 +165,21 @@ class Brokers:
         if pair[0] in self.members:
             self.members[pair[0]].node.peer_lost(pair[1], self.clock.now)
 
+    def _awake(self) -> list[Member]:
+        return [member for member in self.members.values() if member.broker_id not in self._hung]
+
     def settle(self) -> None:
         """Carry all there is, whatever comes of it."""
         for _ in range(100_000):
-            for member in self.members.values():
+            for member in self._awake():
                 member.turn()
             if not self.carry:
                 return
             sender, item = self.carry.popleft()
-            if isinstance(item, PeerRequest):
+            to = item.to if isinstance(item, PeerRequest) else item[0].caller.sender
+            if to in self._hung:
+                self._hung[to].append((sender, item))
+            elif isinstance(item, PeerRequest):
                 self._ask(sender, item)
             else:
                 self._answer(sender, *item)
@@ -172,7 +204,7 @@ class Brokers:
         """Time passes, in ticks of 50 ms."""
         for _ in range(ms // 50):
             self.clock.advance_ms(50)
-            for member in list(self.members.values()):
+            for member in self._awake():
                 member.node.tick(self.clock.now)
             self.settle()
 

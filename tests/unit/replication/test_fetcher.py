@@ -166,6 +166,19 @@ def test_a_leader_that_does_not_answer_is_unreachable_since_then() -> None:
     assert follower.fetcher.unreachable_since_us is None
 
 
+def test_a_leader_that_owes_too_many_answers_stays_unreachable() -> None:
+    follower = Follower()
+    follower.request()
+    follower.now_us += TIMEOUT_US
+    follower.fetcher.tick(follower.now_us)
+    since_us = follower.now_us
+    for code in (ErrorCode.OVERLOADED, ErrorCode.UNKNOWN_SESSION):
+        follower.now_us += 1_000_000
+        number, _ = follower.request()
+        follower.fetcher.failed(number, RemoteError(code, "no"), follower.now_us)
+        assert follower.fetcher.unreachable_since_us == (since_us if code == ErrorCode.OVERLOADED else None)
+
+
 def test_a_lost_connection_ends_the_session_whether_something_was_asked_or_not() -> None:
     follower = Follower()
     number, _ = follower.request()
