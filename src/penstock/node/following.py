@@ -236,7 +236,9 @@ class Follows:
             orders = self._append(fetcher, partition, raw[delivery.position : delivery.position_end], now)
         self._note_ends(partition)
         if orders.truncate is not None or orders.reset is not None:
-            self._cut(fetcher, partition, following, orders, now)
+            # A copy: what came is given back meanwhile.
+            refill = bytes(raw[delivery.position : delivery.position_end]) if orders.append else b""
+            self._cut(fetcher, partition, following, orders, refill)
 
     def _append(self, fetcher: Fetcher, partition: Partition, data: memoryview, now: Now) -> Orders:
         """Take the batches, and ask for more; gives what else must be done before."""
@@ -246,7 +248,7 @@ class Follows:
             partition.append_fetched(data)
         except RangeRefusedError as error:
             if error.truncate_to is not None:
-                return following.overlaps(error.truncate_to)
+                return following.overlaps(error.truncate_to)._replace(append=True)  # again, behind the cut
             self._outbox.notice(f"{partition.label}: what broker {following.leader} sent is refused: {error}")
             fetcher.stall(following, now.elapsed_us)
         except OperationalError as error:
@@ -276,7 +278,25 @@ class Follows:
             partition.follow_committed(ends.committed_end)
             self._committed(partition)
 
-    def _cut(self, fetcher: Fetcher, partition: Partition, following: Following, orders: Orders, now: Now) -> None:
+    def _refill(self, partition: Partition, following: Following, data: bytes) -> None:
+        """Put batches that overlapped into the place of what was cut, before anybody looks: readers saw some of it."""
+        if not data:
+            return
+        committed_end = partition.committed_end
+        try:
+            partition.append_fetched(memoryview(data))
+        except OperationalError as error:  # fetched again, then
+            partition.tell(f"cannot follow: {error}", self._outbox)
+            return
+        ends = following.refilled()
+        if ends.log_start is not None:
+            with contextlib.suppress(OperationalError):
+                partition.log.follow_start(ends.log_start)
+        assert ends.committed_end is not None
+        partition.follow_committed(ends.committed_end)
+        self._upkeep.moved(partition, committed_end)
+
+    def _cut(self, fetcher: Fetcher, partition: Partition, following: Following, orders: Orders, refill: bytes) -> None:
         if orders.cuts_committed:
             self._outbox.notice(
                 f"{partition.label}: what readers may have seen is cut, to agree with broker {following.leader}, "
@@ -295,6 +315,7 @@ class Follows:
                 return
             if error is None:
                 partition.follow_cut()
+                self._refill(partition, following, refill)
             else:
                 partition.tell(f"cannot be cut to agree with its leader: {error}", self._outbox)
                 self._refused(partition, error)

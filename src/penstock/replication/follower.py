@@ -14,8 +14,9 @@ leader's, as far as this log has it, never this log's end. While the log is cut 
 
 `starts later`: what the leader has next does not begin where this log ends (`replica_start`: the base of the batch that
 holds the leader's `log_start`, whose first rows are not to be read); or the logs diverge below the start of either.
-`overlaps`: the leader's first batch begins before this log ends; its cleaner merged some. `cut`, `fails`: how a
-truncation or a reset ended. `follows`: another leadership has begun.
+`overlaps`: the leader's first batch begins before this log ends: its cleaner merged some, or this log begins inside it.
+Those batches are put back as soon as the cut is done (`refilled`), so that readers never see less than before.
+`cut`, `fails`: how a truncation or a reset ended. `follows`: another leadership has begun.
 """
 
 from __future__ import annotations
@@ -107,6 +108,13 @@ class NewEnds(NamedTuple):
     log_start: Offset | None = None  # of the leader: `Log.follow_start`
 
 
+class _Overlapped(NamedTuple):
+    """What was known when batches came that overlapped."""
+
+    leader_epoch: LeaderEpoch
+    shown_end: int  # to readers
+
+
 _NOTHING = Orders()
 
 
@@ -114,8 +122,8 @@ class Following:
     """One partition that this broker follows, from one leadership to the next."""
 
     __slots__ = (
-        "_is_asked", "_leader_committed_end", "_leader_log_start", "committed_end", "is_in_sync", "key", "leader",
-        "leader_epoch", "log", "state", "tells_flushes",
+        "_is_asked", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end", "is_in_sync", "key",
+        "leader", "leader_epoch", "log", "state", "tells_flushes",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +148,7 @@ class Following:
         self._is_asked = False
         self._leader_committed_end = 0
         self._leader_log_start = 0
+        self._overlapped = _Overlapped(leader_epoch, 0)
 
     @property
     def may_ask(self) -> bool:
@@ -222,11 +231,13 @@ class Following:
         return Orders(reset=Offset(end), cuts_committed=cuts_committed)
 
     def overlaps(self, base_offset: int) -> Orders:
-        """The batches that came begin at `base_offset`, inside this log: the leader has merged some."""
+        """The batches that came begin at `base_offset`, inside this log. After the cut: `append` those, `refilled`."""
+        overlapped = _Overlapped(self.leader_epoch, self.committed_end)
         if base_offset < self.log.log_start:
             orders = self._cut(_On.STARTS_LATER, reset=base_offset)
         else:
             orders = self._cut(_On.OVERLAPS, truncate=base_offset)
+        self._overlapped = overlapped
         return orders._replace(cuts_committed=False)  # those batches have it
 
     def ends(self) -> NewEnds:
@@ -246,6 +257,15 @@ class Following:
         self.committed_end = Offset(
             max(self.committed_end, self.log.log_start)
         )  # not before: it still had another past
+
+    def refilled(self) -> NewEnds:
+        """The batches of `overlaps` are in the log, behind the cut: with them what readers have seen is there again."""
+        leader_epoch, shown_end = self._overlapped
+        if self.state is FollowState.RECONCILING and leader_epoch == self.leader_epoch:
+            self._on(_On.AGREES)  # it is the leader's own log, up to where this one ends
+        self.committed_end = max(self.committed_end, Offset(min(shown_end, self.log.log_end)))
+        log_start = self.ends().log_start
+        return NewEnds(self.committed_end, log_start)
 
     def cut_failed(self) -> None:
         """It failed: the log is left alone until it is mended, by a restart most likely."""

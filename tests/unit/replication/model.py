@@ -5,7 +5,7 @@ works and how far the clock goes. After every event it is checked that
 
 - what was committed once stays what it is, and a new leader has all of it;
 - whoever is in the ISR by the metadata has all that is committed;
-- what a broker shows as committed is that.
+- what a broker shows as committed is that, and it never shows less of it than before.
 """
 
 from __future__ import annotations
@@ -197,6 +197,9 @@ class Cluster:
         if self.is_unclean:
             return
         for broker in self.up():
+            if broker.committed_end < broker.shown_end:
+                raise Violation(f"{broker.number} shows {broker.committed_end}, and has shown {broker.shown_end}")
+            broker.shown_end = broker.committed_end
             for offset, written in broker.log.contents().items():
                 if offset < broker.committed_end and self.ledger.get(offset) != written:
                     found = self.ledger.get(offset)

@@ -35,9 +35,11 @@ class Broker:
         self.is_deaf = False  # hears of no image
         self.has_lost = False  # of what was written, since it was last registered
         self.committed_end = 0
+        self.shown_end = 0  # the largest that it was, in this run
         self.leadership: Leadership | None = None
         self.following: Following | None = None
         self.cutting: tuple[str, int] | None = None  # what a disk thread is to do
+        self.refill: list[Batch] = []  # what it is to put back then
 
     def start(self, *, clean: bool) -> None:
         assert not self.is_up
@@ -51,7 +53,7 @@ class Broker:
         self.fetchers: dict[int, Fetcher] = {}
         self.looking: list[Any] = []
         self.rate = ByteRate(self.cluster.catch_up_bytes_per_s)
-        self.committed_end = min(self.log.noted_committed_end, self.log.log_end)
+        self.committed_end = self.shown_end = min(self.log.noted_committed_end, self.log.log_end)
         while self.hear():
             pass
 
@@ -195,6 +197,10 @@ class Broker:
         getattr(self.log, kind)(offset)
         if self.following is not None:
             self.following.cut()
+        self.log.append_fetched(self.refill)
+        if self.following is not None:
+            if self.refill:
+                self._start_at(self.following.refilled().log_start)
             self.committed_end = self.following.committed_end
             self.fetchers[self.following.leader].proceed(self.following)
 
@@ -239,7 +245,7 @@ class Broker:
             self.moved(leadership)
 
     def _deliver(self, sender: int, delivery: Delivery, raw: tuple[Batch, ...]) -> None:
-        following, orders = delivery.following, delivery.orders
+        following, orders, refill = delivery.following, delivery.orders, list[Batch]()
         if orders.append:
             position, batches = 0, []
             for batch in raw:
@@ -250,18 +256,25 @@ class Broker:
                 self.log.append_fetched(batches)
             except OverlapError as error:
                 orders = following.overlaps(error.base)
+                refill = batches
         if orders.truncate is not None:
             self.cutting = "truncate", orders.truncate
         elif orders.reset is not None:
             self.cutting = "reset", orders.reset
+        if orders.truncate is not None or orders.reset is not None:
+            self.refill = refill
         if orders.cuts_committed:
             self.cluster.note_unclean_cut(self)
         ends = following.ends()
-        self.committed_end = following.committed_end
-        if ends.log_start is not None:
-            self.log.start_at(ends.log_start)
+        if self.cutting is None:  # else readers see what they saw, until it is done
+            self.committed_end = following.committed_end
+        self._start_at(ends.log_start)
         if orders.append:
             self.fetchers[sender].proceed(following)
+
+    def _start_at(self, log_start: int | None) -> None:
+        if log_start is not None:
+            self.log.start_at(log_start)
 
     def tick(self) -> None:
         now_us = self.cluster.now_us
