@@ -287,6 +287,21 @@ def test_after_a_failed_sync_nothing_is_written(path_end: str) -> None:
     assert essence(reopened(memory.crash_clone())) in (essence(STATES[6]), ((6, 3), 3, 2))
 
 
+def test_what_a_failed_sync_gave_up_is_written_again_before_it_counts() -> None:
+    memory = MemoryVfs()
+    vfs = FaultyVfs(memory)
+    storage = Storage.open(vfs, BEGIN)
+    save(storage, ready(entry(1, 1), state=HardState(1, 1, 0)))
+    vfs.plan = nth(0, Fault(errno.EIO), Kind.SYNC, path_end=LOG_PATH)
+    with pytest.raises(OSError, match="Input/output"):
+        save(storage, ready(entry(2, 1), state=HardState(2, 3, 0)))
+    memory.fail_sync(LOG_PATH)
+    storage.close()
+    state = Storage.open(memory, BEGIN).state  # the page cache still has it
+    assert state.hard_state.vote == 3
+    assert Storage.open(memory.crash_clone(), BEGIN).state == state
+
+
 def test_the_reserve_gives_room_to_what_must_go_through() -> None:
     memory = MemoryVfs()
     vfs = FaultyVfs(memory)

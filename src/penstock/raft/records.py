@@ -63,6 +63,7 @@ class Contents:
     entries: list[Entry] = field(default_factory=list)
     last_number: int = 0
     end_position: int = HEAD_BYTES
+    synced_position: int = HEAD_BYTES  # what lies before it was synced, by the mark
 
     def put(self, entries: Iterable[Entry]) -> None:
         """Take entries, in place of what there was from their indexes on."""
@@ -146,6 +147,8 @@ def read_contents(data: bytes, path: str, marked_number: int) -> Contents:
     contents = Contents()
     for record in read_records(data, path):
         _take(contents, record, path)
+        if record.number <= marked_number:
+            contents.synced_position = record.end_position
     if marked_number > contents.last_number:
         is_end = contents.end_position >= len(data)
         raise CorruptionError(

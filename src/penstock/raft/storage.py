@@ -2,8 +2,9 @@
 
 Rules: what a saved task held survives any power loss. A torn tail, which nobody was told of, is cut at start, its bytes
 kept in a side file that nothing overwrites. Damage to what was synced is CorruptionError; nothing is deleted for it. A
-full disk leaves everything as it was. After a failed sync nothing is written any more. On a full disk what must go
-through finds room in the reserve (`vfs/reserve.py`).
+full disk leaves everything as it was. After a failed sync nothing is written any more; at the next start
+what may have been given up is written again. On a full disk what must go through finds room in the reserve
+(`vfs/reserve.py`).
 
 Theory: the log is one file, rewritten whenever a snapshot comes. Metadata is small: what is copied then is the few
 entries behind the snapshot, and one file can be in fewer states after a crash than a row of segments. Until a sync a
@@ -93,7 +94,11 @@ class Storage:
         goes_on = checked_state(snapshot, contents)
         if contents.end_position < len(data):
             storage._cut(file, data)
-        # What was read may be in the page cache only: nothing is built on it before it is on the disk.
+        # What was read may be in the page cache only: nothing is built on it before it is on the disk. A sync that
+        # failed has given up what it was to write: it is written again, or this one would prove nothing.
+        again = data[contents.synced_position : contents.end_position]
+        if again:
+            reserve.make_room(len(again), lambda: file.write_at(contents.synced_position, again))
         file.sync()
         storage._file = file
         reserve.make_room(1, lambda: mark.move(contents.last_number))

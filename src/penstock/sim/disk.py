@@ -9,7 +9,8 @@ moments: a crash in between loses an answer, not the bytes.
 |----------------|----------------------------------------------------------------------------|
 | slow           | work takes up to two seconds                                               |
 | full           | every write: ENOSPC, a part of it may be written                           |
-| failing sync   | the next sync of a file: EIO                                               |
+| failing sync   | the next sync of a segment, or of any file: EIO; what it was to write is   |
+|                | readable, and reaches the disk only if it is written again                 |
 | flipped bit    | a byte of a sealed segment reads as another one, for ever                  |
 | empty          | another disk, with nothing on it                                           |
 """
@@ -47,6 +48,7 @@ class Disk:
         self.is_slow = False
         self._is_full = False
         self._syncs_to_fail = 0
+        self.fails_any_sync = False  # else only one of a segment
         self.faults = 0  # operations that failed
         self.open_count = 0
         self._cut_after: int | None = None  # changes until the power is cut
@@ -201,9 +203,10 @@ class Disk:
         if self._left is not None:
             raise PowerCut
         kind = operation.kind
-        if kind is Kind.SYNC and self.syncs_to_fail and ".arrows" in operation.path:
+        if kind is Kind.SYNC and self.syncs_to_fail and (".arrows" in operation.path or self.fails_any_sync):
             self.syncs_to_fail -= 1
             self.faults += 1
+            self.memory.fail_sync(operation.path)
             return Fault(errno.EIO)
         if self._is_full and kind is Kind.WRITE and operation.length:
             self.faults += 1

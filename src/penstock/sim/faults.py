@@ -89,6 +89,7 @@ class Faults:
             after(fault.lasts_us, lambda: setattr(broker.disk, "is_full", False))
         elif ill is Ill.FAILING_SYNC:
             broker.disk.syncs_to_fail = 1
+            broker.disk.fails_any_sync = fault.number % 3 == 0
         elif ill is Ill.NATS_LOST:
             for connection in around.network.between(broker.name, nats.NAME):
                 around.nats.cut(connection)

@@ -5,7 +5,8 @@ Rules: what a power loss may leave is decided by what was synced, never by what 
 
 Theory: a disk keeps promises about sectors and about nothing else. So a file remembers what its synced sectors held
 before they were overwritten (and in between: any of those versions may be what reached the disk), and how long it was.
-Bytes behind the synced length need no memory of their own: they are there or they are not. Names are a tree in two
+Bytes behind the synced length need no memory of their own: they are there or they are not. A sync that fails gives up
+what it was to write, as Linux does: a later one succeeds without it, until it is written again. Names are a tree in two
 versions: as programs see it, and as it is on the disk; the steps between the two are kept in order, and each of them
 is atomic, a rename too.
 
@@ -46,13 +47,14 @@ class Keep(Enum):
 class _Content:
     """The bytes of one file, and what is needed to know what a disk would hold of them."""
 
-    __slots__ = ("data", "overwritten", "synced_bytes")
+    __slots__ = ("data", "given_up", "overwritten", "synced_bytes")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.synced_bytes = len(self.data)
         # Sector number → its versions from the synced one on, without the present one. Only below synced_bytes.
         self.overwritten: dict[int, list[bytes]] = {}
+        self.given_up: set[int] = set()  # sectors that no sync writes, until they are written again
 
     def write(self, position: int, buffer: Buffer) -> None:
         end = position + len(buffer)
@@ -61,6 +63,8 @@ class _Content:
         if position > len(self.data):
             self.data.extend(bytes(position - len(self.data)))
         self.data[position:end] = buffer
+        if self.given_up:
+            self.given_up.difference_update(range(position // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
     def truncate(self, length: int) -> None:
         if length < self.synced_bytes:
@@ -71,8 +75,25 @@ class _Content:
             self.data.extend(bytes(length - len(self.data)))
 
     def sync(self) -> None:
+        left = {
+            sector: self._on_disk(sector) for sector in sorted(self.given_up) if sector * SECTOR_BYTES < len(self.data)
+        }
         self.synced_bytes = len(self.data)
-        self.overwritten.clear()
+        self.overwritten = {sector: [version] for sector, version in left.items()}
+
+    def fail_sync(self) -> None:
+        """A sync fails: what was to be written is given up, and stays readable."""
+        first = self.synced_bytes // SECTOR_BYTES if len(self.data) > self.synced_bytes else 0
+        behind = range(first, -(-len(self.data) // SECTOR_BYTES)) if len(self.data) > self.synced_bytes else ()
+        self.given_up.update(self.overwritten, behind)
+
+    def _on_disk(self, sector: int) -> bytes:
+        if (versions := self.overwritten.get(sector)) is not None:
+            return versions[0]
+        begin = sector * SECTOR_BYTES
+        return bytes(self.data[begin : min(begin + SECTOR_BYTES, max(begin, self.synced_bytes))]).ljust(
+            SECTOR_BYTES, b"\0"
+        )
 
     def _remember(self, position: int, end: int) -> None:
         for sector in range(position // SECTOR_BYTES, -(-min(end, self.synced_bytes) // SECTOR_BYTES)):
@@ -308,6 +329,12 @@ class MemoryVfs:
             else:
                 left.append(change)
         self._changes = left
+
+    def fail_sync(self, path: str) -> None:
+        """A sync of this file fails: what it was to write reaches the disk only if it is written again."""
+        node = self.find(path)
+        assert isinstance(node, _Content), path
+        node.fail_sync()
 
     def crash_clone(self, keep: Keep = Keep.SYNCED, random: Random | None = None) -> MemoryVfs:
         """What a new start would find after a crash now. SUBSET draws its choices from `random`."""

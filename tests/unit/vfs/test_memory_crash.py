@@ -55,6 +55,31 @@ def test_an_overwritten_byte_comes_back() -> None:
     assert content(vfs.crash_clone(), "f/file") == b"a" * 2000
 
 
+def test_what_a_failed_sync_was_to_write_is_written_by_no_later_one() -> None:
+    vfs = MemoryVfs()
+    synced_file(vfs, "f/file", b"a" * 1500)
+    file = vfs.open("f/file")
+    file.write_at(0, b"b")
+    file.write_at(1500, b"b" * 600)
+    vfs.fail_sync("f/file")
+    file.write_at(2100, b"c" * 600)
+    file.sync()
+    assert content(vfs, "f/file") == b"b" + b"a" * 1499 + b"b" * 600 + b"c" * 600
+    on_disk = content(vfs.crash_clone(), "f/file")
+    assert on_disk == b"a" * 1500 + bytes(4 * SECTOR_BYTES - 1500) + b"b" * (2100 - 4 * SECTOR_BYTES) + b"c" * 600
+    file.write_at(0, file.read_at(0, 2700))
+    file.sync()
+    assert content(vfs.crash_clone(), "f/file") == content(vfs, "f/file")
+
+
+def test_a_failed_sync_gives_up_nothing_that_is_on_the_disk() -> None:
+    vfs = MemoryVfs()
+    synced_file(vfs, "f/file", b"a" * 1500)
+    vfs.fail_sync("f/file")
+    vfs.open("f/file").sync()
+    assert content(vfs.crash_clone(), "f/file") == b"a" * 1500
+
+
 def test_synced_bytes_without_a_synced_name_are_lost() -> None:
     vfs = MemoryVfs()
     vfs.open("f/file", create=True).sync()
