@@ -519,15 +519,21 @@ def require_compiled() -> None:
 
 
 # On every core, but no more than a small machine's memory holds: each worker has servers of its own. What a module
-# prepares for its tests it prepares once, so they stay together.
-SIDE_BY_SIDE = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadscope"]
+# prepares for its tests it prepares once, so they stay together. tests/conftest.py says which modules begin.
+SIDE_BY_SIDE = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadscope", "--no-loadscope-reorder"]
 
 
 def test(arguments: List[str]) -> NoReturn:
-    """Run all tests, some at a time; or what pytest is told to."""
+    """Run all tests, some at a time; with --long more of what chance decides; or what pytest is told to."""
     require_compiled()
     set_up(EXTRAS["test"])
-    _become([PYTHON, "-m", "pytest"] + (arguments or SIDE_BY_SIDE), clean_environment())
+    environment = clean_environment()
+    # Tests start hundreds of processes: each would compile all of Penstock again.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    if "--long" in arguments:
+        environment["LONG_TESTS"] = "1"
+    arguments = [one for one in arguments if one != "--long"]
+    _become([PYTHON, "-m", "pytest"] + (arguments or SIDE_BY_SIDE), environment)
 
 
 def check(arguments: List[str]) -> int:

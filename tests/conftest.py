@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -11,6 +13,19 @@ from tests import hot_modes
 # decorator that replays it, also where the example database is not kept.
 settings.register_profile("penstock", deadline=None, print_blob=True)
 settings.load_profile("penstock")
+
+
+# What takes long begins early, for what begins last decides when all has ended.
+_EARLY = (
+    *("unit/test_lint.py", "unit/test_build.py", "unit/hot/test_modes.py", "docs/test_readme.py"),
+    *("integration/", "crash/", "sim/"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole modules change places: what a module prepares for its tests it prepares once."""
+    root = Path(__file__).parent
+    items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(_EARLY))
 
 
 def pytest_sessionstart() -> None:

@@ -15,6 +15,7 @@ import pytest
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import extent
 from tests.logs import Message, append, open_log, read_slices, retain, value_of
 
 SUBSETS_PER_BOUNDARY = 3
@@ -109,7 +110,7 @@ def check_boundary(work: Workload, disk: MemoryVfs, where: str) -> None:
     assert again.log_end == log.log_end + 2
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 1 + extent(1, 4)))
 def test_power_loss_at_every_write_boundary_loses_nothing_that_was_flushed(seed: int) -> None:
     work = Workload(seed, check_boundary)
     work.run()

@@ -9,6 +9,7 @@ import pytest
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import extent
 from tests.logs import (
     Message,
     append,
@@ -86,7 +87,7 @@ def check(disk: MemoryVfs, messages: list[Message], where: str) -> Log:
     return log
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(extent(2, 6)))
 def test_power_loss_at_every_operation_of_a_cut(seed: int) -> None:
     follower = Follower(seed)
     log = follower.log
@@ -125,7 +126,7 @@ def _go_on(log: Log, messages: list[Message]) -> None:
             flush_and_note(log)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(extent(2, 6)))
 def test_power_loss_at_every_operation_of_a_new_beginning(seed: int) -> None:
     follower = Follower(seed)
     log = follower.log
@@ -148,7 +149,7 @@ def test_power_loss_at_every_operation_of_a_new_beginning(seed: int) -> None:
         assert check(disk, messages, where).log_start == start
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(extent(2, 6)))
 def test_power_loss_during_the_recovery_of_a_cut(seed: int) -> None:
     follower = Follower(seed)
     log = follower.log

@@ -14,9 +14,11 @@ import pytest
 import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.extent import extent
 from tests.integration.publishers import check_nothing_acked_is_lost, publishers
 
-ROUNDS = 24
+ROUNDS = extent(8, 24)
+CHANGING_ROUNDS = extent(4, 12)
 SEED = 20_260_101
 
 
@@ -84,7 +86,7 @@ async def _load_and_kill(broker: BrokerProcess, rng: random.Random, rounds: int,
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 async def test_nothing_acked_is_lost_when_the_broker_is_killed_again_and_again(tmp_path: Path, durability: str) -> None:
-    rounds = ROUNDS if durability == "fsync" else ROUNDS // 6
+    rounds = ROUNDS if durability == "fsync" else ROUNDS // 4
     print(f"seed {SEED}, {durability}")
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:
@@ -124,7 +126,7 @@ async def test_streams_are_as_confirmed_when_the_broker_is_killed_while_they_cha
     changes = {f"changed-{number}": _Change() for number in range(12)}
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:
-            for number in range(8):
+            for number in range(CHANGING_ROUNDS):
                 async with await broker.client() as client:
                     changing = asyncio.create_task(_change_streams(client, rng, changes))
                     for _ in range(rng.randrange(20, 400)):

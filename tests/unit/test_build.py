@@ -22,6 +22,27 @@ needs_a_compiler = pytest.mark.skipif(not hot.is_compiled(), reason="nothing is 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The project as it is, as far as a build needs it, nothing built yet, two small modules to compile."""
+    return made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What every test takes that begins with something built."""
+    project = made(tmp_path_factory.mktemp("built"))
+    finished = build(project, "build_ext", "--inplace", REQUIRE_CYTHON="1")
+    assert finished.returncode == 0, finished.stderr
+    assert compiled(project) == ["crc", "scan"]
+    assert hot_modes.load_setup(project / "setup.py").stale_files() == []
+    return project
+
+
+@pytest.fixture
+def built(built_once: Path, tmp_path: Path) -> Path:
+    """The same, built in place."""
+    return Path(shutil.copytree(built_once, tmp_path / "built"))
+
+
+def made(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     ignored = shutil.ignore_patterns("*.egg-info", "__pycache__", "*.so", "compiled.json")
@@ -79,32 +100,29 @@ def test_a_required_build_without_a_compiler_fails(project: Path) -> None:
 
 
 @needs_a_compiler
-def test_one_mistake_leaves_nothing_compiled(project: Path) -> None:
-    assert build(project, "build_ext", "--inplace", REQUIRE_CYTHON="1").returncode == 0
-    assert compiled(project) == ["crc", "scan"]
-    hot_folder = project / "src" / "penstock" / "hot"
+def test_one_mistake_leaves_nothing_compiled(built: Path) -> None:
+    hot_folder = built / "src" / "penstock" / "hot"
     (hot_folder / "scan.pxd").write_text("this is no declaration\n")
-    assert build(project, "build_ext", "--inplace").returncode == 0
-    assert compiled(project) == []
-    assert build(project, "build_ext", "--inplace", REQUIRE_CYTHON="1").returncode != 0
+    assert build(built, "build_ext", "--inplace").returncode == 0
+    assert compiled(built) == []
+    assert build(built, "build_ext", "--inplace", REQUIRE_CYTHON="1").returncode != 0
 
 
 @needs_a_compiler
-def test_what_changed_is_compiled_again_whatever_its_time_says(project: Path) -> None:
-    assert build(project, "build_ext", "--inplace").returncode == 0
-    source = project / "src" / "penstock" / "hot" / "scan.py"
+def test_what_changed_is_compiled_again_whatever_its_time_says(built: Path) -> None:
+    source = built / "src" / "penstock" / "hot" / "scan.py"
     time = source.stat().st_mtime
     source.write_text(source.read_text().replace("NUMBER = 1", "NUMBER = 2"))
     os.utime(source, (time - 1000, time - 1000))
-    module = hot_modes.load_setup(project / "setup.py")
+    module = hot_modes.load_setup(built / "setup.py")
     (stale,) = module.stale_files()
     assert stale.startswith("scan.")
-    assert build(project, "build_ext", "--inplace").returncode == 0
+    assert build(built, "build_ext", "--inplace").returncode == 0
     assert module.stale_files() == []
     code = "from penstock.hot import scan; print(scan.NUMBER, scan.__file__)"
     shown = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(project / "src"), "PENSTOCK_PLAIN": ""},
+        env={**os.environ, "PYTHONPATH": str(built / "src"), "PENSTOCK_PLAIN": ""},
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
@@ -115,20 +133,17 @@ def test_what_changed_is_compiled_again_whatever_its_time_says(project: Path) ->
 
 
 @needs_a_compiler
-def test_a_file_that_this_build_did_not_make_is_stale(project: Path) -> None:
-    assert build(project, "build_ext", "--inplace").returncode == 0
-    (extension,) = (project / "src" / "penstock" / "hot").glob("crc.*.so")
+def test_a_file_that_this_build_did_not_make_is_stale(built: Path) -> None:
+    (extension,) = (built / "src" / "penstock" / "hot").glob("crc.*.so")
     with extension.open("ab") as file:
         file.write(b"by hand")
-    assert hot_modes.load_setup(project / "setup.py").stale_files() == [extension.name]
+    assert hot_modes.load_setup(built / "setup.py").stale_files() == [extension.name]
 
 
 @needs_a_compiler
-def test_skipping_takes_away_what_was_compiled(project: Path) -> None:
-    assert build(project, "build_ext", "--inplace").returncode == 0
-    assert compiled(project) == ["crc", "scan"]
-    assert build(project, "build_ext", "--inplace", SKIP_CYTHON="1").returncode == 0
-    assert compiled(project) == []
+def test_skipping_takes_away_what_was_compiled(built: Path) -> None:
+    assert build(built, "build_ext", "--inplace", SKIP_CYTHON="1").returncode == 0
+    assert compiled(built) == []
 
 
 def test_to_require_and_to_skip_the_compiler_contradict_each_other(project: Path) -> None:

@@ -193,6 +193,24 @@ def test_arguments_reach_the_command(ready: ModuleType) -> None:
     assert (finished.returncode, finished.stdout) == (7, "demo --rows 10 -h\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "passed_on", "long"),
+    [
+        ((), "-n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder", ""),
+        (("--long",), "-n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder", "1"),
+        (("tests/crash", "--long", "-x"), "tests/crash -x", "1"),
+    ],
+)
+def test_tests_may_keep_their_bytecode_and_be_long(
+    ready: ModuleType, arguments: tuple[str, ...], passed_on: str, long: str
+) -> None:
+    ready.Plan(ready.Stamp(), ready.EXTRAS["test"]).stamp.write()
+    Path(ready.PYTHON).write_text('#!/bin/sh\necho "$@, $PYTHONDONTWRITEBYTECODE, $LONG_TESTS"\n')
+    Path(ready.PYTHON).chmod(0o755)
+    finished = run(ready, "test", *arguments, PYTHONDONTWRITEBYTECODE="1", LONG_TESTS="")
+    assert finished.stdout == f"-m pytest {passed_on}, , {long}\n", finished.stderr
+
+
 def test_a_missing_command_shows_the_help(dev: ModuleType) -> None:
     finished = run(dev)
     assert finished.returncode == 2

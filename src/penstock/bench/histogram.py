@@ -20,8 +20,10 @@ nothing has to be added afterwards.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 from penstock.bench.extras import imported
@@ -59,6 +61,7 @@ class Latencies:
 
     def __init__(self, samples_ns: Iterable[int] = ()) -> None:
         self._histogram = _empty()
+        self._ranks: list[int] = []  # by place among the counts: how many samples are up to there; empty: not added up
         for sample in samples_ns:
             # A sample beyond the histogram's range counts as its highest value: it is never left out.
             self._histogram.record_value(min(max(sample, 1), _HIGHEST_NS))
@@ -81,6 +84,7 @@ class Latencies:
         """Take the samples of another one in."""
         if other.count:
             self._histogram.add(other._histogram)
+            self._ranks = []
 
     @property
     def count(self) -> int:
@@ -90,7 +94,12 @@ class Latencies:
     @property
     def mean_us(self) -> float:
         """Their mean; 0.0 without any."""
-        return float(self._histogram.get_mean_value()) / 1000 if self.count else 0.0
+        if not self.count:
+            return 0.0
+        # HdrHistogram's own mean looks at every place in interpreted Python; it too takes the middle of a place.
+        counted = [(self._range(place), count) for place, count in enumerate(self._histogram.counts[:]) if count]
+        total = sum(count * (first + (last + 1 - first) // 2) for (first, last), count in counted)
+        return float(total) / self.count / 1000
 
     @property
     def max_us(self) -> float:
@@ -101,7 +110,7 @@ class Latencies:
         """The value that this share of the samples does not pass; None where too few lie beyond it."""
         if not is_sayable(percentile, self.count):
             return None
-        return float(self._histogram.get_value_at_percentile(float(percentile))) / 1000
+        return self._at(float(percentile))
 
     def percentiles_us(self) -> dict[str, float]:
         """Every percentile of PERCENTILES that may be said."""
@@ -115,8 +124,19 @@ class Latencies:
         first, last = math.log10(2), min(math.log10(self.count / SAMPLES_BEYOND_MIN), _CURVE_DECADES_MAX)
         steps = math.ceil((last - first) * _CURVE_POINTS_PER_DECADE)
         places = [first + (last - first) * step / max(steps, 1) for step in range(steps + 1)]
-        at = self._histogram.get_value_at_percentile
-        return [(place, float(at(100 * (1 - 10.0**-place))) / 1000) for place in places]
+        return [(place, self._at(100 * (1 - 10.0**-place))) for place in places]
+
+    def _at(self, percentile: float) -> float:
+        """As HdrHistogram's own look-up, which counts from the first place each time, in interpreted Python."""
+        if not self._ranks:
+            self._ranks = list(accumulate(self._histogram.counts[:]))
+        place = bisect_left(self._ranks, self._histogram.get_target_count_at_percentile(percentile))
+        return self._range(place)[1] / 1000
+
+    def _range(self, place: int) -> tuple[int, int]:
+        """The first and the last value that count at this place."""
+        first = int(self._histogram.get_value_from_index(place))
+        return first, int(self._histogram.get_highest_equivalent_value(first))
 
 
 def _empty() -> Any:

@@ -179,10 +179,11 @@ def _ratios(
     for path in PATHS:
         if path not in systems[one].paths or path not in systems[other].paths:
             continue
-        ours, theirs = (systems[name].paths[path].percentiles_us for name in (one, other))
+        ours, theirs = (systems[system].paths[path].percentiles_us for system in (one, other))
+        rounds = _rounds(measurements, path)
         found[path] = {
             percentile: LatencyRatio(
-                ours[percentile] / theirs[percentile], _round_ratio(measurements, one, other, path, percentile)
+                ours[percentile] / theirs[percentile], _round_ratio(rounds, one, other, percentile)
             )
             for percentile in PERCENTILES
             if percentile in ours and percentile in theirs
@@ -190,14 +191,20 @@ def _ratios(
     return found
 
 
-def _round_ratio(
-    measurements: Sequence[LatencyMeasurement], one: str, other: str, path: str, percentile: str
-) -> Ratio | None:
+_Round = tuple[LatencyMeasurement, Latencies]
+
+
+def _rounds(measurements: Sequence[LatencyMeasurement], path: str) -> list[_Round]:
+    """What counts, with what it found on this path."""
+    valid = [single for single in measurements if single.void is None and path in single.histograms]
+    return [(single, Latencies.decode(single.histograms[path])) for single in valid]
+
+
+def _round_ratio(rounds: Sequence[_Round], one: str, other: str, percentile: str) -> Ratio | None:
     """Round by round; None where a single round says too little."""
     values = []
-    for single in measurements:
-        encoded = None if single.void is not None else single.histograms.get(path)
-        value = None if encoded is None else Latencies.decode(encoded).percentile_us(percentile)
+    for single, latencies in rounds:
+        value = latencies.percentile_us(percentile)
         if value is not None:
             values.append(Measurement(system=single.system, round_number=single.round_number, value=value))
     return ratio(values, one, other)

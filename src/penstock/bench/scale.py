@@ -85,13 +85,14 @@ class Plan(msgspec.Struct, frozen=True):
     short_messages: int = 1_000_000
     idle_seconds: float = 20.0
     settle_seconds: float = 3.0  # after a start, until the checkpoints are written
+    start_rounds: int = START_ROUNDS
 
     @property
     def seconds(self) -> float:
         """About how long it takes: to make, to watch, to start and to look up."""
         made = self.streams / _STREAMS_A_SECOND + (self.messages + self.short_messages) / _MESSAGES_A_SECOND
         watched = 3 * self.settle_seconds + 2 * self.idle_seconds
-        return made + watched + 2 * START_ROUNDS * _START_SECONDS + 2 * _LOOKUPS_SECONDS
+        return made + watched + 2 * self.start_rounds * _START_SECONDS + 2 * _LOOKUPS_SECONDS
 
     @property
     def has_idle_goals(self) -> bool:
@@ -343,7 +344,7 @@ def _long_stream(plan: Plan, folder: Path, said: Said) -> list[Figure]:
     make_long(long, plan.messages)
     said(f"{plan.messages:,} messages made")
     logs = {"short": (short, plan.short_messages), "long": (long, plan.messages)}
-    starts = _starts_after_kill({name: where for name, (where, _) in logs.items()})
+    starts = _starts_after_kill({name: where for name, (where, _) in logs.items()}, plan.start_rounds)
     said("start after kill -9")
     by_offset = lookups(logs, kind="offset")
     said("look-ups by offset")
@@ -363,10 +364,10 @@ def _long_stream(plan: Plan, folder: Path, said: Said) -> list[Figure]:
     ]
 
 
-def _starts_after_kill(folders: dict[str, Path]) -> dict[str, list[float]]:
+def _starts_after_kill(folders: dict[str, Path], rounds: int) -> dict[str, list[float]]:
     """Seconds of each start, by name and round; every broker is killed as soon as it is ready."""
     found: dict[str, list[float]] = {name: [] for name in folders}
-    for round_number in range(START_ROUNDS):
+    for round_number in range(rounds):
         for name in order_of(list(folders), round_number):
             with _started(folders[name]) as (ready, seconds):
                 _kill(ready)

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from penstock import __version__
 from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
 from penstock.broker.driver import Driver, wall_clock
@@ -74,7 +75,8 @@ def run(
 
     `listening` hears where it can be asked, `ready` when it has its part in the cluster, which takes others.
     """
-    import pyarrow.compute  # noqa: F401 (takes a while: no client's first append shall wait for it)
+    with undisturbed():
+        import pyarrow  # noqa: F401 (takes a while: no client's first append shall wait for it)
 
     sys.setswitchinterval(THREAD_SWITCH_S)
     keep_freed_memory()

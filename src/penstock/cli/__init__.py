@@ -15,11 +15,14 @@ import are imported by the command that needs them, so that `--help` and shell c
 
 from __future__ import annotations
 
+from penstock.base.importing import undisturbed
+
 
 def main() -> None:
     """The program `penstock`."""
     try:
-        from penstock.cli.app import app
+        with undisturbed():
+            from penstock.cli.app import app
 
         app(prog_name="penstock")
     except KeyboardInterrupt:  # before there was a command to end

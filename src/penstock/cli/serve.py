@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.importing import undisturbed
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, examples, switch, text_option, with_options
@@ -72,7 +73,8 @@ def _serve(
     A broker of a cluster prints [bold]cluster id=N voters=ID@HOST:PORT,…[/bold] once it listens. It is ready when the
     metadata leader has registered it; until then it logs what it waits for, and what it has can be read.
     """
-    from penstock.broker.config import load, to_toml
+    with undisturbed():
+        from penstock.broker.config import load, to_toml
 
     settings = load(file=config, environment=os.environ, flags=flags)
     if print_config:
@@ -80,8 +82,9 @@ def _serve(
         return
     if settings.data_dir.exists() and not settings.data_dir.is_dir():
         raise ValueError(f"the data directory {settings.data_dir} is a file; give a directory, or a name that is free")
-    from penstock.broker import logs
-    from penstock.broker.serve import run
+    with undisturbed():
+        from penstock.broker import logs
+        from penstock.broker.serve import run
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)
     if not is_compiled():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.bench.histogram import (
@@ -89,11 +89,23 @@ def test_percentiles_are_those_of_the_sorted_samples(samples: list[int]) -> None
     assert latencies.max_us * 1_000 == pytest.approx(ordered[-1], rel=2e-3, abs=1)
 
 
+@given(SAMPLES)
+@settings(max_examples=25)  # the library takes its time
+def test_the_library_says_the_same(samples: list[int]) -> None:
+    latencies = Latencies(samples)
+    library = latencies._histogram
+    assert latencies.mean_us == pytest.approx(library.get_mean_value() / 1_000)
+    for name, value_us in latencies.percentiles_us().items():
+        assert value_us == library.get_value_at_percentile(float(name)) / 1_000
+
+
 @given(SAMPLES, SAMPLES)
 def test_together_is_as_if_measured_together(first: list[int], second: list[int]) -> None:
     together = Latencies(first)
+    together.percentiles_us()  # what was added up for them holds no longer
     together.add(Latencies.decode(Latencies(second).encode()))
     assert together.percentiles_us() == Latencies([*first, *second]).percentiles_us()
+    assert together.mean_us == pytest.approx(Latencies([*first, *second]).mean_us)
     assert together.count == len(first) + len(second)
 
 
