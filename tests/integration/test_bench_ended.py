@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base import limits
 from penstock.bench.generator import Load
 from penstock.bench.latency import LatencyLoad, latency_measure
 from penstock.bench.processes import child, children_of
@@ -46,7 +47,10 @@ def test_a_killed_process_ends_the_bench(system: str, process: str, tmp_path: Pa
         killer.join()
 
 
-def test_rounds_do_not_count_in_which_nats_server_is_another_one_than_before(tmp_path: Path) -> None:
+def test_rounds_do_not_count_in_which_nats_server_is_another_one_than_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BENCH_END_S", 0.01)  # behind each round: nothing here ends
     with child("gone", [sys.executable, "-S", "-c", "pass"]) as ended:
         gone = ended.process_id
     load = Load(size=100, messages=100, window=40)
