@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 import msgspec
@@ -228,18 +229,21 @@ class SimBroker:
             return
         try:
             call()
-            while (node := self._running()) is not None and (step := node.take()) is not None:
+            while (step := self._step()) is not None:
                 self._do(step)
         except PowerCut:
             self._died()
             return
-        if self._running() is not None:
-            self._set_timer()
-            self._around.watchers.acted(self)
+        self._acted()
 
-    def _running(self) -> Node | None:
-        """The node, unless what was just done has ended it."""
-        return self.node
+    def _step(self) -> Step | None:
+        """What must be done, unless what was just done has ended the run."""
+        return None if self.node is None else self.node.take()
+
+    def _acted(self) -> None:
+        if self.node is not None:
+            self._set_timer(self.node.next_wake_us)
+            self._around.watchers.acted(self)
 
     def _now(self) -> Now:
         return self.clock.now()
@@ -306,15 +310,15 @@ class SimBroker:
         if connection not in self._callers:
             return  # of an earlier run
 
-        def asked() -> None:
-            callers = self._callers.get(connection)
-            if callers is None or self.node is None:
-                return
-            caller = Caller(connection, answer)
-            callers[caller] = None
-            self.node.request(caller, request, raw, self._now())
+        self.event(partial(self._asked, connection, request, raw, answer))
 
-        self.event(asked)
+    def _asked(self, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
+        callers = self._callers.get(connection)
+        if callers is None or self.node is None:
+            return
+        caller = Caller(connection, answer)
+        callers[caller] = None
+        self.node.request(caller, request, raw, self.clock.now())
 
     def _reply(self, reply: Reply) -> None:
         caller = reply.caller
@@ -332,7 +336,7 @@ class SimBroker:
         if (refusal := _refusal_in(response)) in _FENCED:
             self._trace(f"refuses: {refusal}")
             self._around.count("fenced requests")
-        caller.connection.send_back(lambda: answer(response, raw))
+        caller.connection.send_back(partial(answer, response, raw))
 
     # Carrying out
 
@@ -363,16 +367,14 @@ class SimBroker:
             self._around.scheduler.after(0, lambda: self.stop() if self.run == run else None)
 
     def _back(self, work: DiskWork, error: Exception | None) -> None:
-        def told() -> None:
-            assert self.node is not None
-            self._around.trace.add(self.name, "disk" if error is None else f"disk: {error}")
-            self.node.complete(work, error, self._now())
+        self.event(partial(self._told, work, error))
 
-        self.event(told)
-
-    def _set_timer(self) -> None:
+    def _told(self, work: DiskWork, error: Exception | None) -> None:
         assert self.node is not None
-        wake_us = self.node.next_wake_us
+        self._around.trace.add(self.name, "disk" if error is None else f"disk: {error}")
+        self.node.complete(work, error, self.clock.now())
+
+    def _set_timer(self, wake_us: int) -> None:
         if self._timer is not None:
             if self._timer_us <= wake_us:
                 return
@@ -380,7 +382,10 @@ class SimBroker:
         self._timer_us = wake_us
         scheduler = self._around.scheduler
         at_us = max(self.clock.true_us(wake_us), scheduler.now_us + 1_000)
-        self._timer = scheduler.at(at_us, lambda: self.event(self._tick))
+        self._timer = scheduler.at(at_us, self._wake)
+
+    def _wake(self) -> None:
+        self.event(self._tick)
 
     def _tick(self) -> None:
         assert self.node is not None

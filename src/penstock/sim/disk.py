@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 
 from penstock.base.errors import PenstockError
@@ -63,7 +64,7 @@ class Disk:
         run = self._run
         self.open_count += 1
         threads = self._free_us[work.lane]
-        thread = min(range(_THREADS), key=threads.__getitem__)
+        thread = threads.index(min(threads))
         run_us = max(self._scheduler.now_us, threads[thread]) + self._time_us()
         back_us = run_us + 20 + int(self._random.random() * 80)
         threads[thread] = run_us
@@ -79,7 +80,7 @@ class Disk:
             except PowerCut:
                 self.died()
                 return
-            self._scheduler.at(back_us, lambda: tell(error))
+            self._scheduler.at(back_us, partial(tell, error))
 
         def tell(error: Exception | None) -> None:
             if run == self._run:

@@ -75,13 +75,13 @@ class PeerLinks:
         name = self._names[to]
 
         def answered(response: Response | RemoteError, raw: bytes) -> None:
-            self._event(lambda: take(response, raw))
+            self._event(partial(take, response, raw))
 
         def take(response: Response | RemoteError, raw: bytes) -> None:
             if self._up.get(to) is connection:
                 self._node.answered(to, token, response, raw, self._clock.now())
 
-        connection.send(lambda: self._ask(name, connection, request.request, request.payload, answered))
+        connection.send(partial(self._ask, name, connection, request.request, request.payload, answered))
 
     def _connect(self, broker_id: int, name: str) -> None:
         if self._is_over or self._names.get(broker_id) != name or broker_id in self._up:

@@ -111,7 +111,7 @@ class Client:
             line.asked.pop(asked, None)
             asked.answer(response, raw)
 
-        connection.send(lambda: broker.ask(connection, asked.request, asked.raw, answered))
+        connection.send(partial(broker.ask, connection, asked.request, asked.raw, answered))
 
     def _lost(self, broker_id: int) -> None:
         line = self._lines[broker_id]

@@ -23,7 +23,6 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.vfs import Buffer
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from random import Random
 
 SECTOR_BYTES = 512
-_PATHS_KEPT = 1_024  # that were taken apart before
+_PATHS_KEPT = 1_024  # that were looked up before
 _VERSIONS_MAX = 8  # of one overwritten sector; the oldest (the synced one) and the newest are kept
 
 
@@ -259,6 +258,7 @@ class MemoryVfs:
     def __init__(self) -> None:
         self._root = _Folder()
         self._changes: list[_NameChange] = []  # made, not yet synced, in order
+        self._found: dict[str, tuple[_Folder, str]] = {}  # where paths lead, until a folder is moved or removed
 
     def open(
         self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False
@@ -382,7 +382,8 @@ class MemoryVfs:
     def _apply(self, change: _NameChange) -> None:
         if change.removed is not None:
             folder, name = change.removed
-            del folder.entries[name]
+            if isinstance(folder.entries.pop(name), _Folder):
+                self._found.clear()
         if change.added is not None:
             folder, name, node = change.added
             folder.entries[name] = node
@@ -400,6 +401,8 @@ class MemoryVfs:
         return folders
 
     def _parent(self, path: str, *, create: bool = False) -> tuple[_Folder, str]:
+        if (found := self._found.get(path)) is not None:
+            return found
         parts = _parts(path)
         folder = self._root
         for part in parts[:-1]:
@@ -412,6 +415,9 @@ class MemoryVfs:
             if not isinstance(node, _Folder):
                 raise NotADirectoryError(errno.ENOTDIR, "a part of the path is a file", path)
             folder = node
+        if len(self._found) >= _PATHS_KEPT:
+            self._found.clear()
+        self._found[path] = (folder, parts[-1])
         return folder, parts[-1]
 
 
@@ -424,11 +430,10 @@ def _on_disk(change: _NameChange) -> None:
         folder.on_disk[name] = node
 
 
-@lru_cache(_PATHS_KEPT)
-def _parts(path: str) -> tuple[str, ...]:
+def _parts(path: str) -> list[str]:
     if not path:
-        return ()
-    parts = tuple(path.rstrip("/").split("/"))
+        return []
+    parts = path.rstrip("/").split("/")
     if "\0" in path or any(part in {"", ".", ".."} for part in parts):
         raise OSError(errno.EINVAL, "a path must stay within its root, in plain names", path)
     return parts
