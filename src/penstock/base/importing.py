@@ -1,7 +1,7 @@
 """Imports without the garbage collector.
 
 Theory: an import makes objects that stay as long as the process. The collector looks at all of them again and again,
-because there are more and more, and finds nothing to free: a fifth of the CPU of a start.
+because there are more and more, and finds nothing to free.
 """
 
 from __future__ import annotations
