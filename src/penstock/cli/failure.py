@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -69,6 +70,7 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
         except KeyboardInterrupt as error:
             # What was half made at that moment may complain when it goes; nobody asked.
             sys.unraisablehook = lambda _: None
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             raise typer.Exit(error.exit_code if isinstance(error, Interrupted) else INTERRUPTED) from None
         except (PenstockError, OSError, ValueError, ImportError) as error:
             if _debugging or os.environ.get(DEBUG_VARIABLE):

@@ -85,3 +85,19 @@ def test_ctrl_c_before_there_is_a_command_shows_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", pressed], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_what_was_begun_when_ctrl_c_came_says_nothing() -> None:
+    program = (
+        "from penstock.cli import failure\n"
+        "async def begun(): pass\n"
+        "kept = []\n"
+        "@failure.clearly\n"
+        "def command():\n"
+        "    kept.append(begun())\n"  # it goes when the process ends, and was never awaited
+        "    raise KeyboardInterrupt\n"
+        "try: command()\n"
+        "except failure.typer.Exit: pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
