@@ -41,7 +41,7 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
     end_offset = _agreed_end(partition, request.leader_epoch, request.offset)
     if request.offset <= end_offset:
         return
-    if partition.is_replicated and end_offset >= partition.committed_end:
+    if partition.is_replicated and end_offset >= partition.committed_end and not _is_settled(partition, request):
         # What is not committed here may still be cut to agree with what the reader has from another replica.
         raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not committed so far here; ask again in a moment")
     lost = f"offsets {end_offset} to {request.offset - 1}, as this reader knows them, are not in it any more"
@@ -64,6 +64,12 @@ def _check_knowledge(partition: Partition, request: FetchRequest) -> None:
     if request.leader_epoch is not None and request.leader_epoch > _last_epoch(partition):
         text = f"this broker has not heard of leader epoch {request.leader_epoch} of {partition.label}; ask again"
         raise RemoteError(ErrorCode.NOT_YET, text, leader_epoch=int(partition.leader_epoch))
+
+
+def _is_settled(partition: Partition, request: FetchRequest) -> bool:
+    """Whether what an earlier epoch left is known for good: its successor begins with what it has, and leads here."""
+    assert request.leader_epoch is not None
+    return partition.leadership is not None and request.leader_epoch < partition.leader_epoch
 
 
 def _last_epoch(partition: Partition) -> int:

@@ -6,8 +6,9 @@ import errno
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.ids import BrokerId
-from penstock.messages import RegisterBrokerRequest
+from penstock.base.errors import ErrorCode
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset
+from penstock.messages import FetchRequest, RegisterBrokerRequest
 from penstock.node.standing import Standing
 from penstock.vfs.faulty import Fault
 from tests.unit.node.members import Brokers
@@ -218,3 +219,22 @@ def test_a_new_metadata_leader_hears_at_once_who_is_there() -> None:
     controller = brokers.leader.node._cluster._metadata_leader._controller
     assert controller.ready(brokers.clock.now) == set()  # the dead one is not heard of
     assert len(controller._heard(brokers.clock.now)) == 2
+
+
+def test_a_memory_stream_whose_replicas_all_began_anew_tells_its_readers() -> None:
+    brokers = with_stream(storage="memory")
+    brokers.led("s").publish("s", b"one")
+    brokers.led("s").publish("s", b"two")
+    brokers.run(200)
+    disks = {broker_id: brokers.kill(broker_id) for broker_id in brokers.ids}
+    for broker_id, disk in disks.items():
+        brokers.start(broker_id, disk)
+    brokers.settle()
+    brokers.run(10_000)
+    leader = brokers.led("s")
+    read = FetchRequest(stream_id=leader.stream_id("s"), offset=Offset(2), leader_epoch=LeaderEpoch(1))
+    assert leader.refusal(read).code == ErrorCode.LOG_TRUNCATED
+    leader.publish("s", b"three", reply="r")
+    brokers.run(200)
+    assert leader.acks[-1].body["seq"] == 1
+    assert leader.refusal(read).code == ErrorCode.LOG_TRUNCATED
