@@ -40,6 +40,7 @@ class Look(NamedTuple):
     min_isr: int
     is_damaged: bool
     is_failing: bool  # takes nothing until a restart
+    version: int  # of the ISR
 
 
 class StandingLook(NamedTuple):
@@ -108,6 +109,7 @@ def _look(node: Node, key: PartitionKey, partition: Partition) -> Look:
         partition.terms.min_isr,
         bool(log._damage.known),  # what `damage` says; but that would have the node find out what is new
         log._state is LogState.FENCED,
+        state.version,
     )
 
 
