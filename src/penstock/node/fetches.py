@@ -87,6 +87,7 @@ class Fetches:
 
     def _look_again(self, waiter: Waiter, partition: Partition, *, is_final: bool) -> None:
         try:
+            check_agreement(partition, waiter.request)  # the log may have been cut meanwhile
             self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final)
         except RemoteError as error:
             self._outbox.reply(waiter.caller, error)

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
-from penstock.base.ids import BrokerId, PartitionId, PartitionKey
+from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -24,6 +24,8 @@ from penstock.messages import (
     CreateStreamResponse,
     DeleteStreamRequest,
     DeleteStreamResponse,
+    FetchRequest,
+    FetchResponse,
     Request,
     Response,
 )
@@ -169,6 +171,10 @@ class MemberStory:
         stream_id = self._image().by_name(name).stream_id
         self._ask(number, AppendRequest(stream_id=stream_id), bytes(batch))
 
+    def _fetch(self, number: str, name: str, *, offset: str, wait_ms: str) -> None:
+        stream_id = self._image().by_name(name).stream_id
+        self._ask(number, FetchRequest(stream_id=stream_id, offset=Offset(int(offset)), wait_ms_max=int(wait_ms)))
+
     # What there is
 
     def _show(self, name: str) -> Iterator[str]:
@@ -234,6 +240,8 @@ def _answer(response: Response | RemoteError) -> str:
             return "deleted"
         case AppendResponse():
             return f"appended [{response.base_offset}, {response.end_offset}) fsynced={response.fsynced}"
+        case FetchResponse():
+            return f"fetched [{response.base_offset}, {response.end_offset}) committed_end={response.committed_end}"
     raise AssertionError(response)
 
 
