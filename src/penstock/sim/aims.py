@@ -182,6 +182,8 @@ class Aims:
                 continue
             if not wants_late_news or others.committed_end < now.committed_end:
                 break
+        for connection in self._around.network.of(leader.name):
+            connection.cut()  # what is on its way does not make them even
         self._strike(fault, f"{leader.name} is gone, {other.name} has more than {heir.name}", leader.crash)
         other.disk.is_slow = True
         self._around.scheduler.after(9_000_000, lambda: setattr(other.disk, "is_slow", False))
