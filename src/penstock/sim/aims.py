@@ -221,6 +221,4 @@ class Aims:
 
     @staticmethod
     def _lead(broker: SimBroker, key: PartitionKey) -> looks.Lead | None:
-        if broker.node is None:
-            return None
-        return next((lead for lead in looks.leads(broker.node) if lead.key == key), None)
+        return None if broker.node is None else looks.lead(broker.node, key)

@@ -128,25 +128,33 @@ class Lead(NamedTuple):
 
 def leads(node: Node) -> Iterator[Lead]:
     """What the broker leads, of several replicas."""
-    for key, partition in node._partitions.items():
-        leadership = partition.leadership
-        if leadership is None or len(leadership.replicas) < 2:
-            continue
-        change = leadership._under_way
-        yield Lead(
-            key,
-            leadership.leader_epoch,
-            leadership.replicas,
-            leadership.isr,
-            frozenset() if change is None else frozenset(member.broker_id for member in change.isr),
-            tuple(
-                follower.broker_id
-                for follower in leadership._followers
-                if follower.incarnation is not None and follower.broker_id not in leadership.isr
-            ),
-            leadership.committed_end,
-            leadership.log_end,
-        )
+    for key in node._partitions:
+        if (found := lead(node, key)) is not None:
+            yield found
+
+
+def lead(node: Node, key: PartitionKey) -> Lead | None:
+    """One of them."""
+    partition = node._partitions.get(key)
+    leadership = None if partition is None else partition.leadership
+    if leadership is None or len(leadership.replicas) < 2:
+        return None
+    change = leadership._under_way
+    isr = leadership.isr
+    return Lead(
+        key,
+        leadership.leader_epoch,
+        leadership.replicas,
+        isr,
+        frozenset() if change is None else frozenset([member.broker_id for member in change.isr]),
+        ()
+        if len(isr) == len(leadership.replicas)
+        else tuple(
+            [one.broker_id for one in leadership._followers if one.incarnation is not None and one.broker_id not in isr]
+        ),
+        leadership.committed_end,
+        leadership.log_end,
+    )
 
 
 class Replica(NamedTuple):
@@ -212,12 +220,11 @@ def stream_ids(node: Node) -> frozenset[int]:
 
 def standing(node: Node) -> StandingLook:
     """What the broker is in the cluster now."""
-    quorum = node._cluster.quorum
-    incarnation = node._cluster.standing.incarnation or 0
-    elected_term = quorum.term if quorum._raft.is_leader else 0
-    return StandingLook(
-        quorum._told_term, elected_term, quorum.applied, quorum.is_leader, incarnation, bool(quorum.trouble)
-    )
+    cluster = node._cluster
+    quorum, incarnation = cluster.quorum, cluster.standing.incarnation or 0
+    raft, told_term = quorum._raft, quorum._told_term  # asked after every event
+    elected_term = raft._term if raft.is_leader else 0
+    return StandingLook(told_term, elected_term, raft._log.applied, told_term != 0, incarnation, quorum.trouble != "")
 
 
 def awaited(node: Node) -> Iterator[tuple[int, int, str]]:
