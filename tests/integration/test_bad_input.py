@@ -168,7 +168,7 @@ async def test_the_disk_fills_up_in_the_middle_of_appends(tmp_path: Path) -> Non
                 assert [message.value async for message in client.messages("disk")] == acked
                 assert (await js.publish("ram", b"needs no disk")).seq == 1
                 info = (await client.stream("disk")).partitions[0]
-                assert info.state == "online"
+                assert info.state == "impeded"
                 assert info.log_end == info.committed_end == len(acked)
                 status = await client.status()
                 assert status.counters["disk_full"] >= 10
@@ -178,6 +178,7 @@ async def test_the_disk_fills_up_in_the_middle_of_appends(tmp_path: Path) -> Non
                     assert (await js.publish("disk", value)).seq == len(acked) + 1
                     acked.append(value)
                 assert [message.value async for message in client.messages("disk")] == acked
+                assert (await client.stream("disk")).partitions[0].state == "online"
             broker.restart()
             async with await broker.client() as client:
                 assert [message.value async for message in client.messages("disk")] == acked
