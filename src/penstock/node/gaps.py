@@ -156,6 +156,11 @@ class Gaps:
         """Whether nobody listens now."""
         return self._broker.open is not None
 
+    def open_since(self, key: PartitionKey | None = None) -> int | None:
+        """When the gap began that the broker (or the partition itself) has now, if it has one."""
+        history = self._broker if key is None else self._partitions.get(key)
+        return None if history is None or history.open is None else history.open.start_us
+
     def begin(self, now_us: int, reason: str, key: PartitionKey | None = None) -> bool:
         """Nobody listens from now on. A gap that is open already keeps its start (and False comes back)."""
         history = self._history(key)

@@ -1,7 +1,9 @@
 """Who listens to NATS, and when nobody did: subscriptions and gaps together.
 
 Rules: a gap of the broker lasts from the loss of the connection until every partition has its verdict. One whose
-subscription NATS refuses then, or takes away, has a gap of its own until it is confirmed. Both are on their way to the
+subscription NATS refuses then, or takes away, has a gap of its own until it is confirmed. So has one that nobody led,
+on whoever leads it next: from the last moment in which this broker knows that somebody did. The broker's own gap after
+a start lasts until it may lead, so that all that it leads then needs no gaps of its own. They are on their way to the
 disk as soon as they are known.
 """
 
@@ -16,6 +18,8 @@ from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 from penstock.node.subscriptions import Subscriptions, Verdicts
 from penstock.vfs import Vfs
+
+NOBODY_LED = "nobody led it"
 
 
 class Listening:
@@ -38,12 +42,25 @@ class Listening:
         self._tell_refused = refused
         self._refusals: dict[Partition, str] = {}
         self._is_saving = self._is_changed = self._is_stopped = False
+        self._may_lead = self._is_proven = False  # proven: NATS has confirmed all there was, and nothing was led yet
 
-    def load(self, *, stream_ids: Iterable[int], last_sign_of_life_us: int, now_us: int) -> None:
-        """Take over what earlier runs left; blocking. The streams are those that there are."""
+    def load(
+        self, *, stream_ids: Iterable[int], led: Iterable[Partition], last_sign_of_life_us: int, now_us: int
+    ) -> None:
+        """Take over what earlier runs left; blocking. The streams are those that there are; `led` here, at the end."""
         note = self.gaps.load(stream_ids=stream_ids, last_sign_of_life_us=last_sign_of_life_us, now_us=now_us)
         if note is not None:
             self._outbox.notice(note)
+        if (start_us := self.gaps.open_since()) is not None:
+            for partition in led:
+                partition.listened_us = max(partition.listened_us, start_us)
+
+    def may_lead(self) -> None:
+        """This broker is registered: what it leads from now on is subscribed to, or asked for."""
+        self._may_lead = True
+        if self._is_proven:
+            self._is_proven = False
+            self.subscriptions.prove()
 
     def remove(self, partition: Partition) -> None:
         """Its stream was deleted."""
@@ -52,21 +69,34 @@ class Listening:
         if self.gaps.forget(partition.key):
             self._save()
 
-    def took_over(self, partition: Partition, since_us: int, now: Now) -> None:
-        """Another broker listened there until `since_us`, by the calendar; a gap lasts until this one does."""
-        if not self.gaps.is_open and self.gaps.begin(since_us, "another broker led it", partition.key):
+    def took_over(self, partition: Partition, now: Now, reason: str) -> None:
+        """Somebody listened there until `partition.listened_us`; a gap lasts until this broker does."""
+        own_us = self.gaps.open_since()  # covers it, if it is older
+        since_us = min(partition.listened_us, now.wall_us)
+        if (own_us is None or since_us < own_us) and self.gaps.begin(since_us, reason, partition.key):
+            self._save()
+
+    def nobody(self, partition: Partition, now: Now) -> None:
+        """Nobody leads it now. This broker may be the next who does, after a restart perhaps."""
+        if self.gaps.begin(min(partition.listened_us, now.wall_us), NOBODY_LED, partition.key):
+            self._save()
+
+    def led_elsewhere(self, partition: Partition, now: Now) -> None:
+        """Another broker leads it from now on, and keeps the account of when nobody does."""
+        if self.gaps.end(now.wall_us, partition.key) is not None:
             self._save()
 
     def resign(self, partition: Partition, now: Now) -> None:
-        """Another broker listens there from now on, and keeps the account of when nobody does."""
+        """This broker listens there no more: until now it did, unless it has a gap."""
         self.subscriptions.remove(partition)
         self._refusals.pop(partition, None)
-        if self.gaps.end(now.wall_us, partition.key) is not None:
-            self._save()
+        since = [one for one in (self.gaps.open_since(), self.gaps.open_since(partition.key)) if one is not None]
+        partition.listened_us = min((now.wall_us, *since))
 
     def lost(self, now: Now, reason: str) -> None:
         """The connection to NATS is gone: nobody listens from `now` on."""
         self.subscriptions.lost()
+        self._is_proven = False
         self._refusals.clear()
         if not self.gaps.is_open:
             self.gaps.begin(now.wall_us, reason)
@@ -99,6 +129,9 @@ class Listening:
             self._save()
 
     def _settled(self, now: Now) -> None:
+        if not self._may_lead:
+            self._is_proven = True
+            return
         gap = self.gaps.end(now.wall_us)
         for partition, reason in self._refusals.items():
             self._begin_for(partition, reason, now)

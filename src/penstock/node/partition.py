@@ -24,7 +24,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Durability
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import Offset, PartitionKey, TimestampUs
+from penstock.base.ids import BrokerId, Offset, PartitionKey, TimestampUs
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.commitlog import Log, LogState, ShortageError, StorageFullError
@@ -90,8 +90,8 @@ class Partition:
     __slots__ = (
         "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "impediment", "in_flight_bytes", "key", "leader_epoch", "leadership", "leads", "log",
-        "refusal", "sid", "stream", "subscribed", "terms", "trouble", "vfs", "visit_us", "when_idle",
+        "following", "impediment", "in_flight_bytes", "key", "leader_epoch", "leadership", "leads", "listened_us",
+        "log", "refusal", "sid", "stream", "subscribed", "terms", "trouble", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -117,6 +117,8 @@ class Partition:
         self.sid = 0  # of its subscription; 0: there is none
         self.subscribed = False
         self.refusal = ""  # why NATS does not let the broker subscribe
+        # By the calendar: until then somebody listened, as far as this broker knows.
+        self.listened_us = max(stream.created_us, log.last_timestamp_us)
         self.counters = budget.counters
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
         self._budget = budget
@@ -161,6 +163,11 @@ class Partition:
     def is_on_disk(self) -> bool:
         """Whether everything that was written survives."""
         return self.log.state is not LogState.FENCED and self.log.flushed_end == self.log.log_end
+
+    def was_led_by(self, broker_id: BrokerId) -> bool:
+        """Whether that broker was the last to lead it, by the image: nobody leads when the last one in sync is gone."""
+        state = self.stream.partitions[self.key.partition]
+        return state.leader == broker_id or (state.leader is None and state.isr == (broker_id,))
 
     @property
     def is_replicated(self) -> bool:

@@ -60,6 +60,7 @@ class Replicas:
         closed: Callable[[Partition, RemoteError], None],
     ) -> None:
         self._image = image
+        self._listening = listening
         self._clock = clock
         self._committed = committed
         self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
@@ -115,6 +116,8 @@ class Replicas:
         """Who is there may have changed, or the run in which this broker leads and follows."""
         if self.roles.image(self._image(), incarnation):
             self.streams.registered()
+            if incarnation is not None:
+                self._listening.may_lead()
 
     def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
         """See `Streams.wait_for`."""

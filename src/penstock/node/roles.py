@@ -24,10 +24,12 @@ from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
 from penstock.node.following import Follows
 from penstock.node.leading import Leading
-from penstock.node.listening import Listening
+from penstock.node.listening import NOBODY_LED, Listening
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox
 from penstock.node.upkeep import Upkeep
+
+_ANOTHER_LED = "another broker led it"
 
 
 class Roles:
@@ -82,8 +84,11 @@ class Roles:
         if self._is_registered and state.leader is not None and self._broker_id in state.replicas:
             self._configure(partition)
             self._follows.follow(partition, state)
+            self._listening.led_elsewhere(partition, self._clock())
         else:
             self._unfollow(partition)
+            if self._is_registered and state.leader is None:
+                self._listening.nobody(partition, self._clock())
 
     def leave(self, partition: Partition) -> None:
         """The partition is gone from here."""
@@ -100,7 +105,7 @@ class Roles:
             return
         if leadership is not None:
             self._resign(partition)
-        heard_us = self._follows.heard_us(partition)
+        reason = NOBODY_LED if partition.following is None else _ANOTHER_LED
         self._unfollow(partition)
         if state.leader_epoch <= partition.log.leader_epoch:
             partition.cannot_lead = (
@@ -113,9 +118,8 @@ class Roles:
         self._configure(partition)
         self._leading.begin(partition, state, self.live, self._clock())
         self._listening.subscriptions.add(partition)
-        if heard_us is not None:  # another broker was subscribed until then, at least
-            now = self._clock()
-            self._listening.took_over(partition, now.wall_us - (now.elapsed_us - heard_us), now)
+        if state.leader_epoch > 1:  # else it was made just now
+            self._listening.took_over(partition, self._clock(), reason)
         self._upkeep.advance(partition)
 
     def _resign(self, partition: Partition) -> None:
@@ -128,6 +132,9 @@ class Roles:
 
     def _unfollow(self, partition: Partition) -> None:
         if partition.following is not None:
+            if (heard_us := self._follows.heard_us(partition)) is not None:  # its leader listened until then, at least
+                now = self._clock()
+                partition.listened_us = max(partition.listened_us, now.wall_us - (now.elapsed_us - heard_us))
             self._follows.end(partition)
             partition.following = None
 

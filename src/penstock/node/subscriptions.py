@@ -99,6 +99,11 @@ class Subscriptions(Generic[L]):
         self._is_up = True
         self._ask_barrier(None)
 
+    def prove(self) -> None:
+        """Say `settled` once more, when all that was asked for by now has its verdict."""
+        self._is_settled = False
+        self._ask_barrier(None)
+
     def lost(self) -> None:
         """The connection is gone, and every subscription with it."""
         self._is_up = self._is_settled = self._is_unclear = False

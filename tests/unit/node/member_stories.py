@@ -199,6 +199,15 @@ class MemberStory:
         live = _tuple(tuple(sorted(image.live_brokers())))
         yield f"metadata leader {' and '.join(map(str, leaders)) or 'nobody'}, live {live}"
 
+    def _gaps(self, number: str, name: str) -> Iterator[str]:
+        member = self._members[int(number)]
+        partition = _replica(member, name, 0)
+        assert partition is not None
+        for gap in member.node._listening.gaps.since(0, partition.key):
+            end = "open" if gap.end_us is None else f"{(gap.end_us - gap.start_us) / 1e6:.3f} s"
+            ago_s = (self._members.clock.now.wall_us - gap.start_us) / 1e6
+            yield f"{number} has a gap of {end}, begun {ago_s:.3f} s ago: {gap.reason}"
+
     def _files(self, number: str) -> Iterator[str]:
         paths = self._members[int(number)].memory.files()
         yield " ".join(sorted({path.rpartition("/")[0] for path in paths if path.startswith("streams/")})) or "none"
