@@ -10,7 +10,8 @@ part any more until it is restarted: it may have forgotten whom it voted for.
 
 Nobody speaks for a disk that is gone: every message names the data directory of both ends, as they are registered. A
 request to another disk is dropped, and so is an answer from another one: a broker that returns with an empty disk could
-else vote a second time. Who asks is not judged by his disk: a broker that was away hears of the others' new disks only
+else vote a second time. What counts as registered is also what is only in the log: after a start nobody knows yet how
+much of it is committed. Who asks is not judged by his disk: a broker that was away hears of the others' new disks only
 from a leader that may have one.
 
 Theory: the order of save, send, apply is that of etcd's RawNode; see `penstock.raft`.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
@@ -28,7 +29,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
 from penstock.metadata.apply import apply
-from penstock.metadata.commands import Command, CreateStream, decode_command, encode_command
+from penstock.metadata.commands import Command, CreateStream, RegisterBroker, decode_command, encode_command
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
 from penstock.node.peers import Peers
@@ -51,6 +52,7 @@ from penstock.raft import (
 from penstock.raft.leader import Leader
 from penstock.raft.messages import FROM_MEMBERS
 
+_REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
 Done = Callable[[Outcome | RemoteError], None]
 _UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
 
@@ -112,6 +114,8 @@ class Quorum:
         self._peers = peers
         self._data_dir_id = data_dir_id
         self._observer = observer
+        self._logged_disks: dict[BrokerId, tuple[int, str]] = {}  # index and disk of the last registration in the log
+        self._note_disks(storage.state.entries)
         self._is_starting = True
         self._is_saving = False
         self._is_acting = False  # between the core's ready and advance
@@ -242,8 +246,22 @@ class Quorum:
         if not isinstance(message, FROM_MEMBERS):
             # Whoever asks may have a disk of which this image does not know yet, most of all a leader that tells of it.
             return request.to_data_dir_id in ("", self._data_dir_id)  # else meant for a disk that was here before
-        known = self.image.brokers.get(message.sender)
-        return known is None or known.data_dir_id == request.data_dir_id
+        return self._disk_of(message.sender) in ("", request.data_dir_id)
+
+    def _disk_of(self, broker_id: BrokerId) -> str:
+        """Which disk is that broker's; empty: not known."""
+        index, disk = self._logged_disks.get(broker_id, (0, ""))
+        if index > self.image.index:
+            return disk
+        known = self.image.brokers.get(broker_id)
+        return "" if known is None else known.data_dir_id
+
+    def _note_disks(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.kind is EntryKind.COMMAND and _REGISTERS in entry.data:
+                command = decode_command(entry.data)
+                if isinstance(command, RegisterBroker):
+                    self._logged_disks[command.broker_id] = entry.index, command.data_dir_id
 
     def _input(self, given: _Input) -> None:
         if self.trouble:
@@ -370,9 +388,9 @@ class Quorum:
 
     def _act_on(self, ready: Ready) -> None:
         self._is_acting = True
+        self._note_disks(ready.entries)
         for message in ready.messages:
-            to = self.image.brokers.get(message.to)
-            request = RaftRequest(data_dir_id=self._data_dir_id, to_data_dir_id="" if to is None else to.data_dir_id)
+            request = RaftRequest(data_dir_id=self._data_dir_id, to_data_dir_id=self._disk_of(message.to))
             self._peers.send(message.to, request, encode_message(message))
         if ready.snapshot is not None:
             before, self.image = self.image, _image_in(ready.snapshot)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode
@@ -238,3 +240,48 @@ def test_a_memory_stream_whose_replicas_all_began_anew_tells_its_readers() -> No
     brokers.run(200)
     assert leader.acks[-1].body["seq"] == 1
     assert leader.refusal(read).code == ErrorCode.LOG_TRUNCATED
+
+
+@pytest.mark.parametrize("missed", ["registered", "learner", "voter"])
+def test_who_lags_lets_a_broker_lead_that_was_taken_in_again_meanwhile(missed: str) -> None:
+    brokers = formed()
+    first = brokers.leader.broker_id
+    behind, new = (one for one in brokers.ids if one != first)
+    brokers.kill(new)
+    brokers.run(5_000)
+    brokers.start(new, disk="another")
+
+    def has_come(what: str) -> bool:
+        quorum = brokers[first].quorum
+        if what == "registered":
+            return bool(quorum.image.brokers[new].data_dir_id == "another")
+        return new in (quorum.membership.learners if what == "learner" else quorum.membership.voters)
+
+    def until(what: str) -> None:
+        for _ in range(400):
+            brokers.run(50)
+            if has_come(what):
+                return
+        raise AssertionError(what)
+
+    if missed != "registered":
+        until({"learner": "registered", "voter": "learner"}[missed])
+    else:
+        for _ in range(400):
+            brokers.run(50)
+            if new not in brokers[first].quorum.membership:
+                break
+    for other in (first, new):
+        brokers.cut(behind, other)
+    brokers.run(3_000)
+    has_vote = has_come("voter")
+    disk = brokers.kill(first)
+    brokers.join(behind, new)
+    brokers.run(10_000)
+    leaders = [one.broker_id for one in brokers.members.values() if one.quorum.is_leader]
+    assert leaders == ([new] if has_vote else [])  # without a vote it is two voters, of whom one is away
+    assert has_vote == (missed == "voter")
+    brokers.start(first, disk)
+    brokers.join(first, behind)
+    brokers.run(10_000)
+    assert brokers.leader.quorum.membership.voters == brokers.ids
