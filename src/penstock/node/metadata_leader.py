@@ -123,8 +123,9 @@ class MetadataLeader:
 
     def _register(self, request: RegisterBrokerRequest, done: Done, now: Now) -> None:
         known = self._quorum.image.brokers.get(request.broker_id)
-        is_other_disk = known is not None and not known.is_live and known.data_dir_id != request.data_dir_id
-        if not (is_other_disk and request.broker_id in self._quorum.membership):
+        is_live = known is not None and known.is_live
+        is_other_disk = self._quorum.disk_of(request.broker_id) not in ("", request.data_dir_id)
+        if is_live or not (is_other_disk and request.broker_id in self._quorum.membership):
             self._controller.register(done, request, now)
             return
 

@@ -11,8 +11,8 @@ part any more until it is restarted: it may have forgotten whom it voted for.
 Nobody speaks for a disk that is gone: every message names the data directory of both ends, as they are registered. A
 request to another disk is dropped, and so is an answer from another one: a broker that returns with an empty disk could
 else vote a second time. What counts as registered is also what is only in the log: after a start nobody knows yet how
-much of it is committed. Who asks is not judged by his disk: a broker that was away hears of the others' new disks only
-from a leader that may have one.
+much of it is committed. Of a first voter that is not registered yet, the disk is the one that it named first. Who asks
+is not judged by his disk: a broker that was away hears of the others' new disks only from a leader that may have one.
 
 Theory: the order of save, send, apply is that of etcd's RawNode; see `penstock.raft`.
 """
@@ -116,6 +116,7 @@ class Quorum:
         self._observer = observer
         self._logged_disks: dict[BrokerId, tuple[int, str]] = {}  # index and disk of the last registration in the log
         self._note_disks(storage.state.entries)
+        self._first_disks: dict[BrokerId, str] = {}  # of members, as each named it first in this run
         self._is_starting = True
         self._is_saving = False
         self._is_acting = False  # between the core's ready and advance
@@ -233,6 +234,8 @@ class Quorum:
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """A message of a peer. RemoteError bad_frame."""
         message = decode_message(bytes(raw))
+        if message.sender in self.membership:
+            self._first_disks.setdefault(message.sender, request.data_dir_id)
         if self.trouble or not self._is_of_these_disks(request, message):
             return
         if self._is_saving:
@@ -246,15 +249,15 @@ class Quorum:
         if not isinstance(message, FROM_MEMBERS):
             # Whoever asks may have a disk of which this image does not know yet, most of all a leader that tells of it.
             return request.to_data_dir_id in ("", self._data_dir_id)  # else meant for a disk that was here before
-        return self._disk_of(message.sender) in ("", request.data_dir_id)
+        return self.disk_of(message.sender) in ("", request.data_dir_id)
 
-    def _disk_of(self, broker_id: BrokerId) -> str:
+    def disk_of(self, broker_id: BrokerId) -> str:
         """Which disk is that broker's; empty: not known."""
         index, disk = self._logged_disks.get(broker_id, (0, ""))
         if index > self.image.index:
             return disk
         known = self.image.brokers.get(broker_id)
-        return "" if known is None else known.data_dir_id
+        return self._first_disks.get(broker_id, "") if known is None else known.data_dir_id
 
     def _note_disks(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -390,7 +393,7 @@ class Quorum:
         self._is_acting = True
         self._note_disks(ready.entries)
         for message in ready.messages:
-            request = RaftRequest(data_dir_id=self._data_dir_id, to_data_dir_id=self._disk_of(message.to))
+            request = RaftRequest(data_dir_id=self._data_dir_id, to_data_dir_id=self.disk_of(message.to))
             self._peers.send(message.to, request, encode_message(message))
         if ready.snapshot is not None:
             before, self.image = self.image, _image_in(ready.snapshot)

@@ -285,3 +285,21 @@ def test_who_lags_lets_a_broker_lead_that_was_taken_in_again_meanwhile(missed: s
     brokers.join(first, behind)
     brokers.run(10_000)
     assert brokers.leader.quorum.membership.voters == brokers.ids
+
+
+def test_a_first_voter_that_loses_its_disk_before_it_is_registered_leaves_the_voters_too() -> None:
+    brokers = Brokers(1, 2, 3)
+    while not (leaders := [one for one in brokers.members.values() if one.quorum.is_leader]):
+        brokers.run(50)
+    first = leaders[0]
+    new = next(one for one in brokers.ids if one != first.broker_id)
+    assert new not in first.image.brokers
+    brokers.kill(new)
+    brokers.start(new, disk="another")
+    voters = set()
+    for _ in range(200):
+        brokers.run(50)
+        voters.add(first.quorum.membership.voters)
+    assert voters == {(1, 2, 3), tuple(one for one in brokers.ids if one != new)}
+    assert first.quorum.membership.voters == brokers.ids
+    assert first.image.brokers[new].data_dir_id == "another"
