@@ -12,7 +12,7 @@ its events, changes nothing by looking, and strikes when what it waits for is so
 | vote, then restart | somebody votes while the metadata leader  | the voter crashes, whom he voted for is cut off,    |
 |                    | is cut off                                | the one that led before stands with the voter       |
 | uneven failover    | a follower has more than the one that is  | the leader crashes; the disk of the one that has to |
-|                    | to lead next, or lags with what it shows  | cut its log is slow                                 |
+|                    | to lead next, or lags with what it shows  | cut its log is slow, or acks are all that arrives   |
 | deposed and back   | a leader, cut off from all but NATS, was  | the one that leads stops, so that the first leads   |
 |                    | deposed, and is in sync again             | again soon, perhaps                                 |
 """
@@ -182,11 +182,13 @@ class Aims:
                 continue
             if not wants_late_news or others.committed_end < now.committed_end:
                 break
-        for connection in self._around.network.of(leader.name):
-            connection.cut()  # what is on its way does not make them even
+        for follower in (heir, other):
+            for connection in self._around.network.between(leader.name, follower.name):
+                connection.cut()  # what is on its way does not make them even; acks arrive
         self._strike(fault, f"{leader.name} is gone, {other.name} has more than {heir.name}", leader.crash)
-        other.disk.is_slow = True
-        self._around.scheduler.after(9_000_000, lambda: setattr(other.disk, "is_slow", False))
+        if not wants_late_news:
+            other.disk.is_slow = True
+            self._around.scheduler.after(9_000_000, lambda: setattr(other.disk, "is_slow", False))
 
     def _deposed_and_back(self, fault: Fault) -> _Aim:
         while True:
