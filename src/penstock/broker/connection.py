@@ -41,6 +41,7 @@ from penstock.broker.shared_budget import SharedBudget, Waiting
 from penstock.messages import Api, HelloRequest, PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import Extent, Payload
 from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
+from penstock.wire.session import PEER_NAME
 
 _log = logging.getLogger("penstock.server")
 
@@ -93,7 +94,9 @@ class Connection:
         owner: ConnectionOwner,
         loop: asyncio.AbstractEventLoop,
         elapsed_us: Callable[[], int],
+        overload: RemoteError | None = None,
     ) -> None:
+        """`overload`: why it is taken only if it is that of another broker."""
         self.peer = peer
         self.client_name = ""
         self.open_requests: dict[int, Caller] = {}
@@ -105,6 +108,7 @@ class Connection:
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
         self._hello_done = False
+        self._overload = overload
         self._buffers = owner.buffers
         self._output = Output(sock, owner.buffers, owner.files, elapsed_us)
         self._closing = False  # no more requests; closed once the output is written
@@ -251,6 +255,9 @@ class Connection:
             else:
                 self._refuse(frame, error)
             return
+        if self._overload is not None and not self._may_be_peer(request):
+            self._refuse(frame, self._overload)
+            return
         if isinstance(request, HelloRequest):
             self._hello_done = True
             self.client_name = request.client_name[:128]
@@ -271,6 +278,11 @@ class Connection:
             return
         self.open_requests[frame.correlation_id] = caller
         self._owner.request_received(caller, request, frame.raw)
+
+    def _may_be_peer(self, request: Request) -> bool:
+        if isinstance(request, HelloRequest):
+            return request.client_name.startswith(PEER_NAME)
+        return isinstance(request, PeerHelloRequest) or self.broker_id is not None
 
     def _introduced(self, broker_id: BrokerId) -> None:
         """The other side is a broker, as it says."""

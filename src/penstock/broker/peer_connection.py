@@ -32,7 +32,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import PeerRequest
-from penstock.wire.session import Answered, Broken, Event, Ready, Refused, Session
+from penstock.wire.session import PEER_NAME, Answered, Broken, Event, Ready, Refused, Session
 
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 
@@ -80,7 +80,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._hello = hello
         self._calls = calls
         self._elapsed_us = elapsed_us
-        self._session = Session(f"penstock broker {hello.broker_id}", hello.broker_version)
+        self._session = Session(f"{PEER_NAME} {hello.broker_id}", hello.broker_version)
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._tokens: dict[int, int] = {}  # by correlation id

@@ -1,7 +1,8 @@
 """The listening side of the socket API: accepts connections, sweeps the dead ones, lets the last answers out.
 
 Rules: it listens on every address that the host name stands for, or does not start. Over `connections_max` a client is
-told so and closed: what the process may open is shared out, so that idle clients never keep a log from its files. One
+told so and closed: what the process may open is shared out, so that idle clients never keep a log from its files. A
+broker is taken all the same, and a few strangers until they have said whether they are one, the newest of them. One
 sweep a second finds who is silent or takes nothing; no connection has a timer of its own. Connections with requests to
 be taken stand in line; a turn of the event loop takes a few of them, one of each connection after the other.
 """
@@ -22,8 +23,7 @@ from penstock.base.ids import BrokerId
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.settings import Address
 from penstock.broker.shared_budget import SharedBudget
-from penstock.messages import Api, Request
-from penstock.wire import encode_error
+from penstock.messages import Request
 
 _log = logging.getLogger("penstock.server")
 
@@ -90,6 +90,7 @@ class Server:
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
         self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
+        self._strangers: dict[Connection, None] = {}  # over the limit, and perhaps brokers; the oldest first
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self._owner = owner
@@ -125,22 +126,24 @@ class Server:
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
-        if len(self.connections) >= self.connections_max:
+        overload: RemoteError | None = None
+        if len(self.connections) - len(self.peers) - len(self._strangers) >= self.connections_max:
             text = f"this broker has {self.connections_max} connections already, and takes no more"
             if self.connections_max < limits.CONNECTIONS_MAX:
                 text += "; it needs a higher limit of open files"
-            error = RemoteError(ErrorCode.OVERLOADED, text)
-            with contextlib.suppress(OSError):  # it is closed in any case
-                sock.send(encode_error(Api.HELLO, 1, 0, error))
-            sock.close()
-            return
+            overload = RemoteError(ErrorCode.OVERLOADED, text)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except OSError:  # it has gone already
             sock.close()
             return
-        self.connections.add(Connection(sock, peer, self, self._loop, self._elapsed_us))
+        connection = Connection(sock, peer, self, self._loop, self._elapsed_us, overload)
+        self.connections.add(connection)
+        if overload is not None:
+            self._strangers[connection] = None
+            if len(self._strangers) > limits.STRANGERS_MAX:
+                next(iter(self._strangers)).close()
 
     # What connections call
 
@@ -179,6 +182,7 @@ class Server:
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """Close the one that it had before: nothing that is still on the way there must come between."""
+        self._strangers.pop(connection, None)
         before = self.peers.get(broker_id)
         self.peers[broker_id] = connection
         if before is not None and before is not connection:
@@ -188,6 +192,7 @@ class Server:
     def connection_closed(self, connection: Connection) -> None:
         """Forget it, and what it asked for."""
         self.connections.discard(connection)
+        self._strangers.pop(connection, None)
         if connection.broker_id is not None and self.peers.get(connection.broker_id) is connection:
             del self.peers[connection.broker_id]
         if connection.open_requests:

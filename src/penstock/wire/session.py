@@ -83,6 +83,10 @@ class _InFlight(NamedTuple):
     waited_for: bool  # False once its caller has been told that its time is up
 
 
+PEER_NAME = "penstock broker"
+"""How the name begins that a broker gives itself where it asks another one."""
+
+
 class Session:
     """See the module. `allocate` gives the memory of a large raw part; what it holds at first does not matter."""
 

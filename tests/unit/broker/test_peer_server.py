@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
@@ -23,6 +23,7 @@ from penstock.messages import (
     RaftResponse,
     Request,
     Response,
+    StatusRequest,
     api_versions,
 )
 from penstock.node.peers import introduced
@@ -36,6 +37,7 @@ SAID_HELLO = HelloResponse(
     broker_id=2, broker_version="1", cluster_id="c", format_version=1, api_versions=api_versions()
 )
 RAFT = RaftRequest(data_dir_id="disk-1")
+PEER_HELLO = encode_request(HelloRequest(client_name="penstock broker 1", client_version="1"), 1)
 TIMEOUT_S = 10.0
 
 
@@ -107,7 +109,7 @@ async def _code(client: RawClient, kind: type[Request]) -> str:
 
 
 async def _peer(client: RawClient, who: PeerHelloRequest = THEIRS) -> None:
-    client.send(HELLO + encode_request(who, 2))
+    client.send(PEER_HELLO + encode_request(who, 2))
     await _said(client)
     assert decode_response(await _said(client), PeerHelloRequest) == OURS
 
@@ -127,6 +129,45 @@ async def test_what_brokers_ask_is_answered_to_brokers_only() -> None:
     assert owner.gone == owner.callers
 
 
+async def test_clients_that_take_every_connection_keep_no_broker_out() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), AsyncExitStack() as clients:
+        server.connections_max = 2
+        for _ in range(2):
+            await (await clients.enter_async_context(raw_client(address))).hello()
+        async with raw_client(address) as third, raw_client(address) as broker:
+            third.send(HELLO)
+            assert await _code(third, HelloRequest) == ErrorCode.OVERLOADED
+            await _peer(broker)
+            assert list(server.peers) == [1]
+            broker.ask(RAFT, 3)
+            await owner.until(1)
+
+
+async def test_whoever_names_itself_a_broker_and_is_none_is_told_so_and_closed() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address):
+        server.connections_max = 0
+        async with raw_client(address) as liar:
+            liar.send(PEER_HELLO)
+            await _said(liar)
+            liar.ask(StatusRequest(), 2)
+            assert await _code(liar, StatusRequest) == ErrorCode.OVERLOADED
+            assert await liar.is_closed()
+            assert owner.callers == []
+
+
+async def test_those_that_never_say_who_they_are_give_way() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), AsyncExitStack() as silent:
+        server.connections_max = 0
+        strangers = [await silent.enter_async_context(raw_client(address)) for _ in range(limits.STRANGERS_MAX)]
+        async with raw_client(address) as broker:
+            await _peer(broker)
+            assert await strangers[0].frame() is None
+            assert len(server.connections) == limits.STRANGERS_MAX
+
+
 async def test_a_broker_of_another_cluster_or_with_our_id_is_told_so_and_closed() -> None:
     owner = Owner()
     for field, value in (("cluster_id", "d"), ("data_dir_id", "disk-2"), ("broker_id", 2)):
@@ -134,7 +175,7 @@ async def test_a_broker_of_another_cluster_or_with_our_id_is_told_so_and_closed(
             **{"cluster_id": "c", "broker_id": 1, "data_dir_id": "x", "broker_version": "1", field: value}
         )
         async with _serving(owner) as (server, address), raw_client(address) as client:
-            client.send(HELLO + encode_request(who, 2))
+            client.send(PEER_HELLO + encode_request(who, 2))
             await _said(client)
             assert await _code(client, PeerHelloRequest) == ErrorCode.CLUSTER_MISMATCH
             assert await client.is_closed()
