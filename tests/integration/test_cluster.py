@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.serve import END_TIMEOUT_S
 from tests.broker_process import eventually, running_nats
 from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
 from tests.integration.publishers import connected_to
@@ -92,6 +93,20 @@ async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: P
         finally:
             print(cluster.said)
             cluster.end()
+
+
+async def test_the_last_of_three_stops_in_good_order_though_nobody_leads_the_metadata(
+    cluster: ClusterProcesses,
+) -> None:
+    for number in (1, 2):
+        cluster.brokers[number].kill()
+
+    async def nobody_leads() -> bool:
+        state = await cluster.status(3)
+        return state is not None and state.metadata_leader is None
+
+    await eventually(nobody_leads, "nobody leads the metadata")
+    assert cluster.brokers[3].stop(END_TIMEOUT_S) == 0
 
 
 async def test_a_broker_that_waits_for_others_stops_when_it_is_told_to(tmp_path: Path) -> None:
