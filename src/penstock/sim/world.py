@@ -178,12 +178,13 @@ class World:
         """Nobody can lead but with a disk that is gone: somebody decides to go on with what the others have."""
         assert broker.node is not None
         disks = {one.data_dir_id for one in self.brokers.values()}
-        for stream_id, partition, disk in looks.awaited(broker.node):
+        for stream_id, _, disk in looks.awaited(broker.node):
             generation = self._clients.of(stream_id)
             if disk not in disks and generation is not None:
                 self._around.count("unclean elections")
-                history = self.checks.of(generation.config.subject, partition)
-                history.is_damaged = history.is_given_up = True
+                for number in range(generation.config.partitions):  # it is allowed for all of the stream, from then on
+                    history = self.checks.of(generation.config.subject, number)
+                    history.is_damaged = history.is_given_up = True
                 self._clients.allow_unclean_election(generation)
 
     # The end
