@@ -16,8 +16,8 @@ that there ever was; a stream that is made again under the same name has another
 | a stream whose creation was answered is there              | every start                               |
 | who is in sync, by the newest image, has all that was acked| every event of the broker                 |
 
-Where a partition has replicas, its leader is held to the promises: whoever leads last has all that was acked. Only if
-all who were in sync lose their power before one of them is in sync again, what was not synced may be gone.
+Where a partition has replicas, its leader is held to the promises: whoever leads last has all that was committed. Only
+if all who were in sync lose their power before one of them is in sync again, what was not synced may be gone.
 
 With durability `os` a power loss may take what was not flushed, acked or not: such a history is then cut to what was
 recovered. Bytes that were damaged on the only replica are lost, but never in silence.
@@ -65,6 +65,7 @@ class History:
     known: dict[int, bytes] = field(default_factory=dict)  # offset → value, of all that was acked or seen
     places: dict[bytes, int] = field(default_factory=dict)  # value → offset
     promised_end: int = 0  # behind the last of them
+    committed_end: int = 0  # up to where a leader had it committed, whoever has heard of that
     synced_end: int = 0  # behind the last that was acked as synced
     acks: int = 0
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # leader epoch → broker and its run
@@ -205,6 +206,7 @@ class Checks:
         history.places[value] = offset
         if offset >= history.promised_end:
             history.promised_end = offset + 1
+            history.committed_end = max(history.committed_end, offset + 1)
             self._check_again(history)
 
     def _check_again(self, history: History) -> None:
@@ -243,6 +245,8 @@ class Checks:
             if look.committed_end < ends.committed_end and not (history.cuts or history.is_damaged):
                 text = f"{history.name()} on {broker.name}: committed_end went from {ends.committed_end} back to"
                 raise ViolationError(f"{text} {look.committed_end}")
+            if look.is_leader and not history.is_lost(look.committed_end, look.leader_epoch):
+                history.committed_end = max(history.committed_end, look.committed_end)
             if look.committed_end != ends.committed_end or (look.is_leader and look.isr != ends.isr):
                 ends.committed_end, ends.isr = look.committed_end, look.isr
                 moved.append((history, look))
@@ -284,11 +288,12 @@ class Checks:
         if look.leader_epoch < max(history.leaders) or history.is_deleted or history.is_damaged:
             return
         end = look.committed_end if self._is_alone else look.log_end
-        if end < history.promised_end:
+        if end < history.committed_end:
             if history.may_lose and end >= history.synced_end:
                 self._cut(history, end, look.leader_epoch - 1)
                 return
-            text = f"{history.name()} on {broker.name}, who leads: {history.promised_end - 1} is acked, and not there"
+            what = "acked" if end < history.promised_end else "committed"
+            text = f"{history.name()} on {broker.name}, who leads: {history.committed_end - 1} is {what}, and not there"
             raise ViolationError(f"{text}: {look}")
         if history.may_lose and look.committed_end >= history.promised_end:
             history.may_lose = False
@@ -344,6 +349,7 @@ class Checks:
         for offset in [offset for offset in history.known if offset >= end]:
             del history.places[history.known.pop(offset)]
         history.promised_end = min(end, history.promised_end)
+        history.committed_end = min(end, history.committed_end)
         self._check_again(history)
         history.cuts.append((max(history.leaders, default=0) if last_epoch is None else last_epoch, end))
         self._was_cut(history, end)

@@ -7,6 +7,7 @@ import pytest
 from penstock.base.config import Durability, StreamConfig
 from penstock.batch import codec
 from penstock.hot.group import Group
+from penstock.sim import looks
 from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
@@ -88,6 +89,30 @@ def test_news_of_what_a_power_loss_took_are_late() -> None:
     assert history.known == {}
     checks.promised(history, 1, 5, b"3", fsynced=False)
     assert history.known == {1: b"3"}
+
+
+@pytest.mark.parametrize("may_lose", [True, False])
+def test_what_was_committed_and_nobody_heard_of_is_lost_only_with_all_who_had_it(may_lose: bool) -> None:
+    world = World(make_plan(2, 3, SLOTS)._replace(operations=(), faults=()))
+    assert world.run().error == ""
+    leader, look = next(
+        (broker, look)
+        for broker in world.brokers.values()
+        if broker.node is not None
+        for look in looks.partitions(broker.node)
+        if look.is_leader
+    )
+    checks, history = world.checks, world.checks.of(look.subject, look.partition)
+    history.committed_end = look.log_end + 1  # of the leader before
+    history.may_lose = may_lose
+    later = look._replace(leader_epoch=look.leader_epoch + 1)
+    if may_lose:
+        checks._led(history, leader, later)
+        assert history.is_lost(look.log_end, look.leader_epoch)
+        assert history.committed_end == look.log_end
+    else:
+        with pytest.raises(ViolationError, match=f"{look.log_end} is committed, and not there"):
+            checks._led(history, leader, later)
 
 
 def test_an_audit_that_ends_early() -> None:
