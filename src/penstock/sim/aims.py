@@ -142,12 +142,20 @@ class Aims:
                 joining = self._brokers.get(min(lead.proposed.difference(lead.isr), default=0))
                 if joining not in (None, metadata_leader):
                     assert joining is not None
-                    # By then it has what was committed and is not synced; it is back before the request arrives.
-                    cut_us = 100_000 + fault.number % 200_000
-                    self._around.scheduler.after(cut_us, joining.power_cut)
-                    self._around.scheduler.after(cut_us + 100_000, joining.start)
+                    self._lose(joining, 200_000 + fault.number % 200_000)
                     self._strike(fault, f"{joining.name} is to join")
                     return
+
+    def _lose(self, joining: SimBroker, after_us: int) -> None:
+        """By then it has what was committed and is not synced; it is back before the request arrives."""
+
+        def cut() -> None:
+            joining.disk.is_slow = False
+            joining.power_cut()
+
+        joining.disk.is_slow = True
+        self._around.scheduler.after(after_us, cut)
+        self._around.scheduler.after(after_us + 100_000, joining.start)
 
     def _vote_then_restart(self, fault: Fault) -> _Aim:
         while True:
