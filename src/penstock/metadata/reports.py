@@ -8,7 +8,7 @@ without it either way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages.peers import UnreachableLeader
@@ -24,6 +24,8 @@ class Reports:
     def __init__(self, window_us: int) -> None:
         self._window_us = window_us
         self._reported_us: dict[tuple[BrokerId, Incarnation], dict[BrokerId, int]] = {}
+        # The last pass: of which image, with which reports, and what it found. It is asked for with every tick.
+        self._passed: tuple[ClusterImage, Mapping[BrokerId | None, set[BrokerId]], list[Election]] | None = None
 
     def clear(self) -> None:
         """Forget all: another metadata leader has heard the later ones."""
@@ -50,10 +52,13 @@ class Reports:
         return has_news
 
     def elections(self, image: ClusterImage, now_us: int) -> list[Election]:
-        """The elections that the reports call for; one pass over all partitions, if there are any reports."""
+        """The elections that the reports call for; one pass over all partitions where reports or image have changed."""
         by_leader = self._fresh(image, now_us)
         if not by_leader:
+            self._passed = None
             return []
+        if self._passed is not None and self._passed[0] is image and self._passed[1] == by_leader:
+            return list(self._passed[2])
         live = image.live_brokers()
         wanted = []
         for state in image.streams.values():
@@ -62,7 +67,8 @@ class Reports:
                     continue
                 if elections.moved(partition, live, Rules.of(state), resigned=False) is not None:
                     wanted.append(Election(*key, partition.leader_epoch, ElectionReason.UNREACHABLE))
-        return wanted
+        self._passed = image, by_leader, wanted
+        return list(wanted)
 
     def _fresh(self, image: ClusterImage, now_us: int) -> dict[BrokerId | None, set[BrokerId]]:
         since_us = now_us - self._window_us
