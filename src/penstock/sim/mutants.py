@@ -109,12 +109,6 @@ CLUSTER_MUTANTS = (
         "    return reached is not None",
     ),
     Mutant(
-        "a run that is over joins the ISR",
-        "penstock.metadata.leaderships",
-        "        image.live_run(member.broker_id, member.incarnation)",
-        "        image.brokers[member.broker_id]",
-    ),
-    Mutant(
         "what a follower said in a run that is over counts",
         _LEADER,
         "                follower.begin(incarnation, now_us)",
@@ -166,6 +160,8 @@ Not among them is what another rule makes up for:
 - Raft commits an entry of an earlier term by counting. A new leader sends such entries and its own first one in one
   message, unless they pass a mebibyte: who has the one has the other. `tests/sim/raft` draws small messages, and
   finds it.
+- A run that is over joins the ISR. What it had when it came so far, it has on its disk: it can lack only what was
+  committed between that and the answer, if its power fails just then. The model of the image finds it.
 """
 
 
