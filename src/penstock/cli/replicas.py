@@ -56,8 +56,12 @@ def broker_table(state: StatusResponse) -> Table:
     made = table("broker", "address", "rack", "version", "state", right=("broker",))
     for one in state.brokers:
         is_leader = one.broker_id == state.metadata_leader
+        is_cut_off = one.is_live and one.is_reachable is False
         text = ("live" if one.is_live else "away") + ("" if one.votes else ", no vote")
-        style = "green" if one.is_live else "bold red"
+        if is_cut_off:
+            # Whether it is live, only a metadata leader knows.
+            text = "not reachable from here" if state.metadata_leader is None else f"{text}, not reachable from here"
+        style = "green" if one.is_live and not is_cut_off else "bold red"
         made.add_row(
             cell(str(one.broker_id), "bold"),
             cell(one.address),
@@ -68,18 +72,24 @@ def broker_table(state: StatusResponse) -> Table:
     return made
 
 
-def replica_table(infos: Sequence[StreamInfo]) -> Table:
-    """One line a partition: its leader, its epoch, its replicas, who of them is in sync and how far they are behind."""
+def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = frozenset()) -> Table:
+    """One line a partition: its leader, its epoch, its replicas, who of them is in sync and how far they are behind.
+
+    `unreachable`: who may have led until lately, and is not reached now.
+    """
     made = table(
         "stream", "partition", "leader", "epoch", "replicas", "in sync", "behind", right=("partition", "epoch")
     )
     for info in infos:
         for part in info.partitions:
-            is_whole = part.leader_id is not None and len(part.isr) == len(part.replicas)
+            is_gone = part.leader_id in unreachable
+            is_whole = part.leader_id is not None and not is_gone and len(part.isr) == len(part.replicas)
             made.add_row(
                 cell(cut(info.name, _NAME_CHARS_MAX), "bold"),
                 cell(str(part.partition)),
-                cell(leader_text(part)),
+                cell(
+                    f"{part.leader_id}, not reachable" if is_gone else leader_text(part), "bold red" if is_gone else ""
+                ),
                 cell(str(part.leader_epoch)),
                 cell(ids_text(part.replicas)),
                 cell(ids_text(part.isr), "green" if is_whole else "yellow"),

@@ -38,7 +38,7 @@ def message_count(info: StreamInfo) -> int:
 
 def state_text(info: StreamInfo) -> str:
     """The states of a stream's partitions, each once."""
-    states = list(dict.fromkeys(str(part.state) for part in info.partitions))
+    states = list(dict.fromkeys(str(part.state).replace("_", " ") for part in info.partitions))
     return ", ".join(states) if states else "unknown"
 
 
@@ -127,7 +127,7 @@ def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> No
     """Damage, gaps and dropped messages of one partition; nothing where all is well."""
     if part.state_reason:
         console.print()
-        console.print(cell(f"Stream {info.name} is {part.state}: {part.state_reason}", "yellow"))
+        console.print(cell(f"Stream {info.name} is {str(part.state).replace('_', ' ')}: {part.state_reason}", "yellow"))
     if part.damage:
         console.print()
         console.print(cell(f"Damage in stream {info.name}: nothing was deleted", "bold red"))

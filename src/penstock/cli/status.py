@@ -38,6 +38,9 @@ def status(
         output.print_json({"broker": state, "streams": infos})
         return
     console = output.console()
+    if warning := without_leader(state):
+        console.print(output.cell(warning, "bold red"))
+        console.print()
     console.print(report.pairs(broker_pairs(state)))
     if len(state.brokers) > 1:
         console.print()
@@ -47,7 +50,8 @@ def status(
         console.print(report.stream_table(infos, width=console.width))
     if replicated := [info for info in infos if replicas.is_replicated(info)]:
         console.print()
-        console.print(replicas.replica_table(replicated))
+        unreachable = frozenset(one.broker_id for one in state.brokers if one.is_reachable is False)
+        console.print(replicas.replica_table(replicated, unreachable if warning else frozenset()))
     report.print_gaps(console, "Gaps", state.nats.gaps)
     shown = set(state.nats.gaps)
     for info in infos:
@@ -59,6 +63,17 @@ def status(
 
 def _with_gaps(part: PartitionInfo, gaps: tuple[GapInfo, ...]) -> PartitionInfo:
     return msgspec.structs.replace(part, gaps=gaps)
+
+
+def without_leader(state: StatusResponse) -> str:
+    """How old is what follows, where nobody leads the metadata; empty: somebody does, or the broker is alone."""
+    if state.metadata_leader is not None or state.voters <= 1:
+        return ""
+    heard = "before the broker started"
+    if state.metadata_heard_ms is not None:
+        heard = f"{format_duration_ms(max(1, state.metadata_heard_ms // 1_000) * 1_000)} ago"
+    reachable = f"{state.voters_reachable} of {state.voters} voters reachable"
+    return f"no metadata leader: what follows is as it was heard last, {heard}; {reachable}"
 
 
 def broker_pairs(state: StatusResponse) -> dict[str, str]:
@@ -82,7 +97,9 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
     if nats.answers_dropped:
         count = output.count_text(nats.answers_dropped)
         shown["answers dropped"] = f"{count} of the acks and refusals made: nats-server did not take them in time"
-    states = ", ".join(f"{count} {name}" for name, count in state.partitions_by_state.items() if count)
+    states = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in state.partitions_by_state.items() if count
+    )
     shown |= {
         "streams": f"{output.count_text(state.streams)}{f' ({states})' if states else ''}",
         "clients": f"{state.connections} connections, {state.requests_in_flight} requests in flight",

@@ -88,7 +88,10 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     started_us: TimestampField
     uptime_ms: Int64Field
     nats: NatsStatus
-    metadata_leader: BrokerIdField | None = None  # as far as this broker knows
+    metadata_leader: BrokerIdField | None = None  # as far as this broker knows; None: what it knows may be out of date
+    metadata_heard_ms: Int64Field | None = None  # so long ago it knew one last; None: not since it started
+    voters: Int64Field = 0  # on the metadata
+    voters_reachable: Int64Field = 0  # by this broker, itself included
     waits_for: str = ""  # what stands between it and its part in the cluster
     brokers: tuple[BrokerInfo, ...] = ()  # of the cluster, by id
     streams: Int64Field = 0

@@ -39,6 +39,7 @@ class PartitionHealth(StrEnum):
     FENCED = "fenced"  # a sync of its file failed: serves what was committed, stores nothing until a restart
     IMPEDED = "impeded"  # the disk took nothing when it was asked last, because it is full: is tried again
     STARTING = "starting"  # recovering, or its subscription is not confirmed yet
+    NO_LEADER = "no_leader"  # nobody leads it, as far as the broker that answers can see: nothing is stored or acked
     FAILED = "failed"  # its log cannot be opened; nothing of it was touched
 
 
@@ -124,6 +125,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     rack: str | None = None
     is_live: bool = True
     votes: bool = True  # on the metadata: most of those who do must be there for it to change
+    is_reachable: bool | None = None  # by the broker that answers; None: it does not say
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):

@@ -127,6 +127,7 @@ class Cluster:
         self._is_started = False
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
+        self._heard_us: int | None = None  # when a metadata leader was known last
         self._addresses: dict[BrokerId, str] = {}
         self._told_members: Mapping[BrokerId, str] = {}  # as a broker has said that was asked to let this one join
         self._told_cluster_id = settings.cluster_id
@@ -254,10 +255,26 @@ class Cluster:
         voters = quorum.membership.voters
         if self._settings.broker_id not in voters:
             return "waiting to be let into the cluster" if not voters else "waiting to hear of the metadata leader"
-        reachable = 1 + sum(self._peers.is_up(voter) for voter in voters)
+        reachable = self.voters_reachable
         if reachable <= len(voters) // 2:
             return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
         return f"waiting for a metadata leader to be elected: {reachable} of {len(voters)} voters reachable"
+
+    @property
+    def voters_reachable(self) -> int:
+        """How many of those who vote on the metadata are there, as far as this broker can see."""
+        return sum(map(self.is_reachable, self.quorum.membership.voters))
+
+    def is_reachable(self, broker_id: BrokerId) -> bool:
+        """Whether there is a connection to that broker; this one reaches itself."""
+        return broker_id == self._settings.broker_id or self._peers.is_up(broker_id)
+
+    @property
+    def heard_ms(self) -> int | None:
+        """So long ago a metadata leader was known last; None: not since the start."""
+        if self.quorum.leader is not None:
+            return 0
+        return None if self._heard_us is None else (self._clock().elapsed_us - self._heard_us) // 1_000
 
     # What the quorum tells
 
@@ -419,6 +436,8 @@ class Cluster:
                 self.quorum.tick()
             self._metadata_leader.tick(now)
             self.link.tick(now)
+            if self.quorum.leader is not None:
+                self._heard_us = now.elapsed_us
             if self.quorum.leader != self._heard_leader:  # it is to know at once who is there
                 self._heard_leader = self.quorum.leader
                 self.standing.hurry()

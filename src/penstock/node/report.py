@@ -70,6 +70,7 @@ class Report:
                 rack=one.rack,
                 is_live=one.is_live,
                 votes=one.broker_id in voters,
+                is_reachable=self._cluster.is_reachable(one.broker_id),
             )
             for _, one in sorted(self._cluster.image.brokers.items())
         )
@@ -95,6 +96,10 @@ class Report:
     def _health(self, key: PartitionKey) -> tuple[PartitionHealth, str]:
         """What the partition can do now, and why no more."""
         partition = self._replicas.partitions.get(key)
+        leader = self._cluster.image.partition(*key).leader
+        if leader is not None and self._cluster.quorum.leader is None and not self._cluster.is_reachable(leader):
+            # With a metadata leader another would lead in a moment, or this one can be reached by others.
+            return PartitionHealth.NO_LEADER, f"broker {leader} led it last, and cannot be reached from here"
         if partition is None:
             return self._absent(key)
         state = partition.log.state
@@ -107,7 +112,7 @@ class Report:
         if partition.following is not None:
             return PartitionHealth.ONLINE, ""
         if partition.leadership is None:
-            return PartitionHealth.STARTING, _NOBODY
+            return PartitionHealth.NO_LEADER, _NOBODY
         if not partition.subscribed:
             return PartitionHealth.STARTING, partition.refusal or "not subscribed: NATS is not connected"
         return PartitionHealth.ONLINE, ""
@@ -118,7 +123,7 @@ class Report:
         known = self._cluster.image.partition(*key)
         if self._settings.broker_id in known.replicas:
             return PartitionHealth.STARTING, ""
-        return (PartitionHealth.STARTING, _NOBODY) if known.leader is None else (PartitionHealth.ONLINE, "")
+        return (PartitionHealth.NO_LEADER, _NOBODY) if known.leader is None else (PartitionHealth.ONLINE, "")
 
     def _closed_partition(self, state: StreamState, key: PartitionKey) -> PartitionInfo:
         health, reason = self._health(key)
@@ -202,6 +207,9 @@ class Report:
             uptime_ms=max(0, now_us - self._started_us) // 1_000,
             nats=NatsStatus(state="connecting", gaps=self._gaps.since(0)),
             metadata_leader=self._cluster.quorum.leader,
+            metadata_heard_ms=self._cluster.heard_ms,
+            voters=len(self._cluster.quorum.membership.voters),
+            voters_reachable=self._cluster.voters_reachable,
             waits_for=self._cluster.waits_for,
             brokers=self.brokers(),
             streams=len(self._cluster.image.streams),

@@ -35,6 +35,19 @@ def stream(*partitions: PartitionInfo) -> StreamInfo:
     return StreamInfo(stream_id=StreamId(4), config=StreamConfig(name="orders", subject="o.>"), partitions=partitions)
 
 
+def cluster_state(**more: Any) -> StatusResponse:
+    return StatusResponse(
+        broker_id=ANNA,
+        broker_version="1",
+        cluster_id="c",
+        address="h:1",
+        started_us=TimestampUs(0),
+        uptime_ms=1,
+        nats=NatsStatus(state="connected"),
+        **more,
+    )
+
+
 def shown(table: Table) -> list[list[str]]:
     """The words of each line."""
     out = io.StringIO()
@@ -75,14 +88,7 @@ def test_a_stream_of_one_replica_says_nothing_of_replicas() -> None:
 
 
 def test_brokers_are_told_with_their_state() -> None:
-    state = StatusResponse(
-        broker_id=ANNA,
-        broker_version="1",
-        cluster_id="c",
-        address="h:1",
-        started_us=TimestampUs(0),
-        uptime_ms=1,
-        nats=NatsStatus(state="connected"),
+    state = cluster_state(
         metadata_leader=BERT,
         brokers=(
             BrokerInfo(broker_id=ANNA, address="h:1", broker_version="1", rack="north", is_live=False),
@@ -96,3 +102,21 @@ def test_brokers_are_told_with_their_state() -> None:
         ["2", "h:2", "-", "1", "live,", "metadata", "leader"],
         ["3", "h:3", "-", "1", "live,", "no", "vote"],
     ]
+
+
+def test_who_is_not_reached_is_not_called_live_where_nobody_leads_the_metadata() -> None:
+    brokers = (
+        BrokerInfo(broker_id=ANNA, address="h:1", broker_version="1", is_reachable=True),
+        BrokerInfo(broker_id=BERT, address="h:2", broker_version="1", is_reachable=False),
+        BrokerInfo(broker_id=CARL, address="h:3", broker_version="1", is_live=False, is_reachable=False),
+    )
+    lost = cluster_state(brokers=brokers)
+    assert [line[4:] for line in shown(replicas.broker_table(lost))[1:]] == [
+        ["live"],
+        ["not", "reachable", "from", "here"],
+        ["away"],
+    ]
+    led = cluster_state(brokers=brokers, metadata_leader=ANNA)
+    assert shown(replicas.broker_table(led))[2][4:] == ["live,", "not", "reachable", "from", "here"]
+    lines = shown(replicas.replica_table([stream(partition())], frozenset({BERT})))
+    assert lines[1][:5] == ["orders", "0", "2,", "not", "reachable"]

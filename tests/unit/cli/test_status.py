@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from penstock.base.ids import BrokerId, TimestampUs
-from penstock.cli.status import broker_pairs
+from penstock.cli.status import broker_pairs, without_leader
 from penstock.messages import NatsStatus, StatusResponse
 
 
+def _state(**more: Any) -> StatusResponse:
+    known: dict[str, Any] = {
+        "broker_id": BrokerId(1),
+        "broker_version": "1.2.3",
+        "cluster_id": "c",
+        "address": "127.0.0.1:7422",
+        "started_us": TimestampUs(1_700_000_000_000_000),
+        "uptime_ms": 1_000,
+        "nats": NatsStatus(state="connected"),
+        "counters": {"messages_in": 1_200, "acks_made": 1_200},
+    }
+    return StatusResponse(**{**known, **more})
+
+
 def _shown(nats: NatsStatus, waits_for: str = "") -> dict[str, str]:
-    return broker_pairs(
-        StatusResponse(
-            broker_id=BrokerId(1),
-            broker_version="1.2.3",
-            cluster_id="c",
-            address="127.0.0.1:7422",
-            started_us=TimestampUs(1_700_000_000_000_000),
-            uptime_ms=1_000,
-            nats=nats,
-            waits_for=waits_for,
-            counters={"messages_in": 1_200, "acks_made": 1_200},
-        )
-    )
+    return broker_pairs(_state(nats=nats, waits_for=waits_for))
 
 
 def test_acks_that_were_dropped_are_told_beside_those_that_were_made() -> None:
@@ -34,3 +40,18 @@ def test_a_broker_that_is_not_ready_says_what_it_waits_for() -> None:
     connected = NatsStatus(state="connected")
     assert _shown(connected, "waiting for a majority")["not ready"] == "waiting for a majority"
     assert "not ready" not in _shown(connected)
+
+
+@pytest.mark.parametrize(
+    ("heard_ms", "heard"), [(12_345, "12s ago"), (None, "before the broker started"), (900, "1s ago")]
+)
+def test_without_a_metadata_leader_it_is_said_how_old_the_answer_is(heard_ms: int | None, heard: str) -> None:
+    state = _state(metadata_heard_ms=heard_ms, voters=5, voters_reachable=2)
+    assert without_leader(state) == (
+        f"no metadata leader: what follows is as it was heard last, {heard}; 2 of 5 voters reachable"
+    )
+
+
+def test_where_somebody_leads_the_metadata_or_nobody_else_is_there_nothing_is_said_of_it() -> None:
+    assert not without_leader(_state(metadata_leader=BrokerId(2), voters=3, voters_reachable=2))
+    assert not without_leader(_state(voters=1, voters_reachable=1))

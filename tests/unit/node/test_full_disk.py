@@ -66,7 +66,7 @@ def test_a_start_that_cannot_be_journaled_serves_reads_and_leads_once_there_is_r
     broker.tick(1_000)
     broker.publish("orders.a", b"no", reply="r3")
     assert broker.acks == []  # it is not subscribed: nats-server answers that nobody responds
-    assert broker.stream("orders").partitions[0].state == "starting"
+    assert broker.stream("orders").partitions[0].state == "no_leader"
     broker.vfs.plan = lambda operation: None
     broker.tick(1_000)
     broker.tick(1_000)

@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset
-from penstock.messages import FetchRequest, RegisterBrokerRequest
+from penstock.messages import FetchRequest, RegisterBrokerRequest, StatusRequest, StatusResponse
 from penstock.node.standing import Standing
 from penstock.vfs.faulty import Fault
 from tests.unit.node.members import Brokers
@@ -209,6 +209,26 @@ def test_a_broker_is_not_ready_while_it_may_not_come_in() -> None:
 def test_who_is_alone_waits_for_nobody() -> None:
     alone = Brokers(1)
     assert alone[1].node.waits_for == ""
+
+
+def test_a_broker_without_a_metadata_leader_says_how_old_its_news_are_and_whom_it_reaches() -> None:
+    brokers = with_stream()
+    leader = brokers.led("s")
+    other, left = (brokers[one] for one in brokers.ids if one != leader.broker_id)
+    state = left.ask(StatusRequest(), StatusResponse)
+    assert (state.metadata_heard_ms, state.voters, state.voters_reachable) == (0, 3, 3)
+    assert [one.is_reachable for one in state.brokers] == [True, True, True]
+    brokers.kill(leader.broker_id)
+    brokers.kill(other.broker_id)
+    brokers.run(20_000)
+    state = left.ask(StatusRequest(), StatusResponse)
+    assert (state.metadata_leader, state.voters, state.voters_reachable) == (None, 3, 1)
+    assert state.metadata_heard_ms is not None
+    assert 15_000 < state.metadata_heard_ms <= 20_000
+    assert {one.broker_id for one in state.brokers if one.is_reachable} == {left.broker_id}
+    assert state.partitions_by_state == {"no_leader": 1}
+    (part,) = left.stream("s").partitions
+    assert part.state_reason == f"broker {leader.broker_id} led it last, and cannot be reached from here"
 
 
 def test_a_new_metadata_leader_hears_at_once_who_is_there() -> None:
