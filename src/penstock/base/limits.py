@@ -154,6 +154,7 @@ FORWARD_GRACE_MS = 1_000  # a metadata leader that was asked keeps to the same t
 PROMOTION_LAG_MAX = 100  # entries that a learner may lack when it becomes a voter
 ROOM_LOOK_MS = 5_000  # a disk that took nothing is tried again
 ROOM_LOOK_BYTES = 1 * MIB  # and has room if it takes so much
+FLUSH_STALL_MS = 8_000  # a sync that has not come back by then: others lead, and nobody waits for this disk
 FLUSH_INTERVAL_MS = 100  # what several replicas have is synced in the background so often
 
 # Ingest

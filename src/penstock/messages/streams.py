@@ -37,7 +37,7 @@ class PartitionHealth(StrEnum):
     ONLINE = "online"  # stores and serves
     READ_ONLY = "read_only"  # serves; appends are refused (damage below what was known to be on disk)
     FENCED = "fenced"  # a sync of its file failed: serves what was committed, stores nothing until a restart
-    IMPEDED = "impeded"  # the disk took nothing when it was asked last, because it is full: is tried again
+    IMPEDED = "impeded"  # the disk took nothing last, because it is full (it is tried again), or a sync hangs
     STARTING = "starting"  # recovering, or its subscription is not confirmed yet
     NO_LEADER = "no_leader"  # nobody leads it, as far as the broker that answers can see: nothing is stored or acked
     FAILED = "failed"  # its log cannot be opened; nothing of it was touched

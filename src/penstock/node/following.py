@@ -258,7 +258,7 @@ class Follows:
                 fetcher.stall(following, now.elapsed_us)
         else:
             self._upkeep.moved(partition, partition.committed_end)
-            fetcher.free(following)
+            self.free(partition)
             fetcher.proceed(following)
         return Orders()
 

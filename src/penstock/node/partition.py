@@ -91,7 +91,7 @@ class Partition:
         "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dropped", "fenced_told", "flush_us", "flushing",
         "following", "impediment", "in_flight_bytes", "key", "leader_epoch", "leadership", "leads", "listened_us",
-        "log", "refusal", "sid", "stream", "subscribed", "terms", "trouble", "vfs", "visit_us", "when_idle",
+        "log", "refusal", "sid", "stall", "stream", "subscribed", "terms", "trouble", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -102,6 +102,7 @@ class Partition:
         self.leads = False  # the log has the beginning of this leadership: from the first message on
         self.cannot_lead = ""  # why it could not begin
         self.impediment = ""  # why the disk took nothing when it was asked last
+        self.stall = ""  # a sync has not come back for long, and since when; until it does
         self.flushing = False  # a flush of the log is under way
         self.flush_us: int | None = None  # when the next one is planned
         self.cutting: Callable[[], None] | None = None  # what is to be done once no flush is under way
@@ -145,7 +146,7 @@ class Partition:
     @property
     def is_impeded(self) -> bool:
         """Whether the log takes nothing now."""
-        return bool(self.impediment) or self.log.state in (LogState.READ_ONLY, LogState.FENCED)
+        return bool(self.impediment or self.stall) or self.log.state in (LogState.READ_ONLY, LogState.FENCED)
 
     @property
     def waits_for_sync(self) -> bool:

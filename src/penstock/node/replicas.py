@@ -174,6 +174,14 @@ class Replicas:
         self._room.lacks(self._clock().elapsed_us)
         self._take_out(partition)
 
+    def stalled(self, partition: Partition) -> None:
+        """A sync of it does not come back: as with `impeded`, until it does."""
+        self._take_out(partition)
+
+    def resumed(self, partition: Partition) -> None:
+        """It has come back."""
+        self.follows.free(partition)
+
     def _take_out(self, partition: Partition) -> None:
         self.follows.impeded(partition)
         if self._failed.get(partition.key) is not partition:
@@ -199,6 +207,7 @@ class Replicas:
         """Time has passed."""
         self.streams.confirmations.expire(now.elapsed_us)
         self.upkeep.flush_due(now.elapsed_us)
+        self.upkeep.find_stalls(now.elapsed_us)
         self.leading.tick(now)
         self.follows.tick(now)
         self._room.tick(now.elapsed_us)

@@ -105,8 +105,8 @@ class Report:
         state = partition.log.state
         if state in _STATES:
             return _STATES[state], _STATE_REASONS[state]
-        if partition.impediment:
-            return PartitionHealth.IMPEDED, partition.impediment
+        if impediment := partition.impediment or partition.stall:
+            return PartitionHealth.IMPEDED, impediment
         if partition.cannot_lead:
             return PartitionHealth.STARTING, partition.cannot_lead
         if partition.following is not None:

@@ -33,6 +33,7 @@ from penstock.node.step import Lane, Outbox
 
 _PLANS_MIN = 64
 _FLUSH_US = limits.FLUSH_INTERVAL_MS * 1_000
+_STALL_US = limits.FLUSH_STALL_MS * 1_000
 
 
 class Heard(Protocol):
@@ -53,12 +54,19 @@ class Heard(Protocol):
     def impeded(self, partition: Partition) -> None:
         """Its disk takes nothing now; its `impediment` says why."""
 
+    def stalled(self, partition: Partition) -> None:
+        """A sync of it does not come back; its `stall` says so."""
+
+    def resumed(self, partition: Partition) -> None:
+        """That sync has come back."""
+
 
 class Upkeep:
     """The disk work of all partitions.
 
     `committed` is called when a partition's `committed_end` has moved, `flushed` when more of it is on the disk,
-    `retained` when its start has moved, `failed` when its log takes no more, and `impeded` when its disk does not.
+    `retained` when its start has moved, `failed` when its log takes no more, `impeded` when its disk does not, and
+    `stalled` and `resumed` when a sync takes too long, and when it is over.
     """
 
     def __init__(self, outbox: Outbox, heard: Heard, clock: Callable[[], Now]) -> None:
@@ -66,6 +74,8 @@ class Upkeep:
         self._heard = heard
         self._clock = clock
         self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
+        self._syncs: dict[Partition, int] = {}  # under way, and when each is overdue, soonest first
+        self._stalled: set[Partition] = set()  # whose syncs are
         self._touched: dict[Partition, None] = {}  # to be visited next, in this order
         self._planned: list[tuple[int, PartitionKey, Partition]] = []  # a heap: when, which; old plans stay in it
         self._damaged: deque[PartitionKey] = deque()  # as threads that read find it
@@ -125,9 +135,11 @@ class Upkeep:
                 self._fenced(partition, partition.log.fence_reason)
             return
         partition.flushing = True
+        self._syncs[partition] = self._clock().elapsed_us + _STALL_US
 
         def done(error: Exception | None) -> None:
             partition.flushing = False
+            self._synced(partition)
             if error is None:
                 partition.log.flushed(flush)
             else:
@@ -143,6 +155,32 @@ class Upkeep:
                 self._cut_now(partition)
 
         self._outbox.work(Lane.WRITE, flush.run, done)
+
+    def find_stalls(self, now_us: int) -> None:
+        """Say where a sync is overdue. At least every HEARTBEAT_MS, where others could lead."""
+        while self._syncs:
+            partition, due_us = next(iter(self._syncs.items()))
+            if now_us < due_us:
+                return
+            del self._syncs[partition]
+            if partition.when_idle is None:
+                self._stall(partition)
+
+    def _stall(self, partition: Partition) -> None:
+        partition.stall = f"a sync of its log has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
+        if not self._stalled:  # it is one disk: of all that wait for it, one is told
+            self._outbox.notice(f"{partition.label}: {partition.stall}; until it does, others lead what they can")
+        self._stalled.add(partition)
+        self._heard.stalled(partition)
+
+    def _synced(self, partition: Partition) -> None:
+        self._syncs.pop(partition, None)
+        if partition in self._stalled:
+            self._stalled.remove(partition)
+            partition.stall = ""
+            self._heard.resumed(partition)
+            if not self._stalled:
+                self._outbox.notice(f"{partition.label}: the sync that had not come back for long has ended")
 
     def _flushed(self, partition: Partition) -> None:
         if partition.leadership is not None:

@@ -8,6 +8,7 @@ answer is carried out, before the disk work behind it.
 |-----------------|-------------------------------------------------------------------------------------------|
 | time            | `clock.advance_ms`, `clock.set_back_ms`; then `tick`                                      |
 | disk            | `disk_runs_at_once`, or `run_disk(number)` in any order; `execute` and `complete` apart   |
+| syncs           | `syncs_hang`: those of logs do not come back, while other disk work does                  |
 | disk faults     | `vfs.plan` of the FaultyVfs around the memory                                             |
 | NATS            | `nats.up`, `nats.down`; `publish` delivers to every subscription that matches             |
 | power           | `crash(keep)` gives the broker that starts on what the crash left                         |
@@ -31,6 +32,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import PenstockError, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import schema
+from penstock.commitlog import Flush
 from penstock.messages import (
     AppendRequest,
     CreateStreamRequest,
@@ -179,6 +181,10 @@ class Executed:
     error: Exception | None
 
 
+def _owner(work: DiskWork) -> object:
+    return getattr(work.run, "__self__", None)
+
+
 class Broker:
     """One node and its driver."""
 
@@ -196,6 +202,7 @@ class Broker:
         self.settings = settings
         self.nats = Nats(is_up=nats_is_up)
         self.disk_runs_at_once = True
+        self.syncs_hang = False
         self.disk: list[DiskWork] = []
         self.acks: list[Ack] = []
         self.replies: dict[Hashable, Reply] = {}
@@ -241,10 +248,14 @@ class Broker:
                 self.do(step)
             if self.nats.confirms and self.nats.answers:
                 self.hear()
-            elif self.disk_runs_at_once and self.disk:
-                self.run_disk()
+            elif self.disk_runs_at_once and (number := self._next_work()) is not None:
+                self.run_disk(number)
             else:
                 return
+
+    def _next_work(self) -> int | None:
+        hung = Flush if self.syncs_hang else ()
+        return next((n for n, work in enumerate(self.disk) if not isinstance(_owner(work), hung)), None)
 
     def settle(self) -> None:
         """Run disk work until there is none."""

@@ -51,6 +51,7 @@ def _failing(where: str) -> Plan:
 _PLANS: dict[str, Callable[[str], Plan]] = {
     "works": lambda folder: no_faults,
     "waits": lambda folder: no_faults,
+    "hangs": lambda folder: no_faults,
     "full": _full,
     "fails": _failing,
 }
@@ -140,9 +141,10 @@ class MemberStory:
         self._members.run(int(ms))
 
     def _disk(self, number: str, what: str, where: str = "") -> None:
-        assert what in ("works", "waits", "full", "fails")
+        assert what in ("works", "waits", "hangs", "full", "fails")
         member = self._members[int(number)]
         member.disk_runs_at_once = what != "waits"
+        member.syncs_hang = what == "hangs"
         member.vfs.plan = _PLANS[what](where)
         self._members.settle()
 

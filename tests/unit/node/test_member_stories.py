@@ -18,6 +18,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `hang N`, `wake N`                          | it gets no turn, but keeps its connections; it goes on                 |
 | `cut N M …`, `heal`                         | no connection between N and these; all connections                     |
 | `disk N waits`, `disk N works`              | its disk work is held back; it is done                                 |
+| `disk N hangs`                              | the syncs of its logs do not come back until it works                  |
 | `disk N full`, `disk N fails` `[A,B]`       | no room, or no sync; for files that begin so                           |
 | `tick MS`                                   | time passes                                                            |
 """
