@@ -72,7 +72,7 @@ def test_trouble_is_shown_with_its_place_and_its_numbers() -> None:
             log_end=Offset(20),
         )
     )
-    assert "read_only" in text
+    assert "read only" in text
     assert "Stream orders is read only: damaged" in text
     assert "0.arrows at byte 4096: expected crc 1, found crc 2\\x1b[2J; offsets 7 to 8 cannot be read" in text
     assert "1970-01-01 00:00:00.000Z for 1.5s: NATS was away" in text
