@@ -195,6 +195,17 @@ class LogView:
             if begin < stop:
                 yield from self._segment_batches(segment, begin, stop, reverse=reverse)
 
+    def is_sound(self, found: Slice) -> bool:
+        """Read a slice, and verify its batches; whether they are what was written. If not, the log hears of it."""
+        try:
+            for _ in self.batches(max(found.base_offset, self.log_start), found.end_offset):
+                pass
+        except RemoteError as error:
+            if error.code != ErrorCode.CORRUPT_RANGE:
+                raise
+            return False
+        return True
+
     def _segment_batches(
         self, segment: Segment, start: int, end: int, *, reverse: bool
     ) -> Iterator[tuple[BatchHeader, bytes]]:

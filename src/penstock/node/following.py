@@ -249,7 +249,7 @@ class Follows:
         except RangeRefusedError as error:
             if error.truncate_to is not None:
                 return following.overlaps(error.truncate_to)._replace(append=True)  # again, behind the cut
-            self._outbox.notice(f"{partition.label}: what broker {following.leader} sent is refused: {error}")
+            partition.tell(f"cannot follow broker {following.leader}: {error}", self._outbox)
             fetcher.stall(following, now.elapsed_us)
         except OperationalError as error:
             partition.tell(f"cannot follow: {error}", self._outbox)

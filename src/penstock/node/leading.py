@@ -2,7 +2,8 @@
 
 Rules: what a leadership decides (`penstock.replication.leader`) is told to its partition at once; what followers are to
 hear goes out with the step (`settle`). A follower reads what is written, committed or not; what is not in memory is
-looked up by a disk thread. A partition whose log takes no more messages, and that others could lead, is resigned.
+looked up by a disk thread, which also verifies it if the follower has refused it before. A partition whose log takes no
+more messages, and that others could lead, is resigned.
 
 | event                          | here                | then                                                     |
 |--------------------------------|---------------------|----------------------------------------------------------|
@@ -75,14 +76,16 @@ class _LedLog:
         is_cold = offset < view.log_start or not view.in_memory(offset)
         return None if is_cold else self.look(offset, bytes_max)()
 
-    def look(self, offset: int, bytes_max: int) -> Callable[[], _Range]:
-        """The look-up, for whichever thread."""
+    def look(self, offset: int, bytes_max: int, *, verifies: bool = False) -> Callable[[], _Range]:
+        """The look-up, for whichever thread; `verifies`: gives up to where the file is damaged, which the log hears."""
         partition = self._partition
         view = partition.log.view()
 
         def run() -> _Range:
             try:
                 found = view.replica_range(offset, bytes_max=bytes_max)
+                if verifies and found is not None and not view.is_sound(found):
+                    found = view.replica_range(offset, bytes_max=bytes_max)
             except (OSError, OperationalError) as error:
                 raise as_remote(error) from error
             assert found is not None, (partition.key, offset, view.log_end)
@@ -211,7 +214,7 @@ class Leading:
         partition = self._partitions.get(look.key)
         if partition is None or partition.leadership is None:
             return
-        run = _LedLog(partition).look(look.offset, look.bytes_max)
+        run = _LedLog(partition).look(look.offset, look.bytes_max, verifies=look.verifies)
         result: list[_Range] = []
 
         def done(error: Exception | None) -> None:

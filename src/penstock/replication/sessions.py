@@ -66,6 +66,7 @@ class Look(NamedTuple):
     leader_epoch: LeaderEpoch
     offset: int
     bytes_max: int
+    verifies: bool = False  # what is found: the follower has refused it
 
 
 class FetchAnswer(NamedTuple):
@@ -79,23 +80,14 @@ class FetchAnswer(NamedTuple):
 class _Position:
     """What a follower has said of one partition, and has been told of it."""
 
-    __slots__ = (
-        "diverging",
-        "error",
-        "found",
-        "is_owed",
-        "leader_epoch",
-        "log_end",
-        "look",
-        "replica_start",
-        "told_committed_end",
-        "told_start",
-    )
+    __slots__ = ("diverging", "error", "found", "is_owed", "is_refused", "leader_epoch", "log_end", "look",
+                 "replica_start", "told_committed_end", "told_start")  # fmt: skip
 
     def __init__(self, leader_epoch: LeaderEpoch, log_end: int) -> None:
         self.leader_epoch = leader_epoch
         self.log_end = log_end
         self.is_owed = True  # an answer, since it was named
+        self.is_refused = False  # it got the batches from its end on before, and names that again
         self.look: Look | None = None  # a disk thread is at it
         self.error = ""
         self.diverging: rules.EpochEnd | None = None
@@ -297,6 +289,7 @@ class Sessions:
             self._enqueue(session, leadership)
             return None
         if before is not None:
+            position.is_refused = before.log_end == named.log_end and before.agrees and not before.is_owed
             position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
         moved = leadership.fetched(
             session.broker_id,
@@ -437,11 +430,13 @@ class Sessions:
         if position.look is not None:
             return None
         try:
-            batches = log.find(position.log_end, bytes_max)
+            batches = None if position.is_refused else log.find(position.log_end, bytes_max)
         except RemoteError as error:
             return error
         if batches is None:
-            position.look = Look(session.broker_id, key, position.leader_epoch, position.log_end, bytes_max)
+            position.look = Look(
+                session.broker_id, key, position.leader_epoch, position.log_end, bytes_max, position.is_refused
+            )
             self._looks.append(position.look)
         return batches
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
-from penstock.base.errors import PenstockError, RemoteError
+from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import schema
 from penstock.commitlog import Flush
@@ -434,8 +434,8 @@ class Broker:
             batch_of([(subject or f"{name}.x", None, value, None) for value in values]),
         )
 
-    def read(self, name: str, partition: int = 0) -> list[Row]:
-        """Everything that readers of a partition can see."""
+    def read(self, name: str, partition: int = 0, *, damage: Row | None = None) -> list[Row]:
+        """Everything that readers of a partition can see; `damage` ends it where it cannot be read."""
         info = self.stream(name)
         part = info.partitions[partition]
         rows: list[Row] = []
@@ -445,6 +445,9 @@ class Broker:
             caller = self.request(request, caller=self._aside())
             if caller in self.open_requests:
                 self.run_disk(len(self.disk) - 1)  # an index is looked into; all else waits on
+            refusal = self.replies[caller].response
+            if damage is not None and isinstance(refusal, RemoteError) and refusal.code == ErrorCode.CORRUPT_RANGE:
+                return [*rows, damage]
             response = self.answer(caller, FetchResponse)
             rows += [row for row in rows_of(self.payloads[caller], info.stream_id) if row.offset >= offset]
             assert response.end_offset > offset

@@ -33,7 +33,7 @@ from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
 from penstock.vfs.faulty import Fault, Kind, Plan, no_faults
 from penstock.vfs.memory import MemoryVfs
-from tests.unit.node.harness import batch_of
+from tests.unit.node.harness import Row, batch_of
 from tests.unit.node.members import Brokers, Member
 from tests.unit.node.stories import ack_line, field_of, value_of
 
@@ -55,6 +55,9 @@ _PLANS: dict[str, Callable[[str], Plan]] = {
     "full": _full,
     "fails": _failing,
 }
+
+
+_DAMAGE = Row(-1, "", None, b"(and then damage)", None)
 
 
 class MemberStory:
@@ -148,6 +151,17 @@ class MemberStory:
         member.vfs.plan = _PLANS[what](where)
         self._members.settle()
 
+    def _flip(self, number: str, name: str, offset: str) -> None:
+        member = self._members[int(number)]
+        partition = _replica(member, name, 0)
+        assert partition is not None
+        view = partition.log.view()
+        segment, extent = view.batch_at(int(offset))
+        file = member.memory.open(view.segments[segment].path)
+        position = extent.end_position - 8
+        file.write_at(position, bytes([file.read_at(position, 1)[0] ^ 1]))
+        file.close()
+
     # Streams and messages
 
     def _create(self, number: str, name: str, subject: str = "", **config: str) -> None:
@@ -189,8 +203,8 @@ class MemberStory:
                 if (member := self._members.members.get(BrokerId(number))) is None:
                     yield f"{number}: is down"
                 elif (replica := _replica(member, name, partition)) is not None:
-                    rows = member.values(name, partition)
-                    shown = " ".join("null" if value is None else value.decode() for value in rows)
+                    rows = member.read(name, partition, damage=_DAMAGE)
+                    shown = " ".join("null" if row.value is None else row.value.decode() for row in rows)
                     log = replica.log
                     ends = f"log=[{log.log_start}, {log.log_end})"
                     yield f"{number}: {_role(replica)}, {ends}, shows {shown or 'nothing'}"
