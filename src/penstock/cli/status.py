@@ -33,7 +33,8 @@ def status(
     """Show how a broker fares, and its cluster: NATS, brokers, streams, replicas, gaps, damage."""
     with connected(ctx, server, timeout) as (client, seconds):
         state = client.status(timeout=seconds)
-        infos = replicas.with_followers(ctx, client.streams(timeout=seconds))
+        # One that is not in its cluster yet knows of none, and would be waited for.
+        infos = replicas.with_followers(ctx, client.streams(timeout=seconds)) if state.streams else []
     if as_json:
         output.print_json({"broker": state, "streams": infos})
         return

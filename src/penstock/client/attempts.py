@@ -196,7 +196,7 @@ class Attempts:
         self._refresh = self._can_refresh()
 
     def _say(self, address: str, error: Exception) -> None:
-        self._said[address] = str(error.code) if isinstance(error, RemoteError) else str(error).partition(";")[0]
+        self._said[address] = error.message if isinstance(error, RemoteError) else str(error).partition(";")[0]
 
     def _can_refresh(self) -> bool:
         return self._key is not None and self._view.is_cluster

@@ -260,6 +260,17 @@ class Cluster:
             return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
         return f"waiting for a metadata leader to be elected: {reachable} of {len(voters)} voters reachable"
 
+    def check_knows(self) -> None:
+        """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""
+        if reason := self._doubt():
+            raise RemoteError(ErrorCode.NOT_YET, f"not ready: {reason}")
+
+    def _doubt(self) -> str:
+        if (reason := self.waits_for) or self.quorum.is_alone or self.quorum.leader is not None:
+            return reason
+        voters = len(self.quorum.membership.voters)
+        return f"waiting for a metadata leader: {self.voters_reachable} of {voters} voters reachable"
+
     @property
     def voters_reachable(self) -> int:
         """How many of those who vote on the metadata are there, as far as this broker can see."""
@@ -354,7 +365,9 @@ class Cluster:
     def administer(
         self, caller: Hashable, request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest
     ) -> None:
-        """A client wants streams changed."""
+        """A client wants streams changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
+        if self.waits_for and not (self.quorum.obstacle or self.link.knows_somebody):
+            self.check_knows()
         self.link.administer(request, lambda response: self._outbox.reply(caller, response))
 
     def _answer_locally(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:

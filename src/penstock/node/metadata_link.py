@@ -95,6 +95,11 @@ class MetadataLink:
 
         self._peers.send(to, request, done=answered)
 
+    @property
+    def knows_somebody(self) -> bool:
+        """Whether there is anybody to ask, were it only who leads."""
+        return self._quorum.leader is not None or bool(self._peers.up_ids)
+
     def _whom(self) -> BrokerId | None:
         """The metadata leader; where Raft tells nothing (yet), whoever may know it: one after the other."""
         leader = self._quorum.leader

@@ -375,6 +375,8 @@ class Node:
         partition = self._partitions.get(key)
         if partition is not None:
             return partition
+        if StreamId(stream_id) not in self._cluster.image.streams:
+            self._cluster.check_knows()
         state = self._cluster.image.by_id(stream_id)
         count = len(state.partitions)
         if number >= count:
@@ -412,8 +414,12 @@ class Node:
                 text = f"{len(request.names)} names at once; the limit is {limits.METADATA_STREAMS_MAX}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
             names = [name for name in dict.fromkeys(request.names) if name in image.names]
+            if len(names) < len(set(request.names)):
+                self._cluster.check_knows()  # that there is none is an answer, too
             _check_partitions([image.by_name(name) for name in names])
         else:
+            if not image.cluster_id:
+                self._cluster.check_knows()
             page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
             names, next_after = self._directory.page(image, request.after, page)
         streams = tuple(self._report.stream(image.by_name(name)) for name in names)
@@ -425,6 +431,8 @@ class Node:
         if (mistake := subject_mistake(request.subject)) is not None:
             raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
         found = self._directory.covering(self._cluster.image, request.subject)
+        if not found:
+            self._cluster.check_knows()
         self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report.stream, found))))
 
     def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:

@@ -122,7 +122,7 @@ async def test_a_broker_of_another_cluster_is_not_asked(cluster: FakeCluster) ->
         cluster[3].hello["cluster_id"] = "another"
         await cluster.elect(2)
         await cluster.kill(1)
-        with pytest.raises((penstock.Unavailable, penstock.TimedOut), match="cluster_mismatch"):
+        with pytest.raises((penstock.Unavailable, penstock.TimedOut), match="belongs to another cluster"):
             await client.get("a", 1, timeout=0.5)
     assert asked(cluster[2], HelloRequest) > 0
     assert len(cluster[2].requests) == asked(cluster[2], HelloRequest)
@@ -453,3 +453,20 @@ async def test_a_client_that_is_closed_leaves_no_task_and_no_connection(cluster:
     left = asyncio.all_tasks() - before
     assert not [task for task in left if "penstock/client" in repr(task)]
     assert client._link._connections._entries == {}
+
+
+async def test_a_broker_that_is_not_ready_is_passed_over(cluster: FakeCluster) -> None:
+    cluster.create("a")
+
+    async def not_ready(request: Request) -> None:
+        if isinstance(request, MetadataRequest):
+            raise RemoteError(ErrorCode.NOT_YET, "not ready: waiting for a majority: 1 of 3 voters reachable")
+
+    cluster[2].intercept = not_ready
+    async with penstock.aio.connect(cluster[2].address) as client:
+        with pytest.raises(penstock.TimedOut, match="not ready: waiting for a majority: 1 of 3 voters reachable"):
+            await client.stream("a", timeout=0.2)
+    async with penstock.aio.connect(f"{cluster[2].address},{cluster[1].address}") as client:
+        assert (await client.stream("a")).name == "a"
+        with pytest.raises(penstock.StreamNotFound):
+            await client.stream("b")

@@ -8,9 +8,21 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import ErrorCode
-from penstock.base.ids import BrokerId, LeaderEpoch, Offset
-from penstock.messages import FetchRequest, RegisterBrokerRequest, StatusRequest, StatusResponse
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, StreamId
+from penstock.messages import (
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    FetchRequest,
+    FindStreamsRequest,
+    MetadataRequest,
+    MetadataResponse,
+    RegisterBrokerRequest,
+    Request,
+    StatusRequest,
+    StatusResponse,
+)
 from penstock.node.standing import Standing
 from penstock.vfs.faulty import Fault
 from tests.unit.node.members import Brokers
@@ -229,6 +241,44 @@ def test_a_broker_without_a_metadata_leader_says_how_old_its_news_are_and_whom_i
     assert state.partitions_by_state == {"no_leader": 1}
     (part,) = left.stream("s").partitions
     assert part.state_reason == f"broker {leader.broker_id} led it last, and cannot be reached from here"
+
+
+ABSENT: list[Request] = [
+    MetadataRequest(names=("nobody",)),
+    FindStreamsRequest(subject="nobody"),
+    FetchRequest(stream_id=StreamId(999), offset=Offset(0)),
+]
+
+
+@pytest.mark.parametrize("asked", ABSENT, ids=lambda asked: type(asked).__name__)
+def test_what_a_broker_without_a_metadata_leader_has_not_heard_of_it_does_not_deny(asked: Request) -> None:
+    brokers = with_stream()
+    one = brokers[1]
+    first = one.replies[one.request(asked)].response
+    assert not isinstance(first, RemoteError) or first.code == ErrorCode.STREAM_NOT_FOUND
+    for other in (2, 3):
+        brokers.kill(other)
+    brokers.run(5_000)
+    refusal = one.refusal(asked)
+    assert (refusal.code, refusal.message) == (
+        ErrorCode.NOT_YET,
+        "not ready: waiting for a metadata leader: 1 of 3 voters reachable",
+    )
+    assert one.stream("s").name == "s"
+
+
+def test_a_broker_that_is_not_in_its_cluster_yet_denies_no_stream_and_keeps_nobody_waiting() -> None:
+    brokers = Brokers(1, 2, 3)
+    for other in (2, 3):
+        brokers.kill(other)
+    config = StreamConfig(name="s", subject="s")
+    for asked in (*ABSENT, MetadataRequest(), CreateStreamRequest(config=config), DeleteStreamRequest(name="s")):
+        refusal = brokers[1].refusal(asked)
+        assert (refusal.code, refusal.message) == (
+            ErrorCode.NOT_YET,
+            "not ready: waiting for a majority: 1 of 3 voters reachable",
+        )
+    assert brokers[1].ask(MetadataRequest(names=()), MetadataResponse).streams == ()
 
 
 def test_a_new_metadata_leader_hears_at_once_who_is_there() -> None:
