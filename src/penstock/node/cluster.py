@@ -93,6 +93,9 @@ class Consequences(Protocol):
     def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
         """`done` hears None once this broker has its part of the stream, or why it has not."""
 
+    def heard(self, *, is_heard: bool) -> None:
+        """The metadata leader answers this broker no more, or does so again."""
+
     def unreachable(self) -> tuple[UnreachableLeader, ...]:
         """Leaders that do not answer."""
 
@@ -125,6 +128,7 @@ class Cluster:
         self._consequences = consequences
         self._info = info
         self._is_started = False
+        self._is_heard = True
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
         self._heard_us: int | None = None  # when a metadata leader was known last
@@ -339,6 +343,7 @@ class Cluster:
         if not self._is_started:
             return
         self.standing.image(self.image.brokers.get(self._settings.broker_id))
+        self.look(self._clock())
         self._tell_addresses()
         self._consequences.standing_changed(self.standing.incarnation)
 
@@ -456,12 +461,21 @@ class Cluster:
                 self.standing.hurry()
         if not self.quorum.is_alone or self.standing.incarnation is None:
             self.standing.tick(now)
+        self.look(now)
+
+    def look(self, now: Now) -> None:
+        """Before anything is decided at `now`: may this broker have lost its place? It may have slept since."""
+        is_heard = self.quorum.is_alone or self.standing.is_heard(now)
+        if is_heard != self._is_heard:
+            self._is_heard = is_heard
+            self._consequences.heard(is_heard=is_heard)
 
     @property
     def next_deadline_us(self) -> int | None:
         """When `tick` has something to do, at the latest."""
         if not self.quorum.is_alone:
-            return min(self._next_tick_us, self.standing.next_deadline_us)
+            deadline_us = min(self._next_tick_us, self.standing.next_deadline_us)
+            return min(deadline_us, self.standing.unheard_us) if self._is_heard else deadline_us
         waiting_us = (
             0
             if self.quorum.needs_ticks

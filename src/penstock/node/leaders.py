@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.node.partition import label
+from penstock.node.partition import Partition, label
+
+
+def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
+    """Why nobody gets an answer here that only the leader can give."""
+    number = partition.key.partition
+    if partition.leadership is None:
+        return not_leader(image, partition.stream, number) if partition.is_replicated else None
+    if not partition.is_mute:
+        return None
+    return RemoteError(
+        ErrorCode.NOT_LEADER,
+        f"{partition.label}: the metadata leader has not answered this broker lately, and another one may lead by now",
+        leader=None,
+        address="",
+        leader_epoch=int(partition.leader_epoch),
+    )
 
 
 def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteError:

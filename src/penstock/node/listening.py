@@ -20,6 +20,7 @@ from penstock.node.subscriptions import Subscriptions, Verdicts
 from penstock.vfs import Vfs
 
 NOBODY_LED = "nobody led it"
+NOT_HEARD = "the metadata leader did not answer this broker"
 
 
 class Listening:

@@ -62,7 +62,7 @@ from penstock.node.clean_stop import mark_clean_stop
 from penstock.node.cluster import PEER_REQUESTS, Cluster
 from penstock.node.directory import Directory
 from penstock.node.fetches import Fetches
-from penstock.node.leaders import not_leader
+from penstock.node.leaders import not_leader, not_led
 from penstock.node.listening import Listening
 from penstock.node.partition import Budget, Partition, label
 from penstock.node.peers import Peers
@@ -241,7 +241,7 @@ class Node:
         """What one read of the NATS connection delivered, by subscription."""
         if self._is_stopped:
             return  # a drain that took too long
-        self._now = now
+        self._at(now)
         if self._arrivals.add(groups.items()):
             self._next_tick_us = now.elapsed_us  # what is not waited for is synced now as well: it holds its file open
 
@@ -309,11 +309,17 @@ class Node:
             self._now = now
             self._cluster.joined(response)
 
+    def _at(self, now: Now) -> None:
+        """What is decided next depends on the time that has passed."""
+        self._now = now
+        if not self._is_stopped:
+            self._cluster.look(now)
+
     # Disk
 
     def complete(self, work: DiskWork, error: Exception | None, now: Now) -> None:
         """A piece of disk work is done, or failed with `error`."""
-        self._now = now
+        self._at(now)
         work.done(error)
         if self._arrivals:
             self._arrivals.go_on()
@@ -357,7 +363,7 @@ class Node:
         if self._is_stopped:
             self._outbox.reply(caller, _STOPPING)
             return
-        self._now = now
+        self._at(now)
         try:
             self._handlers[type(request)](caller, request, raw, now)
         except RemoteError as error:
@@ -391,8 +397,8 @@ class Node:
     def _led(self, stream_id: int, number: int) -> Partition:
         """The partition, of which only the leader can say or do something."""
         partition = self._partition(stream_id, number)
-        if partition.leadership is None and partition.is_replicated:
-            raise not_leader(self._cluster.image, partition.stream, number)
+        if (refusal := not_led(self._cluster.image, partition)) is not None:
+            raise refusal
         return partition
 
     def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
@@ -491,8 +497,8 @@ class Node:
 
     def _store(self, key: PartitionKey, caller: Hashable, message: bytearray) -> None:
         partition = self._partitions[key]
-        if partition.leadership is None and partition.is_replicated:
-            self._outbox.reply(caller, not_leader(self._cluster.image, partition.stream, key.partition))
+        if (refusal := not_led(self._cluster.image, partition)) is not None:
+            self._outbox.reply(caller, refusal)
             return
         if not partition.leads:
             self._upkeep.lead(partition)

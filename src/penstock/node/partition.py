@@ -90,8 +90,9 @@ class Partition:
     __slots__ = (
         "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "impediment", "in_flight_bytes", "key", "leader_epoch", "leadership", "leads", "listened_us",
-        "log", "refusal", "sid", "stall", "stream", "subscribed", "terms", "trouble", "vfs", "visit_us", "when_idle",
+        "following", "impediment", "in_flight_bytes", "is_mute", "key", "leader_epoch", "leadership", "leads",
+        "listened_us", "log", "refusal", "sid", "stall", "stream", "subscribed", "terms", "trouble", "vfs", "visit_us",
+        "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -99,6 +100,7 @@ class Partition:
         self.log = log
         self.leadership: Leadership | None = None  # this broker leads
         self.following: Following | None = None  # this broker follows
+        self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
         self.leads = False  # the log has the beginning of this leadership: from the first message on
         self.cannot_lead = ""  # why it could not begin
         self.impediment = ""  # why the disk took nothing when it was asked last
@@ -141,7 +143,8 @@ class Partition:
     @property
     def is_writable(self) -> bool:
         """Whether messages are stored now."""
-        return self.leadership is not None and not self.cannot_lead and self.log.state is LogState.WRITABLE
+        may_lead = self.leadership is not None and not self.cannot_lead and not self.is_mute
+        return may_lead and self.log.state is LogState.WRITABLE
 
     @property
     def is_impeded(self) -> bool:

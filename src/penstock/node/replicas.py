@@ -119,6 +119,10 @@ class Replicas:
             if incarnation is not None:
                 self._listening.may_lead()
 
+    def heard(self, *, is_heard: bool) -> None:
+        """The metadata leader answers this broker no more, or does so again."""
+        self.roles.heard(self.partitions.values(), is_heard=is_heard)
+
     def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
         """See `Streams.wait_for`."""
         self.streams.wait_for(stream_id, deadline_us, done)

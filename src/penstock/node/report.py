@@ -20,6 +20,7 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.cluster import Cluster
 from penstock.node.gaps import Gaps
+from penstock.node.listening import NOT_HEARD
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
 from penstock.node.settings import Settings
@@ -113,6 +114,8 @@ class Report:
             return PartitionHealth.ONLINE, ""
         if partition.leadership is None:
             return PartitionHealth.NO_LEADER, _NOBODY
+        if partition.is_mute:
+            return PartitionHealth.NO_LEADER, NOT_HEARD
         if not partition.subscribed:
             return PartitionHealth.STARTING, partition.refusal or "not subscribed: NATS is not connected"
         return PartitionHealth.ONLINE, ""

@@ -3,12 +3,15 @@
 Rules: only a broker that is registered leads or follows. A partition whose log is being cut waits for that, whatever it
 is to be then. Only a leader is subscribed: any other subscriber would turn a fast "no responders" into a time-out. A
 leader epoch that the log has already seen is nobody's to lead in: two leaderships under one number would make two
-different messages look the same.
+different messages look the same. A leader of which the metadata leader has not heard for a session may have a successor
+that it does not know: of a partition with several replicas it is mute, which is not subscribed, and takes and tells
+nothing of which it is not sure, until it is heard again and leads still. What followers fetch meanwhile is committed.
 
 | the image says            | here it was      | what is done                                                      |
 |---------------------------|------------------|-------------------------------------------------------------------|
 | this broker leads         | anything else    | begin a leadership, subscribe                                     |
 | this broker leads         | leader, as now   | look at the ISR                                                   |
+| … but it is not heard     | leader           | unsubscribe, refuse; subscribe again once it is heard             |
 | another one leads         | leader           | unsubscribe, drop pending acks, follow                            |
 | another one leads         | follower         | follow that one                                                   |
 | nobody leads              | anything         | stop that; what is committed can be read                          |
@@ -16,7 +19,7 @@ different messages look the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from penstock.base.clock import Now
 from penstock.base.ids import BrokerId, Incarnation
@@ -24,7 +27,7 @@ from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
 from penstock.node.following import Follows
 from penstock.node.leading import Leading
-from penstock.node.listening import NOBODY_LED, Listening
+from penstock.node.listening import NOBODY_LED, NOT_HEARD, Listening
 from penstock.node.partition import Partition
 from penstock.node.step import Outbox
 from penstock.node.upkeep import Upkeep
@@ -57,6 +60,7 @@ class Roles:
         self._clock = clock
         self._resigned = resigned
         self._is_registered = False
+        self._is_heard = True
 
     def image(self, image: ClusterImage, own: Incarnation | None) -> bool:
         """Who is there; `own` is the run in which this broker leads and follows. Whether any of it is news."""
@@ -70,6 +74,22 @@ class Roles:
             self._leading.registered(own)
             self._follows.registered(own, self._clock())
         return True
+
+    def heard(self, partitions: Iterable[Partition], *, is_heard: bool) -> None:
+        """The metadata leader answers this broker no more, or does so again."""
+        self._is_heard = is_heard
+        for partition in partitions:
+            if partition.leadership is None or partition.is_mute == self._must_be_mute(partition):
+                continue
+            if is_heard:
+                self._subscribe(partition)
+                self._listening.took_over(partition, self._clock(), NOT_HEARD)
+            else:
+                partition.is_mute = True
+                self._unsubscribe(partition)
+
+    def _must_be_mute(self, partition: Partition) -> bool:
+        return not self._is_heard and partition.is_replicated
 
     def update(self, partition: Partition) -> None:
         """Have the partition be what the image says."""
@@ -117,18 +137,29 @@ class Roles:
         partition.cannot_lead = ""
         self._configure(partition)
         self._leading.begin(partition, state, self.live, self._clock())
-        self._listening.subscriptions.add(partition)
+        partition.is_mute = self._must_be_mute(partition)
+        if not partition.is_mute:
+            self._subscribe(partition)
         if state.leader_epoch > 1:  # else it was made just now
             self._listening.took_over(partition, self._clock(), reason)
         self._upkeep.advance(partition)
 
     def _resign(self, partition: Partition) -> None:
         self._leading.end(partition)
+        if not partition.is_mute:
+            self._unsubscribe(partition)
+        partition.is_mute = False
+        partition.resign(self._outbox.step)
+        self._resigned(partition)
+
+    def _subscribe(self, partition: Partition) -> None:
+        partition.is_mute = False
+        self._listening.subscriptions.add(partition)
+
+    def _unsubscribe(self, partition: Partition) -> None:
         self._listening.resign(partition, self._clock())
         partition.subscribed = False
         partition.refusal = ""
-        partition.resign(self._outbox.step)
-        self._resigned(partition)
 
     def _unfollow(self, partition: Partition) -> None:
         if partition.following is not None:

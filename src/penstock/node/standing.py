@@ -3,7 +3,8 @@
 Rules: a broker leads and follows only in a run that the metadata leader has given a number (an incarnation). A start
 asks for one; so does a broker that was taken for dead while it lived, once it hears of that. What registered it may be
 lost on the way back, so it just asks again: a later number takes the place of the one before. Heartbeats say that it
-lives, how much of the metadata it has applied, and whom it cannot reach; news of that go out at once.
+lives, how much of the metadata it has applied, and whom it cannot reach; news of that go out at once. Once none was
+answered for a session, counted from when it was sent, the broker may have been fenced: it is `is_heard` no more.
 
     new ──ask──▶ registering ──the image has this run──▶ registered ──the image has another, or it was fenced──▶ new
 """
@@ -34,6 +35,7 @@ Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
 
 _HEARTBEAT_US = limits.HEARTBEAT_MS * 1_000
 _NOT_ASKED = frozenset({ErrorCode.NOT_METADATA_LEADER, ErrorCode.STOPPING})  # said by whoever does not lead
+_SESSION_US = limits.SESSION_MS * 1_000
 _ANSWER_US = limits.SESSION_MS * 1_000  # whoever was asked and has not answered by then may lead no more
 
 
@@ -61,6 +63,7 @@ class Standing:
         self._granted = 0  # the number that was answered
         self._asked_us: int | None = None  # to be registered, and not answered yet
         self._next_us = 0
+        self._heard_us = 0  # when that was sent which the metadata leader answered last
         self._is_leaving = False
 
     @property
@@ -81,6 +84,10 @@ class Standing:
             self._who = msgspec.structs.replace(self._who, clean_stop=True)
         self._next_us = 0
         return True
+
+    def is_heard(self, now: Now) -> bool:
+        """Whether nobody can have been given its place unless followers reported it: its session goes on."""
+        return self.incarnation is None or now.elapsed_us < self._heard_us + _SESSION_US
 
     def leave(self) -> None:
         """The broker is about to stop: it is not registered again."""
@@ -105,7 +112,7 @@ class Standing:
             if not self._is_leaving:
                 self._register(now.elapsed_us)
         else:
-            self._beat(self.incarnation)
+            self._beat(self.incarnation, now.elapsed_us)
 
     def _register(self, now_us: int) -> None:
         if self._asked_us is not None and now_us < self._asked_us + _ANSWER_US:
@@ -119,12 +126,15 @@ class Standing:
                 self.refusal = response.message if isinstance(response, RemoteError) else ""
             if isinstance(response, RegisterBrokerResponse):
                 self._granted = max(self._granted, response.incarnation)
+                self._heard_us = max(self._heard_us, now_us)
                 self._changed()
 
         self._ask(self._who, done)
 
-    def _beat(self, incarnation: Incarnation) -> None:
+    def _beat(self, incarnation: Incarnation, now_us: int) -> None:
         def done(response: Response | RemoteError) -> None:
+            if not isinstance(response, RemoteError):
+                self._heard_us = max(self._heard_us, now_us)
             is_stale = isinstance(response, RemoteError) and response.code == ErrorCode.STALE_INCARNATION
             if is_stale and self._granted == incarnation:
                 self._granted = 0  # the image may not know it yet
@@ -143,3 +153,8 @@ class Standing:
     def next_deadline_us(self) -> int:
         """When `tick` has something to do."""
         return self._next_us
+
+    @property
+    def unheard_us(self) -> int:
+        """When it is heard no more, unless it is answered before."""
+        return self._heard_us + _SESSION_US

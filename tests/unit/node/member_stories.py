@@ -276,7 +276,7 @@ def _tuple(numbers: tuple[Any, ...]) -> str:
 
 def _role(partition: Partition) -> str:
     if partition.leadership is not None:
-        return f"leads epoch {partition.leadership.leader_epoch}"
+        return f"leads epoch {partition.leadership.leader_epoch}{', mute' if partition.is_mute else ''}"
     if partition.following is not None:
         return f"follows {partition.following.leader} in epoch {partition.following.leader_epoch}"
     return "waits"

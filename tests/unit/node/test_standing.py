@@ -150,3 +150,19 @@ def test_other_answers_to_a_heartbeat_change_nothing(world: World) -> None:
         world.tick(limits.HEARTBEAT_MS)
         world.answers(answer)
     assert (world.changes, world.standing.incarnation) == (1, 3)
+
+
+def test_it_is_heard_for_a_session_from_when_that_was_sent_which_was_answered(world: World) -> None:
+    world.registered()
+    assert len(world.tick(500)) == 1
+    world.ms += 1_000
+    world.answers(ALIVE)
+    sent_ms = world.ms - 1_000
+    assert world.standing.unheard_us == (sent_ms + limits.SESSION_MS) * 1_000
+    world.tick(500)
+    world.answers(RemoteError(ErrorCode.NOT_METADATA_LEADER, "who knows"))
+    assert world.standing.is_heard(Now(0, world.standing.unheard_us - 1))
+    assert not world.standing.is_heard(Now(0, world.standing.unheard_us))
+    world.tick(500)
+    world.answers(ALIVE)
+    assert world.standing.unheard_us == (world.ms + limits.SESSION_MS) * 1_000

@@ -1,0 +1,97 @@
+"""A leader of which the metadata leader does not hear is mute: another one may lead by now."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode
+from penstock.base.ids import PartitionId
+from penstock.messages import AppendRequest, ListOffsetsRequest
+from tests.unit.node.harness import batch_of
+from tests.unit.node.members import Brokers, Member
+from tests.unit.node.test_members import formed, with_stream
+
+
+def cut_off(brokers: Brokers, member: Member) -> None:
+    for other in brokers.ids:
+        if other != member.broker_id:
+            brokers.cut(member.broker_id, other)
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return with_stream()
+
+
+def test_a_deposed_leader_answers_nobody(brokers: Brokers) -> None:
+    old = brokers.led("s")
+    cut_off(brokers, old)
+    brokers.run(2 * limits.SESSION_MS)
+    assert old.nats.sids("s") == []
+    assert brokers.led("s") is not old
+    for member in brokers.members.values():
+        member.acks.clear()
+    for number in range(100):
+        brokers.publish("s", b"x" * 900_000, reply=f"r{number}")
+        brokers.run(50)
+    assert old.acks == []
+    assert len(brokers.led("s").acks) == 100
+
+
+def test_what_only_a_leader_can_say_is_asked_of_others(brokers: Brokers) -> None:
+    old = brokers.led("s")
+    cut_off(brokers, old)
+    brokers.run(2 * limits.SESSION_MS)
+    refusal = old.refusal(ListOffsetsRequest(stream_id=old.stream_id("s"), partition=PartitionId(0), at="latest"))
+    assert (refusal.code, refusal.details["leader"]) == (ErrorCode.NOT_LEADER, None)
+    batch = bytes(batch_of([("s", None, b"v", None)]))
+    assert old.refusal(AppendRequest(stream_id=old.stream_id("s")), batch).code == ErrorCode.NOT_LEADER
+
+
+def test_who_slept_is_mute_before_it_looks_at_anything(brokers: Brokers) -> None:
+    led = brokers.led("s")
+    brokers.clock.advance_ms(limits.SESSION_MS)
+    led.publish("s", b"late", reply="r")
+    assert led.acks == []
+    assert led.nats.sids("s") == []
+
+
+def test_it_listens_again_once_it_is_heard_and_keeps_the_gap(brokers: Brokers) -> None:
+    led = brokers.led("s")
+    others = {one: brokers.kill(one) for one in brokers.ids if one != led.broker_id}
+    brokers.run(2 * limits.SESSION_MS)  # alone, a metadata leader first finds out that it leads nobody
+    assert led.nats.sids("s") == []
+    (info,) = led.stream("s").partitions
+    assert (info.state, info.state_reason) == ("no_leader", "the metadata leader did not answer this broker")
+    for one, disk in others.items():
+        brokers.start(one, disk)
+    brokers.run(limits.SESSION_MS)
+    assert brokers.led("s") is led
+    brokers.publish("s", b"again", reply="t")
+    brokers.run(100)
+    assert [ack.reply for ack in led.acks] == ["t"]
+    (key,) = led.node._partitions
+    (gap,) = [gap for gap in led.node._listening.gaps.since(0, key) if "did not answer" in gap.reason]
+    assert gap.end_us is not None
+    assert gap.end_us > gap.start_us
+
+
+def test_a_stream_without_other_replicas_is_led_on() -> None:
+    brokers = formed()
+    brokers.leader.create("s", subject="s", replicas=1)
+    brokers.run(500)
+    led = brokers.led("s")
+    cut_off(brokers, led)
+    brokers.run(2 * limits.SESSION_MS)
+    brokers.publish("s", b"v", reply="r")
+    brokers.run(100)
+    assert len(led.acks) == 1
+
+
+def test_it_gives_no_early_acks(brokers: Brokers) -> None:
+    old = brokers.led("s")
+    cut_off(brokers, old)
+    brokers.run(2 * limits.SESSION_MS)
+    old.publish("s", b"v", reply="r", headers=b"NATS/1.0\r\nPenstock-Ack: leader\r\n\r\n")
+    assert old.acks == []
