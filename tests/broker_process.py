@@ -185,7 +185,7 @@ class BrokerProcess(Child):
 
     def launch(self) -> None:
         """Start the process without waiting for anything."""
-        places = ["--data-dir", str(self.data_dir), "--listen", self.listen]
+        places = ["--data-dir", str(self.data_dir), *(("--listen", self.listen) if self.listen else ())]
         command = [sys.executable, "-W", "error", *_SERVE, *places, *self.arguments]
         self._launch(command, self.environment, self._before_exec)
 

@@ -193,13 +193,8 @@ def _check_combinations(given: dict[str, _Given], mistakes: _Mistakes) -> None:
         # Kept when it cannot be read too: the user beside it does not lack its password then.
         given[name] = _Given(secret or "?", origin)
     _check_cluster(given, mistakes)
-    listen: Address = _value(given, "listen")
-    if not listen.is_loopback and not _value(given, "insecure"):
-        mistakes.append(
-            f"{_origin(given, 'listen')}: {listen} can be reached from other machines, and there is no authentication: "
-            "whoever reaches it may read, write and delete everything. Listen on 127.0.0.1, or set insecure = true "
-            "(--insecure) if you trust the network in front of it"
-        )
+    if (mistake := unprotected(_value(given, "listen"), insecure=_value(given, "insecure"))) is not None:
+        mistakes.append(f"{_origin(given, 'listen')}: {mistake}")
     if _value(given, "partition_in_flight_bytes") > _value(given, "broker_in_flight_bytes"):
         one, all_streams = (_origin(given, name) for name in ("partition_in_flight_bytes", "broker_in_flight_bytes"))
         mistakes.append(f"{one}: one stream gets more than all together (broker_in_flight_bytes, see {all_streams})")
@@ -222,6 +217,28 @@ def _check_combinations(given: dict[str, _Given], mistakes: _Mistakes) -> None:
     ]
 
 
+def unprotected(listen: Address, *, insecure: bool) -> str | None:
+    """Why a broker does not listen there, or None."""
+    if listen.is_loopback or insecure:
+        return None
+    return (
+        f"{listen} can be reached from other machines, and there is no authentication: "
+        "whoever reaches it may read, write and delete everything. Listen on 127.0.0.1, or set insecure = true "
+        "(--insecure) if you trust the network in front of it"
+    )
+
+
+def beyond_reach(told: Address, others: Iterable[Address]) -> str | None:
+    """Why brokers at the addresses `others` cannot use the one that they are told, or None."""
+    elsewhere = [other for other in others if not other.is_loopback]
+    if not elsewhere or not (told.is_loopback or told.is_any):
+        return None
+    return (
+        f"the others would be told that this broker is at {told}, where they, at {elsewhere[0]}, do not find it: "
+        "listen on an address of this machine that they reach (--listen), or name that (--advertise)"
+    )
+
+
 def _check_cluster(given: dict[str, _Given], mistakes: _Mistakes) -> None:
     """Mistakes about who is in the cluster; where this broker listens, if only the cluster says so."""
     cluster, join = given.get("cluster"), given.get("join")
@@ -237,6 +254,8 @@ def _check_cluster(given: dict[str, _Given], mistakes: _Mistakes) -> None:
             f"{of_several.origin}: every broker of a cluster uses the same NATS, and the embedded nats-server is for "
             "this machine only; set nats (--nats)"
         )
+    if join is not None and not any(one.is_loopback for one in join.value):
+        _check_reach(given, join.value, mistakes)
     if cluster is None or "id" in mistakes.without_value:
         return
     broker_id = _value(given, "id")
@@ -253,6 +272,14 @@ def _check_cluster(given: dict[str, _Given], mistakes: _Mistakes) -> None:
         mistakes.append(f"{_origin(given, 'listen')}: the others look for this broker at {own.address}: not port 0")
     if own is not None and "advertise" not in given and "advertise" not in mistakes.without_value:
         given["advertise"] = _Given(own.address, cluster.origin)
+    if own is not None:
+        _check_reach(given, [voter.address for voter in cluster.value if voter is not own], mistakes)
+
+
+def _check_reach(given: Mapping[str, _Given], others: Iterable[Address], mistakes: _Mistakes) -> None:
+    name = "advertise" if "advertise" in given else "listen"
+    if name not in mistakes.without_value and (mistake := beyond_reach(_value(given, name), others)) is not None:
+        mistakes.append(f"{_origin(given, name)}: {mistake}")
 
 
 def _read_secret(file: Path, origin: str, mistakes: _Mistakes) -> str | None:

@@ -26,7 +26,7 @@ from types import MappingProxyType
 
 from penstock import __version__
 from penstock.base import limits
-from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.broker.config import Addresses, BrokerConfig
 from penstock.broker.data_dir import DataDir, take_data_dir
@@ -35,11 +35,13 @@ from penstock.broker.nats_credentials import NatsServer, parse_nats_urls
 from penstock.broker.nats_link import NatsLink
 from penstock.broker.nats_server import EmbeddedNats
 from penstock.broker.peers import Peers
+from penstock.broker.place import is_alone, settled
 from penstock.broker.server import Server, bind
 from penstock.broker.settings import Address, voters_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 from penstock.messages import PeerHelloRequest
+from penstock.node.known import known_brokers
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.vfs.real import RealVfs
@@ -62,6 +64,7 @@ class _Running:
     """What a stop has to undo, in reverse."""
 
     data_dir: DataDir
+    is_alone: bool = True  # of a cluster of one broker, as far as settings and data directory say
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
@@ -73,6 +76,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code. Blocks; one call per process.
 
+    ConfigError if the settings are not for the data directory.
+
     `listening` hears where it can be asked, `ready` when it has its part in the cluster, which takes others.
     """
     with undisturbed():
@@ -82,6 +87,8 @@ def run(
     keep_freed_memory()
     try:
         return asyncio.run(_serve(config, _raised_file_limit(), listening, ready))
+    except ConfigError:
+        raise
     except (PenstockError, OSError) as error:
         _log.error("%s", error)
         return 1
@@ -159,6 +166,15 @@ async def _serve(
     notifier = Notifier(os.environ)
     running = _Running(take_data_dir(config.data_dir, config.broker_id))
     try:
+        known = known_brokers(RealVfs(config.data_dir))
+        config = settled(config, running.data_dir, known)
+        running.is_alone = is_alone(config, known)
+        if running.is_alone and "id" in config.origins and not config.voters:
+            _log.info(
+                "broker %d is a cluster of its own, with one broker; to be one of several, start it with an empty data "
+                "directory and --cluster or --join",
+                config.broker_id,
+            )
         with made_to_stay():
             addresses = await _start(config, open_files_max, running)
         listening(addresses)
@@ -258,14 +274,13 @@ def _settings(
     config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address, open_files_max: int
 ) -> Settings:
     data_dir = running.data_dir
-    is_alone = not (config.voters or config.join)
     voters = {voter.broker_id: str(voter.address) for voter in config.voters}
     return Settings(
         broker_id=config.broker_id,
         broker_version=__version__,
-        cluster_id=data_dir.cluster_id or (data_dir.id if is_alone else ""),
+        cluster_id=data_dir.cluster_id or (data_dir.id if running.is_alone else ""),
         data_dir_id=data_dir.id,
-        voters=MappingProxyType({config.broker_id: str(address)} if is_alone else voters),
+        voters=MappingProxyType({config.broker_id: str(address)} if running.is_alone else voters),
         join=tuple(map(str, config.join)),
         rack=config.rack,
         address=str(address),

@@ -43,6 +43,14 @@ class Address(NamedTuple):
         except ValueError:
             return self.host.lower() == "localhost"
 
+    @property
+    def is_any(self) -> bool:
+        """Whether it stands for every address of the machine, and so for none that others could use."""
+        try:
+            return ipaddress.ip_address(self.host.partition("%")[0]).is_unspecified
+        except ValueError:
+            return False
+
 
 class Voter(NamedTuple):
     """One of the brokers that a cluster begins with; `str()` gives ID@HOST:PORT."""

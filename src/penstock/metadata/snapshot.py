@@ -40,12 +40,20 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     streams: tuple[StreamState, ...]
 
 
+class _Brokers(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    index: int
+    cluster_id: str
+    brokers: tuple[BrokerState, ...]
+
+
 class _Version(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Snapshot)
+_brokers_decoder = msgspec.msgpack.Decoder(_Brokers)
 _version_decoder = msgspec.msgpack.Decoder(_Version)
 
 
@@ -84,6 +92,14 @@ def decode_image(data: bytes) -> ClusterImage:
         loads_of(snapshot.streams),
         snapshot.cluster_id,
     )
+
+
+def decode_brokers(data: bytes) -> tuple[BrokerState, ...]:
+    """Only the brokers of the image in `data`, unchecked, in a fraction of the time. RemoteError bad_frame."""
+    try:
+        return _brokers_decoder.decode(data).brokers
+    except _MALFORMED as error:
+        raise RemoteError(ErrorCode.BAD_FRAME, f"not a snapshot of a cluster image: {error}") from None
 
 
 def _shared(state: StreamState, alike: dict[PartitionState, PartitionState]) -> StreamState:

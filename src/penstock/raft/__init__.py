@@ -16,6 +16,7 @@ entries, `storage` is what a power loss leaves of it, and `tests/sim/raft` is wh
 | `messages`   | what brokers say to each other                                       |
 | `wire`       | the same as bytes, and what no message can be                        |
 | `storage`    | what is on the disk: log, snapshot, mark, reserve                    |
+| `stored`     | the same, only read                                                  |
 | `records`    | the bytes of the log's file                                          |
 | `dump`       | the files as rows, for people                                        |
 | `values`     | entries, snapshots, `Ready`, the settings                            |

@@ -34,7 +34,7 @@ from dataclasses import replace
 from penstock.base.errors import CorruptionError, OperationalError
 from penstock.raft.errors import NotWrittenError
 from penstock.raft.records import Contents, Writer, read_contents
-from penstock.raft.snapshot_file import decode_snapshot
+from penstock.raft.stored import stored_snapshot
 from penstock.raft.tasks import (
     FOLDER,
     LOG_PATH,
@@ -80,7 +80,7 @@ class Storage:
         for path in (NEW_LOG_PATH, NEW_SNAPSHOT_PATH):
             vfs.remove(path)  # of a rewrite that was cut short
         mark, reserve = Mark(vfs, MARK_PATH), Reserve(vfs, RESERVE_PATH)
-        snapshot = _read_snapshot(vfs)
+        snapshot = stored_snapshot(vfs)
         try:
             file = vfs.open(LOG_PATH)
         except FileNotFoundError:
@@ -252,17 +252,6 @@ class Storage:
         assert self._task is None, "one task at a time"
         if self._failed is not None:
             raise OperationalError(f"the metadata log failed before ({self._failed}); restart the broker")
-
-
-def _read_snapshot(vfs: Vfs) -> Snapshot | None:
-    try:
-        file = vfs.open(SNAPSHOT_PATH, read_only=True)
-    except FileNotFoundError:
-        return None
-    try:
-        return decode_snapshot(file.read_at(0, file.size()), SNAPSHOT_PATH)
-    finally:
-        file.close()
 
 
 def _contents_behind(snapshot: Snapshot, contents: Contents, hard_state: HardState) -> Contents:

@@ -231,6 +231,13 @@ def test_a_broker_that_joins_says_whom_it_asks() -> None:
     assert (config.broker_id, config.join, config.voters) == (4, (Address("a", 1), Address("::1", 2)), ())
 
 
+def test_a_broker_that_joins_from_another_machine_says_where_it_is() -> None:
+    flags = {"id": 4, "join": "10.0.0.1:1", "nats": "h", "insecure": True}
+    assert load(environment={}, flags={**flags, "listen": "10.0.0.4:1"}).listen == Address("10.0.0.4", 1)
+    config = load(environment={}, flags={**flags, "listen": "0.0.0.0:1", "advertise": "10.0.0.4:1"})
+    assert config.advertise == Address("10.0.0.4", 1)
+
+
 def test_a_cluster_in_a_file_is_a_list(tmp_path: Path) -> None:
     file = write(tmp_path / "p.toml", f'id = 2\nnats = "h"\ncluster = {THREE.split(",")}\n'.replace("'", '"'))
     assert [str(voter) for voter in load(file=file, environment={}).voters] == THREE.split(",")
@@ -253,11 +260,23 @@ def test_a_cluster_in_a_file_is_a_list(tmp_path: Path) -> None:
         ({"join": "a:1", "nats": "h"}, "--join: which broker of the cluster is this one? Set id (--id)"),
         ({"cluster": THREE, "id": 4, "nats": "h"}, "this broker, 4 (--id), is none of 1, 2, 3"),
         ({"cluster": THREE, "id": 2}, "--cluster: every broker of a cluster uses the same NATS"),
-        ({"join": "a:1", "id": 2}, "--join: every broker of a cluster uses the same NATS"),
+        ({"join": "127.0.0.1:1", "id": 2}, "--join: every broker of a cluster uses the same NATS"),
         ({"cluster": THREE, "join": "a:1", "id": 2}, "begin a cluster, others join one; set one"),
         ({"cluster": THREE, "id": 2, "nats": "h", "listen": "127.0.0.1:0"}, "look for this broker at 127.0.0.1:7002"),
         ({"cluster": "1@10.0.0.1:7422"}, "--cluster: 10.0.0.1:7422 can be reached from other machines"),
         ({"join": " "}, "no address given"),
+        (
+            {"join": "10.0.0.1:7422", "id": 4, "nats": "h"},
+            "listen (default): the others would be told that this broker",
+        ),
+        (
+            {"join": "10.0.0.1:7422", "id": 4, "nats": "h", "listen": "0.0.0.0:1", "insecure": True},
+            "--listen: the others would be told that this broker is at 0.0.0.0:1, where they, at 10.0.0.1:7422, do not",
+        ),
+        (
+            {"cluster": "1@127.0.0.1:7422,2@10.0.0.2:7422", "id": 1, "nats": "h"},
+            "--cluster: the others would be told that this broker is at 127.0.0.1:7422",
+        ),
         ({"id": 0}, "--id: 0 is not a whole number between 1 and 2147483647"),
         ({"id": 2**31}, "is not a whole number"),
         ({"rack": "r" * 129}, "a rack has a name of at most 128"),

@@ -1,0 +1,101 @@
+"""The settings of a start, held against what the data directory knows of its cluster.
+
+Rules: a data directory belongs to one cluster for good. What is not said comes from the directory; what is said and
+contradicts it ends the start, before anything is changed and before anybody is told. All mistakes are told together.
+
+| the directory is           | with                         | then                                              |
+|----------------------------|------------------------------|---------------------------------------------------|
+| new                        | anything                     | as the settings say                               |
+| of a broker that was alone | `cluster` of several, `join` | refused: it would go on alone                     |
+| of several                 | `cluster` of others only     | refused                                           |
+| of several                 | no `nats`                    | refused: a NATS of its own reaches no publisher   |
+| of several                 | no `listen`, no `cluster`    | listens where the others know it                  |
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.base.errors import ConfigError
+from penstock.base.ids import BrokerId
+from penstock.broker.config import BrokerConfig, beyond_reach, unprotected
+from penstock.broker.data_dir import DataDir
+from penstock.broker.settings import parse_address
+from penstock.node.known import Known
+
+_KNOWN = "the data directory"
+
+
+def settled(config: BrokerConfig, data_dir: DataDir, known: Known | None) -> BrokerConfig:
+    """The settings to start with. ConfigError: they are not for this directory."""
+    if known is None:
+        return config
+    others = known.members - {config.broker_id}
+    if mistake := _other_cluster(config, data_dir, others):
+        raise ConfigError([mistake])
+    if not others:
+        return config
+    mistakes = []
+    if config.nats is None:
+        mistakes.append(
+            f"{_told(data_dir)} belongs to a cluster of several, with {_named(others)}: all of them use the same NATS, "
+            "and the embedded nats-server is for this machine only; set nats (--nats)"
+        )
+    if not config.voters:
+        config = _placed(config, known.addresses.get(config.broker_id, ""), mistakes)
+    told = config.advertise or config.listen
+    addresses = [parse_address(known.addresses[one]) for one in sorted(others) if known.addresses.get(one)]
+    if not config.voters and (reach := beyond_reach(told, addresses)) is not None:
+        mistakes.append(reach)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return config
+
+
+def _other_cluster(config: BrokerConfig, data_dir: DataDir, others: frozenset[BrokerId]) -> str:
+    """What makes the directory one of another cluster than the settings mean; empty if it may be the same."""
+    wanted = {voter.broker_id for voter in config.voters} - {config.broker_id}
+    what_to_do = "wrong --data-dir? Give it that of this cluster, or an empty one"
+    if not others and (wanted or config.join):
+        setting, whom = ("--cluster", _named(wanted)) if wanted else ("--join", "others")
+        return (
+            f"{_told(data_dir)} is that of broker {config.broker_id} alone, with a cluster of its own"
+            f"{_cluster(data_dir)}, and {setting} names {whom}: {what_to_do}; or start it without {setting}, and "
+            "have others join it"
+        )
+    if wanted and not wanted & others:
+        return (
+            f"{_told(data_dir)} belongs to a cluster{_cluster(data_dir)} with {_named(others)}, and --cluster names "
+            f"{_named(wanted)}: {what_to_do}"
+        )
+    return ""
+
+
+def _placed(config: BrokerConfig, known: str, mistakes: list[str]) -> BrokerConfig:
+    """The settings with the address that the others know, where nothing is said of it."""
+    if not known or config.advertise is not None:
+        return config
+    address = parse_address(known)
+    if "listen" in config.origins:
+        return replace(config, advertise=address) if config.listen.is_any else config
+    if (mistake := unprotected(address, insecure=config.insecure)) is not None:
+        mistakes.append(f"{_KNOWN}: {mistake}")
+    return replace(config, listen=address)
+
+
+def _told(data_dir: DataDir) -> str:
+    return f"{_KNOWN} {data_dir.path}"
+
+
+def _cluster(data_dir: DataDir) -> str:
+    return f" ({data_dir.cluster_id})" if data_dir.cluster_id else ""
+
+
+def _named(brokers: frozenset[BrokerId] | set[BrokerId]) -> str:
+    return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, sorted(brokers)))}"
+
+
+def is_alone(config: BrokerConfig, known: Known | None) -> bool:
+    """Whether the broker is a cluster of its own, as far as settings and data directory say."""
+    others = frozenset() if known is None else known.members - {config.broker_id}
+    return not (config.voters or config.join or others)

@@ -1,0 +1,94 @@
+"""Settings that do not fit the data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import ConfigError
+from penstock.base.ids import BrokerId
+from penstock.broker.config import BrokerConfig, load
+from penstock.broker.data_dir import DataDir, take_data_dir
+from penstock.broker.place import is_alone, settled
+from penstock.broker.settings import Address
+from penstock.node.known import Known
+
+THREE = "1@127.0.0.1:7001,2@127.0.0.1:7002,3@127.0.0.1:7003"
+
+
+def knows(*addresses: str) -> Known:
+    known = {BrokerId(number): address for number, address in enumerate(addresses, 1)}
+    return Known(frozenset(known), known)
+
+
+LOCAL = knows("127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003")
+REMOTE = knows("10.0.0.1:7422", "10.0.0.2:7422", "10.0.0.3:7422")
+ALONE = Known(frozenset({BrokerId(2)}), {BrokerId(2): "127.0.0.1:7422"})
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[DataDir]:
+    held = take_data_dir(tmp_path / "data", BrokerId(2))
+    yield held
+    held.release()
+
+
+def config(**flags: object) -> BrokerConfig:
+    return load(environment={}, flags={"id": 2, **flags})
+
+
+def refused(data_dir: DataDir, known: Known, **flags: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        settled(config(**flags), data_dir, known)
+    return str(caught.value)
+
+
+def test_a_new_directory_takes_every_setting(data_dir: DataDir) -> None:
+    given = config(cluster=THREE, nats="h")
+    assert settled(given, data_dir, None) == given
+    assert not is_alone(given, None)
+    assert is_alone(config(), None)
+
+
+def test_a_directory_of_several_needs_their_nats(data_dir: DataDir) -> None:
+    text = refused(data_dir, LOCAL)
+    assert "belongs to a cluster of several, with brokers 1, 3" in text
+    assert str(data_dir.path) in text
+    assert "set nats (--nats)" in text
+    assert not is_alone(config(nats="h"), LOCAL)
+
+
+@pytest.mark.parametrize("flags", [{"cluster": THREE}, {"join": "127.0.0.1:7001"}])
+def test_a_directory_that_was_used_alone_is_no_member(data_dir: DataDir, flags: dict[str, str]) -> None:
+    text = refused(data_dir, ALONE, nats="h", **flags)
+    assert "is that of broker 2 alone, with a cluster of its own" in text
+    assert "wrong --data-dir?" in text
+    assert is_alone(settled(config(), data_dir, ALONE), ALONE)
+
+
+def test_a_directory_of_others_is_refused_and_one_of_some_of_these_is_not(data_dir: DataDir) -> None:
+    elsewhere = "2@127.0.0.1:7002,8@127.0.0.1:7008,9@127.0.0.1:7009"
+    text = refused(data_dir, LOCAL, cluster=elsewhere, nats="h")
+    assert "belongs to a cluster with brokers 1, 3, and --cluster names brokers 8, 9: wrong --data-dir?" in text
+    grown = config(cluster=f"{THREE},4@127.0.0.1:7004", nats="h")  # broker 4 came while this one was away
+    assert settled(grown, data_dir, LOCAL) == grown
+
+
+def test_a_broker_that_does_not_say_where_it_is_stays_where_it_was(data_dir: DataDir) -> None:
+    assert settled(config(nats="h"), data_dir, LOCAL).listen == Address("127.0.0.1", 7002)
+    assert settled(config(nats="h", insecure=True), data_dir, REMOTE).listen == Address("10.0.0.2", 7422)
+    assert "there is no authentication" in refused(data_dir, REMOTE, nats="h")
+    said = config(nats="h", listen="127.0.0.1:9999")
+    assert settled(said, data_dir, LOCAL) == said
+
+
+def test_who_listens_everywhere_is_told_as_before(data_dir: DataDir) -> None:
+    placed = settled(config(nats="h", listen="0.0.0.0:7422", insecure=True), data_dir, REMOTE)
+    assert (placed.listen, placed.advertise) == (Address("0.0.0.0", 7422), Address("10.0.0.2", 7422))
+
+
+def test_an_address_that_the_others_do_not_reach_is_refused(data_dir: DataDir) -> None:
+    text = refused(data_dir, REMOTE, nats="h", listen="127.0.0.1:7422")
+    assert "this broker is at 127.0.0.1:7422, where they, at 10.0.0.1:7422, do not find it" in text
