@@ -41,7 +41,7 @@ from penstock.broker.settings import Address, voters_advice
 from penstock.broker.signals import on_signals
 from penstock.broker.systemd import Notifier
 from penstock.messages import PeerHelloRequest
-from penstock.node.known import known_brokers
+from penstock.node.known import Known, known_brokers
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.vfs.real import RealVfs
@@ -64,7 +64,7 @@ class _Running:
     """What a stop has to undo, in reverse."""
 
     data_dir: DataDir
-    is_alone: bool = True  # of a cluster of one broker, as far as settings and data directory say
+    known: Known | None = None  # whom the data directory knows
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
     link_task: asyncio.Task[None] | None = None
@@ -166,10 +166,9 @@ async def _serve(
     notifier = Notifier(os.environ)
     running = _Running(take_data_dir(config.data_dir, config.broker_id))
     try:
-        known = known_brokers(RealVfs(config.data_dir))
-        config = settled(config, running.data_dir, known)
-        running.is_alone = is_alone(config, known)
-        if running.is_alone and "id" in config.origins and not config.voters:
+        running.known = known_brokers(RealVfs(config.data_dir))
+        config = settled(config, running.data_dir, running.known)
+        if is_alone(config, running.known) and "id" in config.origins:
             _log.info(
                 "broker %d is a cluster of its own, with one broker; to be one of several, start it with an empty data "
                 "directory and --cluster or --join",
@@ -274,13 +273,17 @@ def _settings(
     config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...], address: Address, open_files_max: int
 ) -> Settings:
     data_dir = running.data_dir
+    alone = is_alone(config, running.known)
     voters = {voter.broker_id: str(voter.address) for voter in config.voters}
+    if running.known is not None:
+        # What is in the log is not known to be committed at a start: until then this is where the others are found.
+        voters = {**running.known.addresses, **voters}
     return Settings(
         broker_id=config.broker_id,
         broker_version=__version__,
-        cluster_id=data_dir.cluster_id or (data_dir.id if running.is_alone else ""),
+        cluster_id=data_dir.cluster_id or (data_dir.id if alone else ""),
         data_dir_id=data_dir.id,
-        voters=MappingProxyType({config.broker_id: str(address)} if running.is_alone else voters),
+        voters=MappingProxyType({config.broker_id: str(address)} if alone else voters),
         join=tuple(map(str, config.join)),
         rack=config.rack,
         address=str(address),
