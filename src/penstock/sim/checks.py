@@ -20,7 +20,8 @@ Where a partition has replicas, its leader is held to the promises: whoever lead
 if all who were in sync lose their power before one of them is in sync again, what was not synced may be gone.
 
 With durability `os` a power loss may take what was not flushed, acked or not: such a history is then cut to what was
-recovered. Bytes that were damaged on the only replica are lost, but never in silence.
+recovered. Bytes that were damaged on the only replica are lost, but never in silence. Damage where others are in sync
+excuses nothing of what they have: only that the leader, where it is damaged itself, does not show all.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class History:
     isr: tuple[int, ...] = ()  # as the newest image says that any broker has
     isr_index: int = -1
     may_lose: bool = False  # all who were in sync lost their power together
-    is_damaged: bool = False
-    is_given_up: bool = False  # and damaged: somebody had who was there lead, whatever he lacks
+    damaged: set[tuple[int, int]] = field(default_factory=set)  # broker and number of its disk: bytes changed there
+    is_damaged: bool = False  # and nobody else was sure to have them: nothing is promised any more
+    is_given_up: bool = False  # as if damaged: somebody had who was there lead, whatever he lacks
     is_deleted: bool = False  # or about to be
 
     @property
@@ -176,7 +178,7 @@ class Checks:
         try:
             rows = Rows(raw)
         except CorruptionError as error:
-            if not history.is_damaged:
+            if not history.damaged:
                 raise ViolationError(f"{history.name()}: read from {offset}: {error}") from error
             return None
         begin = next((n for n, one in enumerate(rows.offsets) if one >= offset), len(rows.offsets))
@@ -321,7 +323,7 @@ class Checks:
             after_power_loss = broker.broker_id in history.lost_power
             history.lost_power.discard(broker.broker_id)
             self.recovered += 1
-            if partition.is_damaged and not history.is_damaged:
+            if partition.is_damaged and (broker.broker_id, broker.disk.number) not in history.damaged:
                 raise ViolationError(f"{history.name()} on {broker.name}: damage that nobody made")
             if history.is_damaged:
                 if partition.log_end < history.promised_end:

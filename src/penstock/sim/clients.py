@@ -383,7 +383,7 @@ class Clients:
             consumer.position = details["end_offset"] if "end_offset" in details else details["committed_end"]
             consumer.leader_epoch = None
         elif error.code == ErrorCode.CORRUPT_RANGE:
-            if not history.is_damaged:
+            if not history.damaged:
                 raise ViolationError(f"{history.name()}: damage that nobody made: {error}")
         elif error.code in {ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}:
             if history.is_deleted:
@@ -403,15 +403,18 @@ class Clients:
             return
         partition = operation.number % generation.config.partitions
         history = self._history(generation, partition)
-        promised_end = history.promised_end
+        promised_end, epoch = history.promised_end, max(history.leaders, default=0)
         stream_id = StreamId(generation.stream_id)
         request = ListOffsetsRequest(stream_id=stream_id, partition=PartitionId(partition), at="latest")
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"latest: {_kind(response)}")
-            may_go_back = history.is_cut or history.is_damaged or not self._is_alone  # a replica may be behind
-            if isinstance(response, ListOffsetsResponse) and response.offset < promised_end and not may_go_back:
-                raise ViolationError(f"{history.name()}: latest is {response.offset}, {promised_end} was promised")
+            if not isinstance(response, ListOffsetsResponse) or response.leader_epoch < epoch:
+                return  # who led before does not know yet that another leads
+            end = min(promised_end, history.promised_end)  # without what was lost meanwhile, as it may be
+            if response.offset < end and not (history.is_damaged or history.may_lose):
+                text = f"{history.name()}: latest is {response.offset} in epoch {response.leader_epoch}"
+                raise ViolationError(f"{text}, and {end} was promised")
 
         self._program().ask_leader(generation.stream_id, partition, request, done)
 

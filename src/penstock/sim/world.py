@@ -138,18 +138,27 @@ class World:
         self.checks.ended(broker, by_power_loss=by_power_loss)
 
     def _damaged(self, broker: SimBroker, path: str) -> None:
-        stream_id = int(path.split("/")[1].partition("-")[0])
+        _, directory, partition, _ = path.split("/")
         self._trace.add("fault", f"{broker.name} {path} is damaged")
-        for (subject, _), history in self.checks.histories.items():
-            if subject == self.checks.subjects.get(stream_id):
-                history.is_damaged = True
+        subject = self.checks.subjects.get(int(directory.partition("-")[0]))
+        if subject is None:
+            return  # of a stream that was not opened again
+        history = self.checks.of(subject, int(partition))
+        history.damaged.add((broker.broker_id, broker.disk.number))
+        if not self._others_with_all(history, broker):
+            history.is_damaged = True
 
     def _is_needed(self, broker: SimBroker) -> bool:
         return any(
-            not set(history.isr) - history.unclean - {broker.broker_id}
+            not self._others_with_all(history, broker)
             for history in self.checks.histories.values()
             if not history.is_deleted
         )
+
+    def _others_with_all(self, history: History, broker: SimBroker) -> set[int]:
+        """Who is in sync beside this one, has lost no power since, and has no damage."""
+        damaged = {one for one, disk in history.damaged if disk == self.brokers[one].disk.number}
+        return set(history.isr) - history.unclean - damaged - {broker.broker_id}
 
     @staticmethod
     def _looks(broker: SimBroker) -> list[looks.Look]:
@@ -209,7 +218,8 @@ class World:
                 if begun is not history:  # else it was made again meanwhile
                     acks = history.acks
                     left[slot, partition] = (history, acks)
-                if history.is_damaged or (history.acks > acks and all(map(_has_all, consumers))):
+                can_be_read = history.damaged or all(map(_has_all, consumers))  # damage is not repaired
+                if history.is_damaged or (history.acks > acks and can_be_read):
                     del left[slot, partition]
                     continue
                 if history.acks == acks:
@@ -244,7 +254,7 @@ class World:
                 continue
             for partition in range(generation.config.partitions):
                 history = self.checks.of(generation.config.subject, partition)
-                if not history.is_damaged:
+                if not (history.is_damaged or history.damaged):
                     auditors.append(Consumer(history, generation.stream_id))
         for auditor in auditors:
             self._audit_one(auditor)

@@ -1,0 +1,239 @@
+"""What a cluster must agree on: each rule can fail, and what it excuses is excused.
+
+Two worlds are the same until somebody publishes in one of them. What is shown of brokers of both is what no cluster may
+show.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from penstock.messages import ListOffsetsRequest, ListOffsetsResponse
+from penstock.sim import looks
+from penstock.sim.agreement import Agreement
+from penstock.sim.broker import SimBroker
+from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.clients import SLOTS
+from penstock.sim.plan import Act, Operation, make_plan
+from penstock.sim.world import World
+
+SUBJECT = "s0.g1.>"
+QUIET = make_plan(2, 3, SLOTS)._replace(operations=(), faults=(), end_us=6_000_000)
+BUSY = QUIET._replace(operations=tuple(Operation(5_000_000 + n, Act.PUBLISH, 0, 4) for n in range(3)))
+
+
+class Replicas(NamedTuple):
+    """Partition 0 of the first stream in one world: its leader, what that shows, and who follows it."""
+
+    leader: SimBroker
+    look: looks.Look
+    follower: SimBroker
+
+
+def replicas(world: World) -> Replicas:
+    shown = [(broker, one) for broker in world.brokers.values() for one in shown_by(broker)]
+    leader, look = next((broker, one) for broker, one in shown if one.is_leader)
+    return Replicas(leader, look, next(broker for broker, one in shown if one.follows and one.is_in_sync))
+
+
+def shown_by(broker: SimBroker) -> list[looks.Look]:
+    assert broker.node is not None
+    return [one for one in looks.partitions(broker.node) if (one.subject, one.partition) == (SUBJECT, 0)]
+
+
+def ran(world: World) -> World:
+    assert world.run().error == ""
+    return world
+
+
+@pytest.fixture(scope="module")
+def quiet() -> World:
+    return ran(World(QUIET))
+
+
+@pytest.fixture(scope="module")
+def busy() -> World:
+    return ran(World(BUSY))
+
+
+def fresh(world: World) -> History:
+    """The history of the partition, nothing known yet."""
+    return History(world.checks.of(SUBJECT, 0).config, 0)
+
+
+def standing(broker: SimBroker) -> looks.StandingLook:
+    assert broker.node is not None
+    return looks.standing(broker.node)
+
+
+def test_two_metadata_leaders_in_a_term(quiet: World) -> None:
+    agreement = Agreement(quiet.brokers)
+    one, other = (quiet.brokers[1], quiet.brokers[2])
+    for broker, term in ((one, 70), (one, 70), (other, 71)):
+        agreement.acted(broker, standing(broker)._replace(elected_term=term))
+    assert agreement.elections == 2
+    with pytest.raises(ViolationError, match="term 70 has two metadata leaders: 1 and 2"):
+        agreement.acted(other, standing(other)._replace(elected_term=70))
+
+
+def test_two_images_at_an_index(quiet: World) -> None:
+    agreement = Agreement(quiet.brokers)
+    strange = ran(World(QUIET._replace(seed=3))).brokers[2]
+    agreement.acted(quiet.brokers[1], standing(quiet.brokers[1])._replace(elected_term=0, applied=90))
+    agreement.acted(quiet.brokers[3], standing(quiet.brokers[3])._replace(elected_term=0, applied=90))
+    with pytest.raises(ViolationError, match="b2 has another image at index 90"):
+        agreement.acted(strange, standing(strange)._replace(elected_term=0, applied=90))
+
+
+def test_logs_that_differ_below_what_is_committed(quiet: World, busy: World) -> None:
+    here, there = replicas(quiet), replicas(busy)
+    agreement, history = Agreement({}), fresh(quiet)
+    follows = here.look._replace(is_leader=False)
+    agreement.committed(history, here.leader, follows)
+    agreement.committed(history, here.follower, follows)
+    strange = there.look._replace(is_leader=False)
+    stranger = next(one for one in busy.brokers.values() if one.broker_id != here.leader.broker_id and shown_by(one))
+    agreement.started(stranger)
+    with pytest.raises(ViolationError, match=f"{stranger.name} has .* at 0, others have"):
+        agreement.committed(history, stranger, strange)
+
+
+def test_what_was_lost_as_it_may_be_is_not_compared(quiet: World, busy: World) -> None:
+    here, there = replicas(quiet), replicas(busy)
+    agreement, history = Agreement({}), fresh(quiet)
+    agreement.committed(history, here.leader, here.look._replace(is_leader=False))
+    agreement.cut(history, 0)
+    agreement.committed(history, there.follower, there.look._replace(is_leader=False))
+
+
+def test_damage_of_one_replica_excuses_no_other(quiet: World, busy: World) -> None:
+    here, there = replicas(quiet), replicas(busy)
+    agreement, history = Agreement({}), fresh(quiet)
+    history.damaged.add((here.leader.broker_id, here.leader.disk.number))
+    agreement.committed(history, here.leader, here.look._replace(is_leader=False))
+    stranger = next(one for one in busy.brokers.values() if one.broker_id != here.leader.broker_id and shown_by(one))
+    with pytest.raises(ViolationError, match="others have"):
+        agreement.committed(history, stranger, there.look._replace(is_leader=False))
+
+
+def test_a_commit_below_min_isr(quiet: World) -> None:
+    leader, look, _ = replicas(quiet)
+    alone = look._replace(isr=(leader.broker_id,), min_isr=2)
+    before = alone._replace(committed_end=look.committed_end - 1)
+    agreement, history = Agreement(quiet.brokers), fresh(quiet)
+    agreement.committed(history, leader, before)
+    agreement.committed(history, leader, alone._replace(version=look.version + 1))  # it may have been enough in between
+    agreement = Agreement(quiet.brokers)
+    agreement.committed(history, leader, before)
+    with pytest.raises(ViolationError, match=rf"{leader.name} has committed {look.committed_end} with"):
+        agreement.committed(history, leader, alone)
+
+
+def test_a_member_that_lacks_what_is_committed(quiet: World, busy: World) -> None:
+    leader, look, _ = replicas(busy)
+    Agreement(busy.brokers).committed(fresh(busy), leader, look)
+    member = replicas(quiet).follower
+    (theirs,) = shown_by(member)
+    assert theirs.log_end < look.committed_end
+    brokers = {**busy.brokers, leader.broker_id: leader, member.broker_id: member}
+    assert member.broker_id != leader.broker_id
+    text = f"{leader.name} has committed {look.committed_end}, and {member.name}, which is in the ISR, has it up to"
+    with pytest.raises(ViolationError, match=text):
+        Agreement(brokers).committed(fresh(busy), leader, look._replace(leader_epoch=theirs.leader_epoch))
+
+
+@pytest.mark.parametrize(
+    ("excuse", "is_excused"),
+    [
+        ("nothing", False),
+        ("damage on another", False),
+        ("it lost its power", True),
+        ("all lost their power", True),
+        ("the stream is deleted", True),
+        ("the only one who had it is damaged", True),
+    ],
+)
+def test_who_is_in_sync_has_all_that_was_acked(quiet: World, excuse: str, is_excused: bool) -> None:
+    _, look, follower = replicas(quiet)
+    history = fresh(quiet)
+    history.promised_end = look.log_end + 1
+    history.isr = look.isr
+    if excuse == "damage on another":
+        history.damaged.update((one, quiet.brokers[one].disk.number) for one in look.isr if one != follower.broker_id)
+    elif excuse == "it lost its power":
+        history.unclean.add(follower.broker_id)
+    elif excuse == "all lost their power":
+        history.may_lose = True
+    elif excuse == "the stream is deleted":
+        history.is_deleted = True
+    elif excuse == "the only one who had it is damaged":
+        history.is_damaged = True
+    if is_excused:
+        Checks._lacks(history, follower, look)
+        return
+    with pytest.raises(ViolationError, match=rf"{look.log_end} is acked, and {follower.name}, which is in the ISR"):
+        Checks._lacks(history, follower, look)
+
+
+def test_a_follower_is_held_to_what_was_acked_at_its_next_event() -> None:
+    world = ran(World(QUIET))
+    _, look, follower = replicas(world)
+    history = world.checks.of(SUBJECT, 0)
+    world.checks.sent[b"lost"] = SUBJECT
+    follower.event(lambda: None)
+    world.checks.promised(history, look.log_end, look.leader_epoch, b"lost", fsynced=True)
+    with pytest.raises(ViolationError, match=f"is acked, and {follower.name}, which is in the ISR"):
+        follower.event(lambda: None)
+
+
+@pytest.mark.parametrize(("others", "is_damaged"), [("in sync", False), ("unclean", True), ("damaged", True)])
+def test_damage_is_a_loss_only_where_nobody_else_has_all(others: str, is_damaged: bool) -> None:
+    world = ran(World(QUIET))
+    leader, look, _ = replicas(world)
+    history = world.checks.of(SUBJECT, 0)
+    history.unclean.clear()
+    rest = set(look.isr) - {leader.broker_id}
+    assert len(rest) == 2
+    if others == "unclean":
+        history.unclean.update(rest)
+    elif others == "damaged":
+        history.damaged.update((one, world.brokers[one].disk.number) for one in rest)
+    world._damaged(leader, f"streams/{look.stream_id:08}-s0/0/0.arrows")
+    assert history.is_damaged is is_damaged
+    assert (leader.broker_id, 1) in history.damaged
+    assert not world.checks.of("s1.g1.>", 0).damaged
+
+
+class Answering:
+    """A client program that answers by itself: what the leader would say."""
+
+    def __init__(self, offset: int, leader_epoch: int) -> None:
+        self.answer = ListOffsetsResponse(  # type: ignore[call-arg]
+            offset=offset, log_start=0, committed_end=offset, leader_epoch=leader_epoch
+        )
+
+    def ask_leader(self, stream_id, partition, request, done) -> None:
+        assert isinstance(request, ListOffsetsRequest)
+        done(self.answer, b"")
+
+
+@pytest.mark.parametrize(
+    ("behind", "epochs_behind", "is_lost", "is_told"),
+    [(0, 0, False, False), (1, 0, False, True), (1, 1, False, False), (1, 0, True, False)],
+    ids=["all", "too little", "of who led before", "what was lost with all power"],
+)
+def test_latest_never_goes_back(quiet: World, behind: int, epochs_behind: int, is_lost: bool, is_told: bool) -> None:
+    clients = quiet._clients
+    history = quiet.checks.of(SUBJECT, 0)
+    epoch = max(history.leaders)
+    clients._programs = [Answering(history.promised_end - behind, epoch - epochs_behind)]  # type: ignore[list-item]
+    history.may_lose = is_lost
+    ask = Operation(0, Act.OFFSETS, 0, 0)
+    if is_told:
+        with pytest.raises(ViolationError, match=rf"latest is .* in epoch {epoch}, and {history.promised_end} was"):
+            clients.do(ask)
+    else:
+        clients.do(ask)
+    history.may_lose = False
