@@ -3,8 +3,9 @@
 Rules: what must be on the disk is there before anything is sent or applied that depends on it. While a save is under
 way the core may be told nothing: messages of peers wait in a bounded queue, and what does not fit is dropped, which
 Raft repairs; commands and ticks wait, too. A proposal is answered once its entry is applied, at the index and in the
-term that it was proposed with; else somebody else's command stands there. A broker whose disk refuses to sync takes no
-part any more until it is restarted: it may have forgotten whom it voted for.
+term that it was proposed with; else somebody else's command stands there. A leader whose disk is full takes back what
+it proposed, and asks another voter to lead. A broker whose disk refuses to sync takes no part any more until it is
+restarted: it may have forgotten whom it voted for.
 
     propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
 
@@ -121,6 +122,7 @@ class Quorum:
         self._is_saving = False
         self._is_acting = False  # between the core's ready and advance
         self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
+        self._waits_ticks = 0  # before it asks another one to lead again, because of that
         self._vain_bytes = 0  # so long was the log when a snapshot found no room: with the next command again
         self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
@@ -206,6 +208,7 @@ class Quorum:
             self._has_ticked = True
             return
         self._full = ""
+        self._waits_ticks = max(0, self._waits_ticks - 1)
         self._raft.tick()
         self._pump()
 
@@ -333,6 +336,7 @@ class Quorum:
                 self._full = str(error)
                 self._retract(ready, error)
                 self._messages.clear()
+                self._have_another_lead(error)
             self._go_on(is_full=error is not None)
 
         self._run(task, done)
@@ -388,6 +392,22 @@ class Quorum:
     def _retract(self, ready: Ready, error: NotWrittenError) -> None:
         for entry in self._raft.retract(ready):
             self._resolve(entry.index, entry.term, RemoteError(ErrorCode.STORAGE_FAILED, str(error)))
+
+    def _have_another_lead(self, error: NotWrittenError) -> None:
+        """The disk of this leader has no room; that of the next voter may have, and so on around.
+
+        It is asked with the next tick, and what is asked here meanwhile goes to it.
+        """
+        if not self.is_leader or self._waits_ticks:
+            return
+        live = self.image.live_brokers()
+        others = [one for one in self.membership.voters if one in live and one != self._raft.id]
+        others = sorted(one for one in others if self.match_index(one) >= self._raft.commit)
+        if others:
+            to = next((one for one in others if one > self._raft.id), others[0])
+            self._outbox.notice(f"{error}; broker {to} is asked to be the metadata leader")
+            self._waits_ticks = limits.METADATA_HAND_OVER_MS // limits.RAFT_TICK_MS
+            self._raft.transfer(to)
 
     def _act_on(self, ready: Ready) -> None:
         self._is_acting = True

@@ -31,7 +31,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
-from penstock.vfs.faulty import Fault, Kind, Plan, no_faults
+from penstock.vfs.faulty import Fault, Kind, Operation, Plan, no_faults
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.harness import Row, batch_of
 from tests.unit.node.members import Brokers, Member
@@ -46,6 +46,25 @@ def _full(where: str) -> Plan:
 def _failing(where: str) -> Plan:
     paths = tuple(where.split(","))
     return lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC and one.path.startswith(paths) else None
+
+
+def _spent(memory: MemoryVfs) -> Plan:
+    left = 0
+
+    def plan(one: Operation) -> Fault | None:
+        nonlocal left
+        if one.kind not in (Kind.WRITE, Kind.TRUNCATE):
+            return None
+        file = memory.open(one.path)
+        size = file.size()
+        file.close()
+        grows = one.position + one.length - size if one.kind is Kind.WRITE else min(0, one.length - size)
+        if grows > left:
+            return Fault(errno.ENOSPC)
+        left -= max(0, grows) if one.kind is Kind.WRITE else grows
+        return None
+
+    return plan
 
 
 _PLANS: dict[str, Callable[[str], Plan]] = {
@@ -144,11 +163,11 @@ class MemberStory:
         self._members.run(int(ms))
 
     def _disk(self, number: str, what: str, where: str = "") -> None:
-        assert what in ("works", "waits", "hangs", "full", "fails")
+        assert what in ("works", "waits", "hangs", "full", "spent", "fails")
         member = self._members[int(number)]
         member.disk_runs_at_once = what != "waits"
         member.syncs_hang = what == "hangs"
-        member.vfs.plan = _PLANS[what](where)
+        member.vfs.plan = _spent(member.memory) if what == "spent" else _PLANS[what](where)
         self._members.settle()
 
     def _flip(self, number: str, name: str, offset: str) -> None:

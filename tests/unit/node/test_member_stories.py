@@ -19,6 +19,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `cut N M …`, `heal`                         | no connection between N and these; all connections                     |
 | `disk N waits`, `disk N works`              | its disk work is held back; it is done                                 |
 | `disk N hangs`                              | the syncs of its logs do not come back until it works                  |
+| `disk N spent`                              | no room but what is given back, such as the reserve                    |
 | `disk N full`, `disk N fails` `[A,B]`       | no room, or no sync; for files that begin so                           |
 | `flip N NAME OFFSET`                        | a bit flips on its disk, in the batch that holds this offset           |
 | `tick MS`                                   | time passes                                                            |
