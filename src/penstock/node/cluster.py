@@ -186,6 +186,7 @@ class Cluster:
             applied=lambda: self.quorum.applied,
             unreachable=self._consequences.unreachable,
             resigned=self._consequences.resigned,
+            is_lost=lambda: bool(self.quorum.missed),
             changed=self._look_at_standing,
         )
         self.quorum.start()
@@ -248,6 +249,8 @@ class Cluster:
     def waits_for(self) -> str:
         """What stands between this broker and its part in the cluster, for people; empty once it has it."""
         quorum = self.quorum
+        if quorum.missed:
+            return quorum.missed
         if self.standing.incarnation is not None or quorum.is_alone:
             return ""
         if quorum.trouble:

@@ -123,6 +123,7 @@ class Quorum:
         self._is_acting = False  # between the core's ready and advance
         self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
         self._waits_ticks = 0  # before it asks another one to lead again, because of that
+        self._missed = ""  # as a follower: why it could not save what the others agree on, until it has saved that
         self._vain_bytes = 0  # so long was the log when a snapshot found no room: with the next command again
         self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
@@ -169,6 +170,11 @@ class Quorum:
         """Whether nobody else takes part: then the passing of time changes nothing."""
         membership = self._raft.membership
         return membership.voters == (self._raft.id,) and not membership.learners
+
+    @property
+    def missed(self) -> str:
+        """Why it does not hear what the others agree on, though they tell it; empty if it does."""
+        return "" if self.is_alone else self._missed
 
     @property
     def obstacle(self) -> str:
@@ -329,11 +335,14 @@ class Quorum:
         def done(error: Exception | None) -> None:
             self._is_saving = False
             if error is None:
+                if ready.entries or ready.snapshot is not None:
+                    self._missed = ""
                 self._storage.saved(task)
                 self._act_on(ready)
             elif not self._has_failed(task, error):
                 assert isinstance(error, NotWrittenError)
                 self._full = str(error)
+                self._miss(error)
                 self._retract(ready, error)
                 self._messages.clear()
                 self._have_another_lead(error)
@@ -388,6 +397,13 @@ class Quorum:
                 self._tell_core(given)
         self._is_acting = False
         return has_told
+
+    def _miss(self, error: NotWrittenError) -> None:
+        if self._raft.is_leader:  # decides nothing that it has not heard
+            return
+        if not self._missed and not self.is_alone:
+            self._outbox.notice(f"the metadata cannot be saved, and this broker has no part until it can: {error}")
+        self._missed = f"the metadata cannot be saved: {error}"
 
     def _retract(self, ready: Ready, error: NotWrittenError) -> None:
         for entry in self._raft.retract(ready):

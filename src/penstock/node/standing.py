@@ -4,7 +4,8 @@ Rules: a broker leads and follows only in a run that the metadata leader has giv
 asks for one; so does a broker that was taken for dead while it lived, once it hears of that. What registered it may be
 lost on the way back, so it just asks again: a later number takes the place of the one before. Heartbeats say that it
 lives, how much of the metadata it has applied, and whom it cannot reach; news of that go out at once. Once none was
-answered for a session, counted from when it was sent, the broker may have been fenced: it is `is_heard` no more.
+answered for a session, counted from when it was sent, the broker may have been fenced: it is `is_heard` no more. A
+broker that cannot save the metadata, and so does not hear who leads, says nothing: others are to take its place.
 
     new ──ask──▶ registering ──the image has this run──▶ registered ──the image has another, or it was fenced──▶ new
 """
@@ -50,8 +51,10 @@ class Standing:
         applied: Callable[[], int],
         unreachable: Callable[[], tuple[UnreachableLeader, ...]],
         resigned: Callable[[], tuple[ResignedLeadership, ...]],
+        is_lost: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
+        """`is_lost`: this broker does not hear what the others agree on; it cannot save it."""
         self.incarnation: Incarnation | None = None  # of the run in which it leads and follows
         self.refusal = ""  # why the metadata leader did not register it
         self._who = who
@@ -59,6 +62,7 @@ class Standing:
         self._applied = applied
         self._unreachable = unreachable
         self._resigned = resigned
+        self._is_lost = is_lost
         self._changed = changed  # the image is to be looked at again
         self._granted = 0  # the number that was answered
         self._asked_us: int | None = None  # to be registered, and not answered yet
@@ -108,6 +112,8 @@ class Standing:
         if now.elapsed_us < self._next_us:
             return
         self._next_us = now.elapsed_us + _HEARTBEAT_US
+        if self._is_lost():
+            return
         if self.incarnation is None:
             if not self._is_leaving:
                 self._register(now.elapsed_us)

@@ -158,6 +158,7 @@ def test_a_registration_that_nobody_answers_is_asked_for_again() -> None:
         applied=lambda: 0,
         unreachable=lambda: (),
         resigned=lambda: (),
+        is_lost=lambda: False,
         changed=lambda: None,
     )
     for ms in range(0, limits.SESSION_MS, 500):

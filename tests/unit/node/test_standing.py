@@ -41,6 +41,7 @@ class World:
         self.asked: list[Request] = []
         self.answer: list[object] = []
         self.changes = 0
+        self.is_lost = False
         self.ms = 0
         self.standing = Standing(
             WHO,
@@ -48,6 +49,7 @@ class World:
             applied=lambda: 7,
             unreachable=tuple,
             resigned=tuple,
+            is_lost=lambda: self.is_lost,
             changed=self._changed,
         )
 
@@ -166,3 +168,15 @@ def test_it_is_heard_for_a_session_from_when_that_was_sent_which_was_answered(wo
     world.tick(500)
     world.answers(ALIVE)
     assert world.standing.unheard_us == (world.ms + limits.SESSION_MS) * 1_000
+
+
+def test_who_does_not_hear_what_is_agreed_on_says_nothing(world: World) -> None:
+    world.is_lost = True
+    assert world.tick(500) == []
+    world.is_lost = False
+    world.ms += 500
+    world.registered()
+    world.is_lost = True
+    assert world.tick(500) == []
+    world.is_lost = False
+    assert len(world.tick(500)) == 1
