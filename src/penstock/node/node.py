@@ -206,8 +206,8 @@ class Node:
         return self._outbox.take()
 
     def _mark_clean_stop(self) -> None:
-        """Everything is on the disk, unless a log could not be closed: then the next start says so."""
-        if all(partition.is_on_disk for partition in self._partitions.values()):
+        """Everything is on the disk, unless a log could not be closed, or opened: then the next start says so."""
+        if self._replicas.streams.are_open and all(one.is_on_disk for one in self._partitions.values()):
             try:
                 mark_clean_stop(self._vfs)
             except OSError as error:

@@ -203,6 +203,11 @@ class Streams:
         if partition.leadership is not None:
             self._upkeep.advance(partition)
 
+    @property
+    def are_open(self) -> bool:
+        """Whether this broker has all logs that it should have: of any other it knows nothing."""
+        return not self.failures and not self._opening
+
     def try_again(self, state: StreamState) -> None:
         """Somebody asks for a stream of which a log could not be opened."""
         for key in state.partition_keys():

@@ -24,8 +24,8 @@ from penstock.messages import (
     StatusResponse,
 )
 from penstock.node.standing import Standing
-from penstock.vfs.faulty import Fault
-from tests.unit.node.members import Brokers
+from penstock.vfs.faulty import Fault, no_faults
+from tests.unit.node.members import Brokers, Member
 
 
 def formed() -> Brokers:
@@ -402,3 +402,19 @@ def test_who_stops_under_a_new_metadata_leader_waits_for_a_bounded_time() -> Non
     assert not left
     brokers.run(limits.HEARD_LATELY_MS + limits.RAFT_TICK_MS)
     assert left == [True]
+
+
+def test_who_could_not_open_a_log_does_not_say_that_it_stopped_cleanly() -> None:
+    brokers = with_stream()
+    follower = next(one for one in brokers.members.values() if one not in (brokers.led("s"), brokers.leader)).broker_id
+    left = brokers.kill(follower)
+    brokers.run(5_000)
+    member = Member(brokers, follower, f"disk-{follower}", left)
+    brokers.members[follower] = member
+    member.vfs.plan = lambda one: Fault(errno.EIO) if one.path.startswith("streams/") else no_faults(one)
+    member.start()
+    brokers.join(follower, *(one for one in brokers.ids if one != follower))
+    brokers.run(5_000)
+    assert member.node._replicas.streams.failures
+    member.vfs.plan = no_faults
+    assert "clean-stop" not in brokers.stop(follower).list("")
