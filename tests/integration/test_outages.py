@@ -211,7 +211,7 @@ async def test_a_disk_that_does_not_keep_up_refuses_and_pauses_but_does_not_lose
             refused = [error for error in outcomes if isinstance(error, APIError)]
             assert {error.err_code for error in refused} == {10008}
             assert len(acked) + len(refused) == len(tasks)
-            stored = {info.name: info.partitions[0].committed_end for info in await client.streams()}
+            stored = {info.name: info.partitions[0].committed_end or 0 for info in await client.streams()}
             assert sum(stored.values()) - stored["quick"] == len(acked)
             status = await client.status()
             assert not status.nats.reading_paused

@@ -193,6 +193,7 @@ NATS_SERVER_STOP_MS = 5_000
 COMPLAINT_INTERVAL_MS = 10_000  # between two log lines of one kind that somebody else can cause
 
 # Client
+LEADERS_ASK_S = 2.0  # that a leader has to say what its streams hold; without it that is not known
 CLIENT_BROKERS_MAX = 1_000  # that a client knows of
 CLIENT_PARTITIONS_MAX = 100_000  # whose leader it knows; those beyond are asked for again
 CLIENT_CONNECTIONS_MAX = 64  # to as many brokers at once

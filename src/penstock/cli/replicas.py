@@ -1,54 +1,21 @@
 """Brokers and replicas as tables for people: who leads, who is in sync, how far the others are behind.
 
-Rules: how far followers are, only their leader knows: each leader is asked, and one that does not answer is left out.
+Rules: how far followers are, only their leader knows; of one that does not answer it is not told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from penstock.cli.options import connected
 from penstock.cli.output import cell, count_text, cut, table
 
 if TYPE_CHECKING:
-    import typer
     from rich.table import Table
 
     from penstock.messages import PartitionInfo, StatusResponse, StreamInfo
 
 _NAME_CHARS_MAX = 30
-_LEADERS_ASKED_MAX = 20
-_ASK_TIMEOUT = "2s"
-
-
-def is_replicated(info: StreamInfo) -> bool:
-    """Whether a partition of it has more than one replica."""
-    return any(len(part.replicas) > 1 for part in info.partitions)
-
-
-def with_followers(ctx: typer.Context, infos: Sequence[StreamInfo]) -> list[StreamInfo]:
-    """`infos`, with what each leader says of its followers."""
-    from penstock.base.errors import PenstockError
-
-    missing = [part for info in infos for part in info.partitions if len(part.replicas) > 1 and not part.followers]
-    followers = {}
-    for address in sorted({part.leader for part in missing if part.leader})[:_LEADERS_ASKED_MAX]:
-        with suppress(PenstockError, OSError), connected(ctx, address, _ASK_TIMEOUT) as (client, seconds):
-            for info in client.streams(timeout=seconds):
-                followers.update({(info.stream_id, part.partition): part.followers for part in info.partitions
-                                  if part.followers})  # fmt: skip
-
-    def told(info: StreamInfo, part: PartitionInfo) -> PartitionInfo:
-        known = part.followers or followers.get((info.stream_id, part.partition), ())
-        return msgspec.structs.replace(part, followers=known)
-
-    return [
-        msgspec.structs.replace(info, partitions=tuple(told(info, part) for part in info.partitions)) for info in infos
-    ]
 
 
 def broker_table(state: StatusResponse) -> Table:
@@ -123,11 +90,9 @@ def behind_text(part: PartitionInfo) -> str:
 
 def partition_pairs(part: PartitionInfo, prefix: str) -> dict[str, str]:
     """What is said of the replicas of one partition."""
-    if len(part.replicas) <= 1:
-        return {}
     shown = {
         f"{prefix}leader": f"broker {part.leader_id} at {part.leader}" if part.leader_id is not None else "nobody",
-        f"{prefix}replicas": ids_text(part.replicas),
+        f"{prefix}on brokers": ids_text(part.replicas),
         f"{prefix}in sync": ids_text(part.isr),
         f"{prefix}behind": behind_text(part),
     }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _GAPS_SHOWN_MAX = 10
 _WIDE = 120  # characters: from here on there is room for offsets and whole times
 _TEXT_CHARS_MIN = 10
+UNKNOWN = "?"  # only the leader knows, and does not say
 
 
 def pairs(values: Mapping[str, str]) -> Table:
@@ -31,9 +32,19 @@ def pairs(values: Mapping[str, str]) -> Table:
     return made
 
 
-def message_count(info: StreamInfo) -> int:
-    """Messages kept and committed."""
-    return sum(part.committed_end - part.log_start for part in info.partitions)
+def message_count(info: StreamInfo) -> int | None:
+    """Messages kept and committed; None: of a partition nobody says it now."""
+    count = 0
+    for part in info.partitions:
+        if part.committed_end is None or part.log_start is None:
+            return None
+        count += part.committed_end - part.log_start
+    return count
+
+
+def _count_or_unknown(info: StreamInfo) -> str:
+    count = message_count(info)
+    return UNKNOWN if count is None else count_text(count)
 
 
 def state_text(info: StreamInfo) -> str:
@@ -44,6 +55,8 @@ def state_text(info: StreamInfo) -> str:
 
 def offsets_text(part: PartitionInfo) -> str:
     """Which offsets a partition holds."""
+    if part.committed_end is None:
+        return UNKNOWN
     if part.committed_end == part.log_start:
         return f"none (next is {part.committed_end})"
     return f"{part.log_start} to {part.committed_end - 1}"
@@ -71,34 +84,37 @@ def _row(info: StreamInfo, *, wide: bool) -> list[str]:
     return [
         printable(info.name),
         printable(info.subject),
-        count_text(message_count(info)),
-        format_bytes(sum(part.size_bytes for part in info.partitions)),
+        _count_or_unknown(info),
+        UNKNOWN if message_count(info) is None else format_bytes(sum(part.size_bytes for part in info.partitions)),
         *((", ".join(offsets_text(part) for part in info.partitions),) if wide else ()),
         time_text(last) if wide else short_time_text(last),
         state_text(info),
     ]
 
 
-def stream_pairs(info: StreamInfo) -> dict[str, str]:
-    """What a stream is and holds."""
+def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, str]:
+    """What a stream is and holds; `is_clustered`: and who holds it."""
     shown = {
         "stream": info.name,
         "subject": info.subject,
         "id": str(info.stream_id),
         "created": time_text(info.created_us),
         "state": state_text(info),
-        "messages": count_text(message_count(info)),
+        "messages": _count_or_unknown(info),
     }
     for part in info.partitions:
         prefix = "" if len(info.partitions) == 1 else f"partition {part.partition} "
+        is_unknown = part.committed_end is None
+        size = f"{format_bytes(part.size_bytes)} in {counted(part.segment_count, 'segment file')}"
         shown |= {
             f"{prefix}offsets": offsets_text(part),
-            f"{prefix}last message": time_text(part.last_timestamp_us) or "-",
-            f"{prefix}size": f"{format_bytes(part.size_bytes)} in {counted(part.segment_count, 'segment file')}",
+            f"{prefix}last message": UNKNOWN if is_unknown else time_text(part.last_timestamp_us) or "-",
+            f"{prefix}size": UNKNOWN if is_unknown else size,
             f"{prefix}leader epoch": str(part.leader_epoch),
         }
-        shown |= replicas.partition_pairs(part, prefix)
-        if part.log_end != part.committed_end:
+        if is_clustered:
+            shown |= replicas.partition_pairs(part, prefix)
+        if part.log_end is not None and part.committed_end is not None and part.log_end != part.committed_end:
             shown[f"{prefix}not committed yet"] = count_text(part.log_end - part.committed_end)
     return shown
 

@@ -34,7 +34,7 @@ def status(
     with connected(ctx, server, timeout) as (client, seconds):
         state = client.status(timeout=seconds)
         # One that is not in its cluster yet knows of none, and would be waited for.
-        infos = replicas.with_followers(ctx, client.streams(timeout=seconds)) if state.streams else []
+        infos = client.streams(timeout=seconds) if state.streams else []
     if as_json:
         output.print_json({"broker": state, "streams": infos})
         return
@@ -49,10 +49,10 @@ def status(
     if infos:
         console.print()
         console.print(report.stream_table(infos, width=console.width))
-    if replicated := [info for info in infos if replicas.is_replicated(info)]:
+    if infos and len(state.brokers) > 1:
         console.print()
         unreachable = frozenset(one.broker_id for one in state.brokers if one.is_reachable is False)
-        console.print(replicas.replica_table(replicated, unreachable if warning else frozenset()))
+        console.print(replicas.replica_table(infos, unreachable if warning else frozenset()))
     report.print_gaps(console, "Gaps", state.nats.gaps)
     shown = set(state.nats.gaps)
     for info in infos:

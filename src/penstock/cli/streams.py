@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -15,7 +15,7 @@ from penstock.base.config import ALTERABLE, Acks, Durability, Storage, StreamCon
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
-from penstock.cli import output, replicas, report
+from penstock.cli import output, report
 from penstock.cli.failure import FAILED, clearly, say_error, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
@@ -258,14 +258,18 @@ def _create(
     What is published after this command has ended is stored.
     The same command again changes nothing; another config for a name that is taken is refused.
     """
+    from penstock.client.errors import StreamNotFound
+
     config = _parsed(fields)
     with connected(ctx, server, timeout) as (client, seconds):
         for warning in warnings(subject):
             say_note(f"note: {warning}")
-        before = {info.stream_id for info in client.streams(timeout=seconds)}
+        before = None
+        with suppress(StreamNotFound):
+            before = client.stream(name, timeout=seconds).stream_id
         with _said_as_typed(name):
             info = client.create_stream(name, subject, timeout=seconds, **config)
-    what = "was there already" if info.stream_id in before else "created"
+    what = "was there already" if info.stream_id == before else "created"
     typer.echo(f"stream {info.name} {what}: it stores {info.subject}")
 
 
@@ -332,12 +336,12 @@ def show(
     """Show one stream: its config, what it holds, what is wrong with it."""
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(name, timeout=seconds)
-    (info,) = replicas.with_followers(ctx, [info])
+        is_clustered = len(client.status(timeout=seconds).brokers) > 1
     if as_json:
         output.print_json(info)
         return
     console = output.console()
-    console.print(report.pairs(report.stream_pairs(info) | shown_config(info)))
+    console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered) | shown_config(info)))
     for partition in info.partitions:
         report.print_trouble(console, info, partition)
 
@@ -380,9 +384,10 @@ def delete(
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(name, timeout=seconds)
         if not yes:
-            count = sum(part.committed_end - part.log_start for part in info.partitions)
-            size = format_bytes(sum(part.size_bytes for part in info.partitions))
-            held = f"its {output.counted(count, 'message')} ({size})"
+            held = "all that it holds (how much, nobody says now)"
+            if (count := report.message_count(info)) is not None:
+                size = format_bytes(sum(part.size_bytes for part in info.partitions))
+                held = f"its {output.counted(count, 'message')} ({size})"
             if not _confirmed(f"Delete stream {info.name} and {held} for good?"):
                 say_error(f"stream {info.name} is kept")
                 raise typer.Exit(FAILED)

@@ -27,6 +27,7 @@ from penstock.client import columns as column_data
 from penstock.client.checks import check_asked_for, milliseconds, name_and_id, require, stream_config, wanted_columns
 from penstock.client.errors import OutcomeUnknown, StreamChanged, StreamNotFound
 from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
+from penstock.client.leaders import told_by_leaders
 from penstock.client.link import Link
 from penstock.client.publish_format import Ack, Acked, Value, publish_headers
 from penstock.client.publishing import Publisher
@@ -113,7 +114,7 @@ class Client:
         answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout + 1.0)
         self._streams[name] = answer.stream
         self._routes.note(answer.stream)
-        return answer.stream
+        return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
 
     async def alter_stream(
         self, stream: StreamName, *, timeout: float = 10.0, **changes: Unpack[StreamChanges]
@@ -123,12 +124,12 @@ class Client:
         request = AlterStreamRequest(name=name, stream_id=stream_id, changes=dict(changes))
         answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
         self._streams[name] = answer.stream
-        return answer.stream
+        return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
 
     async def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
         """Delete a stream and all its data. StreamNotFound."""
         # Deleted by id: if the answer is lost and the request repeated, a stream made meanwhile is not hit.
-        info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
+        info = stream if isinstance(stream, StreamInfo) else await self._named(stream, timeout)
         self._streams.pop(info.name, None)
         request = DeleteStreamRequest(name=info.name, stream_id=info.stream_id)
         try:
@@ -138,7 +139,7 @@ class Client:
                 raise
 
     async def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
-        """All streams in the order of their names."""
+        """All streams in the order of their names; what they hold is None where their leaders do not answer."""
         found: list[StreamInfo] = []
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + timeout
@@ -146,13 +147,17 @@ class Client:
         while True:
             request = MetadataRequest(after=after)
             answer, _ = await self._link.call(request, MetadataResponse, timeout_s=deadline_s - clock.time())
-            found += answer.streams
+            found += await told_by_leaders(self._link, answer.streams, deadline_s - clock.time())
             if answer.next_after is None or not answer.streams:
                 return found
             after = answer.next_after
 
     async def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
-        """One stream as it is now. StreamNotFound."""
+        """One stream as it is now; what it holds is None where its leaders do not answer. StreamNotFound."""
+        return (await told_by_leaders(self._link, [await self._named(name, timeout)], timeout))[0]
+
+    async def _named(self, name: str, timeout: float) -> StreamInfo:
+        """One stream as any broker knows it."""
         answer, _ = await self._link.call(MetadataRequest(names=(name,)), MetadataResponse, timeout_s=timeout)
         for info in answer.streams:
             if info.name == name:
@@ -500,7 +505,7 @@ class Client:
         if batch_rows_max < 1:
             raise ValueError(f"batch_rows_max is {batch_rows_max}; a batch has at least one row")
         wanted = wanted_columns(columns)
-        info = stream if isinstance(stream, StreamInfo) else await self.stream(stream, timeout=timeout)
+        info = stream if isinstance(stream, StreamInfo) else await self._named(stream, timeout)
         link = self._link
         link.learn(info)
         what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)
@@ -526,10 +531,10 @@ class Client:
             if isinstance(stream, StreamInfo):
                 raise
         # The name means another stream by now, or none.
-        return await call((await self.stream(info.name, timeout=timeout)).stream_id)
+        return await call((await self._named(info.name, timeout)).stream_id)
 
     async def _info(self, stream: StreamName, timeout: float) -> StreamInfo:
         if isinstance(stream, StreamInfo):
             self._link.learn(stream)
             return stream
-        return self._streams.get(stream) or await self.stream(stream, timeout=timeout)
+        return self._streams.get(stream) or await self._named(stream, timeout)

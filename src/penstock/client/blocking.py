@@ -135,11 +135,11 @@ class Client:
         self._thread.run(self._client.delete_stream(stream, timeout=timeout))
 
     def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
-        """All streams in the order of their names."""
+        """All streams in the order of their names; what they hold is None where their leaders do not answer."""
         return self._thread.run(self._client.streams(timeout=timeout))
 
     def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
-        """One stream as it is now. StreamNotFound."""
+        """One stream as it is now; what it holds is None where its leaders do not answer. StreamNotFound."""
         return self._thread.run(self._client.stream(name, timeout=timeout))
 
     def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:

@@ -36,6 +36,7 @@ from penstock.messages import (
     ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
+    PartitionInfo,
     Request,
     Response,
     StreamInfo,
@@ -156,6 +157,24 @@ class Link:
                     await asyncio.sleep(seconds)
                 case GiveUp(error):
                     raise error
+
+    def address_of_leader(self, part: PartitionInfo) -> str | None:
+        """Where a partition's leader is reached; None: nobody leads it, or where is not known."""
+        if part.leader_id is None:
+            return None
+        return self.view.address_of(part.leader_id) or part.leader or None
+
+    async def ask_at(self, address: str, request: MetadataRequest, timeout_s: float) -> MetadataResponse | None:
+        """What the broker there says, and no other one; None: it does not answer."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        try:
+            connection = await self._connections.at(address, deadline_s)
+            answer, _ = await connection.call(request, b"", deadline_s)
+        except (RemoteError, OperationalError):
+            self._check_open()
+            return None
+        self._learn(request, answer, address)
+        return cast("MetadataResponse", answer)
 
     async def close(self) -> None:
         """End the connections; calls in flight fail."""

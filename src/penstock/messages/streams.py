@@ -71,16 +71,19 @@ class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition: who leads it, what it holds, what is wrong with it."""
+    """One partition: who leads it, what it holds, what is wrong with it.
+
+    What it holds is None where the broker that answers has no copy, or cannot open it: its leader is to be asked.
+    """
 
     partition: PartitionField = PartitionId(0)
     # HOST:PORT of the leader's socket API. Empty: nobody leads now; without `replicas`, the broker that answers does.
     leader: str = ""
     leader_id: BrokerIdField | None = None
     leader_epoch: LeaderEpochField
-    log_start: OffsetField
-    committed_end: OffsetField
-    log_end: OffsetField
+    log_start: OffsetField | None = None
+    committed_end: OffsetField | None = None
+    log_end: OffsetField | None = None
     flushed_end: OffsetField | None = None
     replicas: tuple[BrokerIdField, ...] = ()  # the preferred leader first
     isr: tuple[BrokerIdField, ...] = ()

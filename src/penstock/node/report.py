@@ -131,7 +131,6 @@ class Report:
     def _closed_partition(self, state: StreamState, key: PartitionKey) -> PartitionInfo:
         health, reason = self._health(key)
         known = state.partitions[key.partition]
-        nothing = Offset(0)
         return PartitionInfo(
             partition=key.partition,
             leader=self._address(known.leader),
@@ -140,9 +139,6 @@ class Report:
             replicas=known.replicas,
             isr=known.isr,
             eligible=known.eligible,
-            log_start=nothing,
-            committed_end=nothing,
-            log_end=nothing,
             state=health,
             state_reason=reason,
         )

@@ -11,6 +11,7 @@ from rich.table import Table
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, StreamId, TimestampUs
 from penstock.cli import replicas, report
+from penstock.cli.streams import shown_config
 from penstock.messages import BrokerInfo, FollowerInfo, NatsStatus, PartitionInfo, StatusResponse, StreamInfo
 
 ANNA, BERT, CARL = (BrokerId(number) for number in (1, 2, 3))
@@ -81,10 +82,25 @@ def test_a_partition_that_nobody_leads_says_so() -> None:
     assert shown["may lead too"] == "1, until messages are acked again"
 
 
-def test_a_stream_of_one_replica_says_nothing_of_replicas() -> None:
+def test_who_leads_and_holds_a_stream_is_told_in_a_cluster_also_of_one_replica() -> None:
     alone = stream(partition(replicas=(BERT,), isr=(BERT,), followers=()))
-    assert not replicas.is_replicated(alone)
-    assert "in sync" not in report.stream_pairs(alone)
+    shown = report.stream_pairs(alone)
+    assert (shown["leader"], shown["on brokers"], shown["in sync"]) == ("broker 2 at h:2", "2", "2")
+    assert not {"leader", "on brokers", "in sync"} & report.stream_pairs(alone, is_clustered=False).keys()
+
+
+def test_who_holds_a_stream_is_not_hidden_by_how_many_are_to() -> None:
+    told = stream(partition())
+    assert not report.stream_pairs(told).keys() & shown_config(told).keys()
+
+
+def test_what_nobody_says_is_not_taken_for_nothing() -> None:
+    unknown = partition(partition=1, log_start=None, committed_end=None, log_end=None, leader_id=None, leader="")
+    told = report.stream_pairs(stream(partition(), unknown))
+    assert (told["messages"], told["partition 1 offsets"], told["partition 1 size"]) == ("?", "?", "?")
+    assert told["partition 0 offsets"] == "0 to 9"
+    lines = shown(report.stream_table([stream(unknown)], width=100))
+    assert lines[1][:4] == ["orders", "o.>", "?", "?"]
 
 
 def test_brokers_are_told_with_their_state() -> None:

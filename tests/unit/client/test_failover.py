@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import pytest
 
 import penstock
@@ -19,6 +20,7 @@ from penstock.messages import (
     FetchRequest,
     HelloRequest,
     MetadataRequest,
+    MetadataResponse,
     Request,
 )
 from tests.fake_broker import Answer, Cut, FakeStream, columns
@@ -470,3 +472,40 @@ async def test_a_broker_that_is_not_ready_is_passed_over(cluster: FakeCluster) -
         assert (await client.stream("a")).name == "a"
         with pytest.raises(penstock.StreamNotFound):
             await client.stream("b")
+
+
+def _not_held(cluster: FakeCluster) -> Callable[[Request], Awaitable[Answer | None]]:
+    """A broker that knows who leads the streams, and holds nothing of them."""
+
+    async def answer(request: Request) -> Answer | None:
+        if not isinstance(request, MetadataRequest):
+            return None
+        told, raw = await cluster[2].handle(request)
+        assert isinstance(told, MetadataResponse)
+        empty = {"log_start": None, "committed_end": None, "log_end": None}
+        streams = tuple(
+            msgspec.structs.replace(one, partitions=(msgspec.structs.replace(one.partitions[0], **empty),))
+            for one in told.streams
+        )
+        return msgspec.structs.replace(told, streams=streams), raw
+
+    return answer
+
+
+async def test_what_the_broker_that_is_asked_does_not_hold_its_leader_tells(cluster: FakeCluster) -> None:
+    fill(cluster)
+    cluster[2].intercept = _not_held(cluster)
+    async with penstock.aio.connect(cluster[2].address) as client:
+        assert (await client.stream("a")).partitions[0].committed_end == 100
+        assert [info.partitions[0].committed_end for info in await client.streams()] == [100]
+        assert (await client.create_stream("a", "s")).partitions[0].committed_end == 100
+
+
+async def test_what_no_leader_tells_is_not_known(cluster: FakeCluster) -> None:
+    fill(cluster)
+    cluster[2].intercept = _not_held(cluster)
+    async with penstock.aio.connect(cluster[2].address) as client:
+        await cluster.kill(1)
+        assert (await client.stream("a")).partitions[0].committed_end is None
+        await cluster.elect(None)
+        assert [info.partitions[0].committed_end for info in await client.streams()] == [None]

@@ -439,6 +439,8 @@ class Broker:
         info = self.stream(name)
         part = info.partitions[partition]
         rows: list[Row] = []
+        if part.log_start is None or part.committed_end is None:
+            return rows  # it has no log here
         offset = int(part.log_start)
         while offset < part.committed_end:
             request = FetchRequest(stream_id=info.stream_id, partition=part.partition, offset=Offset(offset))

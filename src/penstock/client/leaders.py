@@ -1,0 +1,67 @@
+"""What only leaders know of streams, put beside what the broker said that was asked.
+
+Rules: any broker knows who leads a partition; what it holds is told by its leader, and how far the followers are by
+nobody else. All leaders are asked at once, and none is waited for longer than LEADERS_ASK_S: of one that does not
+answer, what is not known stays None. What is wrong with the copy of the broker that was asked is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.ids import PartitionKey, StreamId
+from penstock.client.link import Link
+from penstock.messages import MetadataRequest, PartitionHealth, PartitionInfo, StreamInfo
+
+
+async def told_by_leaders(link: Link, streams: Sequence[StreamInfo], timeout_s: float) -> list[StreamInfo]:
+    """`streams`, in their order, with what the leaders of their partitions say. At most a page of metadata."""
+    names: dict[str, dict[str, None]] = {}
+    for info in streams:
+        for part in info.partitions:
+            if _is_missed(part) and (address := link.address_of_leader(part)):
+                names.setdefault(address, {})[info.name] = None
+    if not names:
+        return list(streams)
+    requests = {address: MetadataRequest(names=tuple(found)) for address, found in names.items()}
+    wait_s = min(timeout_s, limits.LEADERS_ASK_S)
+    answers = await asyncio.gather(*(link.ask_at(*one, wait_s) for one in requests.items()))
+    told = _of_leaders(info for answer in answers if answer is not None for info in answer.streams)
+    return [_completed(info, told) for info in streams]
+
+
+def _is_missed(part: PartitionInfo) -> bool:
+    return part.committed_end is None or (len(part.replicas) > 1 and not part.followers)
+
+
+def _of_leaders(streams: Iterable[StreamInfo]) -> dict[PartitionKey, PartitionInfo]:
+    return {
+        PartitionKey(StreamId(info.stream_id), part.partition): part
+        for info in streams
+        for part in info.partitions
+        if part.committed_end is not None
+    }
+
+
+def _completed(info: StreamInfo, told: dict[PartitionKey, PartitionInfo]) -> StreamInfo:
+    parts = []
+    for part in info.partitions:
+        leaders = told.get(PartitionKey(info.stream_id, part.partition)) if _is_missed(part) else None
+        parts.append(part if leaders is None else _merged(part, leaders))
+    return msgspec.structs.replace(info, partitions=tuple(parts))
+
+
+def _merged(own: PartitionInfo, leaders: PartitionInfo) -> PartitionInfo:
+    is_well = own.state == PartitionHealth.ONLINE
+    return msgspec.structs.replace(
+        leaders,
+        state=leaders.state if is_well else own.state,
+        state_reason=leaders.state_reason if is_well else own.state_reason,
+        damage=tuple(dict.fromkeys((*own.damage, *leaders.damage))),
+        gaps=tuple(sorted({*own.gaps, *leaders.gaps}, key=attrgetter("start_us"))),
+    )
