@@ -481,7 +481,7 @@ class Cluster:
             return min(deadline_us, self.standing.unheard_us) if self._is_heard else deadline_us
         waiting_us = (
             0
-            if self.quorum.needs_ticks
+            if self.quorum.needs_ticks or self._metadata_leader.has_to_form
             else earliest(self.link.next_deadline_us, self._administration.next_deadline_us)
         )
         return earliest(

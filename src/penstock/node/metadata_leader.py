@@ -1,8 +1,8 @@
 """What this broker does as the metadata leader: the controller's commands, clients' changes, who takes part in Raft.
 
-Rules: everything that is decided here follows from what is applied, and is proposed. A broker that returns with another
-disk leaves the Raft group before it is registered with it, because it has forgotten whom it voted for; afterwards it
-comes in as any new broker does.
+Rules: everything that is decided here follows from what is applied, and is proposed, again where it was refused. A
+broker that returns with another disk leaves the Raft group before it is registered with it, because it has forgotten
+whom it voted for; afterwards it comes in as any new broker does.
 
 | a live broker is | becomes   | when                                                                         |
 |------------------|-----------|------------------------------------------------------------------------------|
@@ -62,14 +62,29 @@ class MetadataLeader:
         self._cluster_id = cluster_id
         self._clock = clock
         self._is_changing = False  # the membership
+        self._is_forming = False  # the cluster: its name is on its way
 
     def lead(self) -> None:
         """This broker is the metadata leader, and has applied all of earlier terms."""
-        self._is_changing = False
+        self._is_changing = self._is_forming = False
         self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
-        if not self._quorum.image.cluster_id:
-            self._quorum.propose(FormCluster(cluster_id=self._cluster_id), lambda outcome: None)
+        self._form()
         self.carry_out()
+
+    def _form(self) -> None:
+        if not self.has_to_form:
+            return
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            self._is_forming = False  # refused, as by a full disk: with the next tick again
+
+        self._is_forming = True
+        self._quorum.propose(FormCluster(cluster_id=self._cluster_id), done)
+
+    @property
+    def has_to_form(self) -> bool:
+        """Whether the cluster has no name yet, and none is on its way: `tick` gives it one."""
+        return self._quorum.is_leader and not (self._quorum.image.cluster_id or self._is_forming)
 
     def follow(self, leader: BrokerId | None) -> None:
         """It is no more."""
@@ -152,6 +167,7 @@ class MetadataLeader:
         if not self._quorum.is_alone:  # else nobody is to be missed: this broker does not even send itself heartbeats
             self._controller.tick(now)
             self.carry_out()
+        self._form()
         self._administration.tick(now)
         if self._quorum.is_leader and not self._is_changing:
             wanted = self._wanted()

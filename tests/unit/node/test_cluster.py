@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
+import pytest
+
 from penstock.base import limits
+from penstock.raft.tasks import LOG_PATH
+from penstock.vfs.faulty import Fault, Kind, Operation, Plan, no_faults
 from tests.unit.node.harness import Broker
+from tests.unit.node.members import Brokers
 
 
 def test_a_broker_that_is_alone_is_not_missed_by_itself() -> None:
@@ -33,3 +40,45 @@ def test_a_broker_that_is_alone_does_nothing_while_nothing_happens() -> None:
     assert broker.clock.elapsed_us >= 10_000_000
     assert len(broker.steps) == steps
     assert {path: broker.memory.open(path).size() for path in broker.memory.files()} == before
+
+
+def full_behind(entries: int) -> Plan:
+    """A disk whose metadata log takes so many writes, and none after that."""
+    seen = 0
+
+    def plan(one: Operation) -> Fault | None:
+        nonlocal seen
+        if one.kind is not Kind.WRITE or one.path != LOG_PATH:
+            return None
+        seen += 1
+        return None if seen <= entries else Fault(errno.ENOSPC)
+
+    return plan
+
+
+@pytest.mark.parametrize("entries", range(5))
+def test_a_broker_that_is_alone_forms_its_cluster_also_where_the_disk_refuses_that_first(entries: int) -> None:
+    broker = Broker()
+    broker.vfs.plan = full_behind(entries)
+    broker.start()
+    for _ in range(10):
+        broker.tick(500)
+    broker.vfs.plan = no_faults
+    for _ in range(20):
+        broker.clock.advance_ms((broker.node.next_wake_us - broker.clock.elapsed_us) / 1_000)
+        broker.tick()
+    assert broker.node._cluster.image.cluster_id
+    assert broker.node._cluster.image.live_brokers()
+
+
+@pytest.mark.parametrize("entries", range(8))
+def test_brokers_form_their_cluster_also_where_their_disks_refuse_that_first(entries: int) -> None:
+    brokers = Brokers(1, 2, 3)
+    for member in brokers.members.values():
+        member.vfs.plan = full_behind(entries)
+    brokers.run(5_000)
+    for member in brokers.members.values():
+        member.vfs.plan = no_faults
+    brokers.run(8_000)
+    assert {member.image.cluster_id for member in brokers.members.values()} == {brokers.leader.image.cluster_id}
+    assert brokers.leader.image.cluster_id
