@@ -143,6 +143,8 @@ def _advice(error: Exception) -> str:
     if isinstance(error, RemoteError):
         if _NATS_GREETING in error.message:
             return "this is a NATS server; a broker listens at a port of its own, 7422 if nothing else is said"
+        if "nobody_leads" in error.details:  # more time would not help
+            return "`penstock status` shows which brokers are away; docs/how-to/cluster.md says what can be done"
         return _ADVICE.get(error.code, "")
     if (
         isinstance(error, OperationalError)

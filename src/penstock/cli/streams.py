@@ -62,6 +62,10 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def _yes_or_no(text: str) -> bool:
+    return _one_of("yes", "no")(text) == "yes"
+
+
 class Field(NamedTuple):
     """A field of a stream's config as an option. `show` gives its value as a person writes it."""
 
@@ -135,6 +139,14 @@ FIELDS = (
         "So many of them must have a message before it is acked.",
         _count,
         default="half of the replicas, rounded up",
+    ),
+    Field(
+        "allow_unclean_election",
+        "--allow-unclean-election",
+        "yes|no",
+        "Whether a replica that lacks acked messages may lead rather than none.",
+        _yes_or_no,
+        lambda value: "yes" if value else "no",
     ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),

@@ -39,6 +39,7 @@ class Leader(NamedTuple):
     broker_id: BrokerId | None
     leader_epoch: LeaderEpoch
     learned_s: float
+    reason: str = ""  # why nobody does
 
 
 class ClusterView:
@@ -180,7 +181,7 @@ class ClusterView:
             key = PartitionKey(stream.stream_id, partition.partition)
             leader = self._leader_of(partition, answered_by)
             if answered_by is not None:
-                self._learn(key, leader, partition.leader_epoch, now_s)
+                self._learn(key, leader, partition.leader_epoch, now_s, partition.state_reason)
             elif leader is not None and key not in self._leaders:
                 self._learn(key, leader, partition.leader_epoch, now_s - LEADER_AGE_S)
 
@@ -219,12 +220,19 @@ class ClusterView:
             self._candidates = None
             self._advertised[broker_id] = address
 
-    def _learn(self, key: PartitionKey, broker_id: BrokerId | None, leader_epoch: LeaderEpoch, now_s: float) -> None:
+    def _learn(
+        self,
+        key: PartitionKey,
+        broker_id: BrokerId | None,
+        leader_epoch: LeaderEpoch,
+        now_s: float,
+        reason: str = "",
+    ) -> None:
         known = self._leaders.get(key)
         if known is not None and leader_epoch < known.leader_epoch:
             return
         self._leaders.pop(key, None)
-        self._leaders[key] = Leader(broker_id, leader_epoch, now_s)
+        self._leaders[key] = Leader(broker_id, leader_epoch, now_s, reason if broker_id is None else "")
         _bound(self._leaders, limits.CLIENT_PARTITIONS_MAX)
 
 

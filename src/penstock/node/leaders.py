@@ -23,11 +23,32 @@ def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
     )
 
 
+def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
+    """Why nobody leads a partition, and what ends that."""
+    partition = state.partitions[number]
+    if partition.awaited_data_dir_id is not None:
+        (last,) = partition.isr
+        return (
+            f"nobody leads it: its last in-sync copy was on broker {last}'s old disk; start broker {last} with that "
+            "disk, or let the stream have an unclean election (allow_unclean_election): what only that disk held is "
+            "lost then"
+        )
+    live = image.live_brokers()
+    awaited = sorted({*partition.isr, *partition.eligible})
+    if not awaited or live.intersection(awaited):
+        return "nobody leads it now"
+    who = " or ".join(map(str, awaited))
+    return f"nobody leads it: it waits for broker {who}, for nobody else has all that was acked"
+
+
 def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteError:
     """not_leader; the details name the leader, its address and its epoch, as far as this broker has heard."""
     partition = state.partitions[number]
     known = None if partition.leader is None else image.brokers.get(partition.leader)
-    who = "nobody leads it now" if known is None else f"broker {known.broker_id} leads it, at {known.address}"
+    if known is None:
+        who = why_nobody(image, state, number)
+    else:
+        who = f"broker {known.broker_id} leads it, at {known.address}"
     return RemoteError(
         ErrorCode.NOT_LEADER,
         f"{label(state, number)} is not led here; {who}",

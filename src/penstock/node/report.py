@@ -20,6 +20,7 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.cluster import Cluster
 from penstock.node.gaps import Gaps
+from penstock.node.leaders import why_nobody
 from penstock.node.listening import NOT_HEARD
 from penstock.node.partition import Partition
 from penstock.node.replicas import Replicas
@@ -35,9 +36,6 @@ _STATE_REASONS = {
     LogState.READ_ONLY: "stored bytes are damaged; what is sound can be read",
     LogState.FENCED: "a sync of the log failed; restart the broker once the disk is sound",
 }
-
-
-_NOBODY = "nobody leads it now"
 
 
 class Report:
@@ -113,7 +111,7 @@ class Report:
         if partition.following is not None:
             return PartitionHealth.ONLINE, ""
         if partition.leadership is None:
-            return PartitionHealth.NO_LEADER, _NOBODY
+            return PartitionHealth.NO_LEADER, self._why_nobody(key)
         if partition.is_mute:
             return PartitionHealth.NO_LEADER, NOT_HEARD
         if not partition.subscribed:
@@ -124,9 +122,13 @@ class Report:
         if (failure := self._replicas.streams.failures.get(key)) is not None:
             return PartitionHealth.FAILED, failure
         known = self._cluster.image.partition(*key)
-        if self._settings.broker_id in known.replicas:
-            return PartitionHealth.STARTING, ""
-        return (PartitionHealth.NO_LEADER, _NOBODY) if known.leader is None else (PartitionHealth.ONLINE, "")
+        if known.leader is None:
+            return PartitionHealth.NO_LEADER, self._why_nobody(key)
+        return PartitionHealth.STARTING if self._settings.broker_id in known.replicas else PartitionHealth.ONLINE, ""
+
+    def _why_nobody(self, key: PartitionKey) -> str:
+        image = self._cluster.image
+        return why_nobody(image, image.by_id(key.stream_id), key.partition)
 
     def _closed_partition(self, state: StreamState, key: PartitionKey) -> PartitionInfo:
         health, reason = self._health(key)

@@ -509,3 +509,28 @@ async def test_what_no_leader_tells_is_not_known(cluster: FakeCluster) -> None:
         assert (await client.stream("a")).partitions[0].committed_end is None
         await cluster.elect(None)
         assert [info.partitions[0].committed_end for info in await client.streams()] == [None]
+
+
+async def test_why_nobody_leads_is_told_when_the_time_is_up(cluster: FakeCluster) -> None:
+    cluster.create("a")
+    reason = "nobody leads it: its last in-sync copy was on broker 1's old disk"
+
+    async def answer(request: Request) -> Answer | None:
+        if not isinstance(request, MetadataRequest):
+            return None
+        told, raw = await cluster[2].handle(request)
+        assert isinstance(told, MetadataResponse)
+        why = {"state": "no_leader", "state_reason": reason}
+        streams = tuple(
+            msgspec.structs.replace(one, partitions=(msgspec.structs.replace(one.partitions[0], **why),))
+            for one in told.streams
+        )
+        return msgspec.structs.replace(told, streams=streams), raw
+
+    await cluster.elect(None)
+    for broker in cluster.brokers:
+        broker.intercept = answer
+    async with penstock.aio.connect(cluster[2].address) as client:
+        with pytest.raises(penstock.TimedOut, match=reason) as error:
+            await offsets_read(client, timeout=0.2)
+    assert error.value.details["nobody_leads"] == reason

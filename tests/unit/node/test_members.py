@@ -282,6 +282,28 @@ def test_a_broker_that_is_not_in_its_cluster_yet_denies_no_stream_and_keeps_nobo
     assert brokers[1].ask(MetadataRequest(names=()), MetadataResponse).streams == ()
 
 
+def test_why_nobody_leads_is_said_by_whoever_is_asked() -> None:
+    brokers = formed()
+    brokers.leader.create("one", subject="one", replicas=1)
+    brokers.run(500)
+    holder = brokers.led("one").broker_id
+    others = [brokers[one] for one in brokers.ids if one != holder]
+    brokers.kill(holder)
+    brokers.run(15_000)
+    reason = f"nobody leads it: it waits for broker {holder}, for nobody else has all that was acked"
+    for other in others:
+        (part,) = other.stream("one").partitions
+        assert (part.state, part.state_reason, part.committed_end) == ("no_leader", reason, None)
+        fetch = FetchRequest(stream_id=other.stream_id("one"), offset=Offset(0))
+        assert other.refusal(fetch).message.endswith(reason)
+    brokers.start(holder, disk="another")
+    brokers.run(10_000)
+    for member in brokers.members.values():
+        (part,) = member.stream("one").partitions
+        assert part.state == "no_leader"
+        assert f"its last in-sync copy was on broker {holder}'s old disk; start broker" in part.state_reason
+
+
 def test_a_new_metadata_leader_hears_at_once_who_is_there() -> None:
     brokers = formed()
     old = brokers.leader.broker_id
