@@ -51,6 +51,8 @@ def _register(number: int, data_dir_id: str, rack: str | None = None) -> Registe
 
 _MEMBERS = (IsrMember(_broker(2), Incarnation(3)), IsrMember(_broker(1), Incarnation(2)))
 
+_FIRST_REASONS = (ElectionReason.UNREACHABLE, ElectionReason.RESIGNED, ElectionReason.PREFERRED)
+
 COMMANDS: dict[str, Command] = {
     "create-stream": CreateStream(
         config=StreamConfig(
@@ -73,8 +75,26 @@ COMMANDS: dict[str, Command] = {
     "elect-leaders": ElectLeaders(
         elections=tuple(
             Election(StreamId(5), PartitionId(number), LeaderEpoch(4), reason)
-            for number, reason in enumerate(ElectionReason)
+            for number, reason in enumerate(_FIRST_REASONS)
         )
+    ),
+    "elect-leaders2": ElectLeaders(
+        elections=tuple(
+            Election(StreamId(5), PartitionId(number), LeaderEpoch(4), reason)
+            for number, reason in enumerate(ElectionReason)
+        ),
+        silent=(_broker(3),),
+    ),
+    "register-broker2": RegisterBroker(
+        broker_id=_broker(2),
+        data_dir_id="disk-2",
+        address="127.0.0.1:7002",
+        rack=None,
+        broker_version="0.1.0",
+        clean_stop=True,
+        registered_us=1_700_000_000_000_001,
+        run_before=4,
+        process="d1f2",
     ),
     "start-broker": StartBroker(started_us=1_700_000_000_000_002),
 }

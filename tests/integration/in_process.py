@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ async def broker_in_process(
         broker_version="test",
         cluster_id=cluster_id,
         data_dir_id=f"disk-{broker_id}",
+        process=secrets.token_hex(8),
         address=str(address),
         nats_urls=(nats_url,),
     )

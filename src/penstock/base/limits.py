@@ -87,6 +87,7 @@ REPLICA_LAG_MS_MAX = 10_000  # a follower that has not had all for so long leave
 CATCH_UP_BYTES_PER_S = 64 * MIB  # of one broker, for all its replicas that are not in sync
 ISR_CHANGE_TIMEOUT_MS = 2_000  # a request to change ISRs that is not answered by then is asked again
 ISR_RETRY_MS = 250  # after a change of an ISR was refused, or its answer was lost
+PROCESS_ID_CHARS_MAX = 64  # what a start of a broker is known by
 SHARED_ISRS_MAX = 1_024  # ISRs, and terms of commits, of which a broker keeps one for all partitions that have it
 
 # Memory

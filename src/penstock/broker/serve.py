@@ -16,6 +16,7 @@ import logging
 import os
 import random
 import resource
+import secrets
 import signal
 import sys
 import threading
@@ -283,6 +284,7 @@ def _settings(
         broker_version=__version__,
         cluster_id=data_dir.cluster_id or (data_dir.id if alone else ""),
         data_dir_id=data_dir.id,
+        process=secrets.token_hex(8),
         voters=MappingProxyType({config.broker_id: str(address)} if alone else voters),
         join=tuple(map(str, config.join)),
         rack=config.rack,

@@ -76,7 +76,10 @@ class HeartbeatResponse(Response, frozen=True, kw_only=True):
 
 
 class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
-    """A broker has started. `clean_stop`: nothing that it had written can be lost since it was last registered."""
+    """A broker has started. `clean_stop`: nothing that it had written can be lost since the run `run_before`.
+
+    `process` is random for each start: the same one asks again where an answer is lost.
+    """
 
     broker_id: PeerIdField
     data_dir_id: NameField
@@ -84,6 +87,8 @@ class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
     rack: NameField | None = None
     broker_version: NameField
     clean_stop: bool
+    run_before: Annotated[int, msgspec.Meta(ge=0)] = 0
+    process: Annotated[str, msgspec.Meta(max_length=limits.PROCESS_ID_CHARS_MAX)] = ""
 
 
 class RegisterBrokerResponse(Response, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ def register_broker(image: ClusterImage, index: int, command: RegisterBroker) ->
     """Begin a run of a broker; one that is still taken for live ends."""
     broker_id = command.broker_id
     known = image.brokers.get(broker_id)
+    clean_stop = command.clean_stop and (known is None or _knows_last_run(command, known))
     registered = BrokerState(
         broker_id,
         command.address,
@@ -33,18 +34,24 @@ def register_broker(image: ClusterImage, index: int, command: RegisterBroker) ->
         command.data_dir_id,
         Incarnation(index),
         is_live=True,
-        clean_stop=command.clean_stop,
+        clean_stop=clean_stop,
         broker_version=command.broker_version,
+        process=command.process,
     )
     back = Return(
         broker_id,
-        clean_stop=command.clean_stop,
+        clean_stop=clean_stop,
         data_dir_id=command.data_dir_id,
         last_data_dir_id=command.data_dir_id if known is None else known.data_dir_id,
     )
     image = replace(image, brokers=image.brokers.with_item(broker_id, registered))
     live = image.live_brokers()
     return _everywhere(image, broker_id, lambda one, rules: elections.returned(one, back, live, rules))
+
+
+def _knows_last_run(command: RegisterBroker, known: BrokerState) -> bool:
+    is_same_process = command.process != "" and command.process == known.process
+    return is_same_process or command.run_before in (0, known.incarnation)
 
 
 def fence_broker(image: ClusterImage, index: int, command: FenceBroker) -> tuple[ClusterImage, Outcome]:

@@ -55,8 +55,12 @@ class FormCluster(msgspec.Struct, frozen=True, kw_only=True, tag="form_cluster")
     cluster_id: str
 
 
-class RegisterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="register_broker"):
-    """A broker has started. `clean_stop`: nothing that it had written can be lost since it was last registered."""
+class RegisterBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="register_broker"):
+    """A broker has started. `clean_stop`: nothing that it had written can be lost since the run `run_before`.
+
+    That counts only if it was its last run, or if the same `process` asks again: what is older may be a copy of its
+    data directory that somebody kept, and lacks what came since.
+    """
 
     broker_id: BrokerId
     data_dir_id: str
@@ -65,6 +69,8 @@ class RegisterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="register_br
     broker_version: str
     clean_stop: bool
     registered_us: int
+    run_before: int = 0  # 0: not known, as older brokers had it; the last one
+    process: str = ""  # random for each start; "": not known
 
 
 class FenceBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fence_broker"):

@@ -250,6 +250,8 @@ class Controller:
             rack=request.rack,
             broker_version=request.broker_version,
             clean_stop=request.clean_stop,
+            run_before=request.run_before,
+            process=request.process,
             registered_us=now.wall_us,
         )
 

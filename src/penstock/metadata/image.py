@@ -75,6 +75,7 @@ class BrokerState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_live: bool  # registered, and neither fenced nor stopped since
     clean_stop: bool  # whether its last stop lost nothing that was written, as far as is known
     broker_version: str
+    process: str = ""  # that registered it last
 
 
 class BrokerLoad(NamedTuple):

@@ -1,28 +1,41 @@
 """The mark of a clean stop: that everything which this broker wrote was on its disk when it stopped.
 
 Rules: it is made last, once every log is closed and synced, and taken away first, durably, before a start does anything
-else: so a broker that was killed has none. Without it a replica may have lost what it told its leader that it has.
+else: so a broker that was killed has none. Without it a replica may have lost what it told its leader that it has. It
+names the run that stopped (an incarnation): the metadata knows whether that was the last one. If it was not, this is an
+older copy of the data directory, and lacks what came since.
 
-Source of the idea: KIP-966 (Kafka), "clean shutdown file".
+Source of the idea: KIP-966 (Kafka), "clean shutdown file" with the broker's epoch in it.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
+
+from penstock.base.ids import Incarnation
 from penstock.vfs import Vfs
 
 CLEAN_STOP_PATH = "clean-stop"
+_TEXT_BYTES_MAX = 20
 
 
-def take_clean_stop(vfs: Vfs) -> bool:
-    """Whether the last stop was clean; the mark is gone when this returns, on the disk too. Blocking. OSError."""
+def take_clean_stop(vfs: Vfs) -> Incarnation | None:
+    """The run that stopped cleanly, None if the last stop was not clean. Blocking. OSError.
+
+    The mark is gone when this returns, on the disk too.
+    """
     if CLEAN_STOP_PATH not in vfs.list(""):
-        return False
+        return None
+    with closing(vfs.open(CLEAN_STOP_PATH)) as file:
+        text = bytes(file.read_at(0, min(file.size(), _TEXT_BYTES_MAX)))
     vfs.remove(CLEAN_STOP_PATH)
     vfs.sync_dir("")
-    return True
+    return Incarnation(int(text)) if text.isdigit() else None
 
 
-def mark_clean_stop(vfs: Vfs) -> None:
-    """Everything is on the disk. Blocking. OSError."""
-    vfs.open(CLEAN_STOP_PATH, create=True).close()
+def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
+    """Everything that this run and those before it wrote is on the disk. Blocking. OSError."""
+    with closing(vfs.open(CLEAN_STOP_PATH, create=True)) as file:
+        file.write_at(0, str(incarnation).encode())
+        file.sync()
     vfs.sync_dir("")

@@ -149,7 +149,7 @@ class Cluster:
             self._outbox.notice(note)
         last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)
         check_folders(self._vfs, last_index)
-        was_clean = take_clean_stop(self._vfs)  # only now: a start that is refused leaves everything as it is
+        stopped = take_clean_stop(self._vfs)  # only now: a start that is refused leaves everything as it is
         raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)
         self.quorum = Quorum(storage, raft, self._outbox, self._peers, data_dir_id=settings.data_dir_id, observer=self)
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
@@ -178,7 +178,9 @@ class Cluster:
             address=settings.address,
             rack=settings.rack,
             broker_version=settings.broker_version,
-            clean_stop=was_clean,
+            clean_stop=stopped is not None,
+            run_before=stopped or 0,
+            process=settings.process,
         )
         self.standing = Standing(
             who,

@@ -207,9 +207,11 @@ class Node:
 
     def _mark_clean_stop(self) -> None:
         """Everything is on the disk, unless a log could not be closed, or opened: then the next start says so."""
-        if self._replicas.streams.are_open and all(one.is_on_disk for one in self._partitions.values()):
+        whole_since = self._cluster.standing.whole_since
+        is_open = self._replicas.streams.are_open
+        if whole_since is not None and is_open and all(one.is_on_disk for one in self._partitions.values()):
             try:
-                mark_clean_stop(self._vfs)
+                mark_clean_stop(self._vfs, whole_since)
             except OSError as error:
                 self._outbox.notice(f"cannot note that the broker stopped cleanly: {error}")
 

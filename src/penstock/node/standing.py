@@ -85,9 +85,14 @@ class Standing:
         self.incarnation = incarnation
         if incarnation is not None:
             # From here on only the process itself could lose what it wrote, and then it would not ask.
-            self._who = msgspec.structs.replace(self._who, clean_stop=True)
+            self._who = msgspec.structs.replace(self._who, clean_stop=True, run_before=incarnation)
         self._next_us = 0
         return True
+
+    @property
+    def whole_since(self) -> Incarnation | None:
+        """The run since which nothing that this broker wrote can have been lost; None: that is not known."""
+        return Incarnation(self._who.run_before) if self._who.clean_stop and self._who.run_before else None
 
     def is_heard(self, now: Now) -> bool:
         """Whether nobody can have been given its place unless followers reported it: its session goes on."""

@@ -148,6 +148,7 @@ class SimBroker:
             broker_version="1",
             cluster_id="sim",
             data_dir_id=self.data_dir_id,
+            process=f"{self.name} run {self.run}",
             voters=voters,
             address=self.address,
         )

@@ -21,6 +21,7 @@ import re
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -56,6 +57,7 @@ from tests.groups import Columns, Message, encoded, group_of
 START_US = 1_700_000_000_000_000
 _PUB = re.compile(rb"PUB ([^ \r\n]+) (\d+)\r\n")
 _R = TypeVar("_R", bound=Response)
+_processes = count(1)
 
 
 class Row(NamedTuple):
@@ -212,7 +214,15 @@ class Broker:
         self.failure = ""  # why it cannot go on
         self.steps: list[Step] = []
         self._callers = self._callers_aside = 0
-        own = Settings(**{"broker_version": "1", "address": "here:1", "data_dir_id": "disk", **settings})
+        own = Settings(
+            **{
+                "broker_version": "1",
+                "address": "here:1",
+                "data_dir_id": "disk",
+                "process": f"p{next(_processes)}",
+                **settings,
+            }
+        )
         self.node = Node(self.vfs, own, Random(own.broker_id))
 
     # Life

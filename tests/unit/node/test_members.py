@@ -23,6 +23,7 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
 )
+from penstock.node.clean_stop import CLEAN_STOP_PATH
 from penstock.node.standing import Standing
 from penstock.vfs.faulty import Fault, no_faults
 from tests.unit.node.members import Brokers, Member
@@ -49,6 +50,36 @@ def test_three_brokers_ack_what_all_have() -> None:
     brokers.run(200)
     (ack,) = brokers.led("s").acks
     assert ack.body["replicas"] == 3
+
+
+def test_an_older_copy_of_a_data_directory_leads_nobody_to_lose_what_was_acked() -> None:
+    """It has the mark of a clean stop, and all others come back from a power loss."""
+    brokers = with_stream()
+    brokers.led("s").publish("s", b"one", reply="r")
+    brokers.run(500)
+    stopped = next(one for one in brokers.ids if one not in (brokers.led("s").broker_id, brokers.leader.broker_id))
+    copy = brokers.stop(stopped)
+    brokers.start(stopped, copy.crash_clone())
+    brokers.run(5_000)
+    assert len(brokers.partition("s").isr) == 3
+    brokers.led("s").publish("s", b"two", reply="r")
+    brokers.run(500)
+    assert [ack.body["seq"] for ack in brokers.led("s").acks][-1] == 2
+    left = {one: brokers.kill(one) for one in brokers.ids}
+    for one in brokers.ids:
+        brokers.start(one, copy if one == stopped else left[one])
+    brokers.run(20_000)
+    assert brokers.led("s").stream("s").partitions[0].log_end == 2
+
+
+def test_a_broker_whose_start_was_never_heard_of_has_not_stopped_cleanly() -> None:
+    brokers = with_stream()
+    brokers.run(500)
+    disks = {one: brokers.kill(one) for one in brokers.ids}
+    alone = brokers.start(1, disks[1])  # after a crash, and nobody is there to hear of that
+    brokers.run(2_000)
+    alone.stop()
+    assert CLEAN_STOP_PATH not in alone.memory.list("")
 
 
 def test_a_slow_save_does_not_make_a_follower_doubt_its_leader() -> None:

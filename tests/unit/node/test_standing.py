@@ -114,7 +114,7 @@ def test_who_was_fenced_registers_anew_and_has_lost_nothing(world: World) -> Non
     world.registered()
     assert world.standing.image(state(3, is_live=False))
     assert world.standing.incarnation is None
-    assert world.tick() == [msgspec.structs.replace(WHO, clean_stop=True)]
+    assert world.tick() == [msgspec.structs.replace(WHO, clean_stop=True, run_before=3)]
 
 
 def test_who_hears_that_its_run_is_over_leads_no_more_before_the_image_says_so(world: World) -> None:
@@ -124,7 +124,7 @@ def test_who_hears_that_its_run_is_over_leads_no_more_before_the_image_says_so(w
     assert world.changes == 2
     assert world.standing.image(state(3))
     assert world.standing.incarnation is None
-    assert world.tick() == [msgspec.structs.replace(WHO, clean_stop=True)]
+    assert world.tick() == [msgspec.structs.replace(WHO, clean_stop=True, run_before=3)]
 
 
 def test_a_late_refusal_of_a_run_before_does_not_end_this_one(world: World) -> None:
