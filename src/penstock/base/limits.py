@@ -69,6 +69,7 @@ PEER_ANSWER_MS_MAX = 60_000  # one answer, however lively the rest; no question 
 PEER_STEADY_MS = 5_000  # a connection that lived so long is replaced at once when it is lost
 PEER_RECONNECT_MS_MIN = 50  # after the first failure; each further one doubles it
 PEER_RECONNECT_MS_MAX = 1_000
+TAKEN_MS = 10_000  # refused for so long because another one bears its number, a broker that was started ends
 PEER_COMPLAINT_INTERVAL_MS = 60_000  # between two log lines about what is wrong with one peer
 
 # Replication

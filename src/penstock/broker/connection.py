@@ -74,6 +74,9 @@ class ConnectionOwner(Protocol):
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A sound request; exactly one `reply` must follow."""
 
+    def peer_refused(self, connection: Connection, hello: PeerHelloRequest) -> RemoteError | None:
+        """Why it cannot be who it says; None if it may."""
+
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """It is that broker's from now on."""
 
@@ -101,6 +104,7 @@ class Connection:
         self.client_name = ""
         self.open_requests: dict[int, Caller] = {}
         self.broker_id: BrokerId | None = None  # of a peer, once it has said who it is
+        self.data_dir_id = ""  # the same
         self.is_peer = False  # its peer hello was answered
         self._socket = sock
         self._owner = owner
@@ -271,6 +275,10 @@ class Connection:
                 text = f"this connection is that of broker {self.broker_id}"
                 self._refuse(frame, RemoteError(ErrorCode.CLUSTER_MISMATCH, text))
                 return
+            if (refusal := self._owner.peer_refused(self, request)) is not None:
+                self._refuse(frame, refusal)
+                return
+            self.data_dir_id = request.data_dir_id
             self._introduced(request.broker_id)
         elif frame.api > Api.PEER_HELLO and not self.is_peer:
             text = "that is asked between brokers; the first request of one is peer_hello"

@@ -164,6 +164,11 @@ class Driver:
         self._node.peer_up(broker_id, self.now())
         self.schedule()
 
+    def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
+        """Another broker is none of our cluster's, or takes us for none."""
+        self._node.peer_refused(broker_id, where, error, self.now())
+        self.schedule()
+
     def peer_lost(self, broker_id: BrokerId) -> None:
         """It cannot be asked any more."""
         self._node.peer_lost(broker_id, self.now())

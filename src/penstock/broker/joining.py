@@ -16,8 +16,16 @@ from penstock.broker.settings import Address
 from penstock.messages import JoinRequest, JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import PeerRequest
 
-_NOBODY_YET = BrokerId(0)
+NOBODY_YET = BrokerId(0)
 _TOKEN = 1
+
+
+class NotLetInError(OperationalError):
+    """The broker there is of another cluster, or says that somebody is us already."""
+
+    def __init__(self, reason: str, refusal: RemoteError) -> None:
+        super().__init__(reason)
+        self.refusal = refusal
 
 
 class Asking(Protocol):
@@ -46,7 +54,7 @@ class _Attempt:
 
     def up(self) -> None:
         """Ask it, in a moment."""
-        self._loop.call_soon(self.connection.send, PeerRequest(_NOBODY_YET, _TOKEN, self._request, b""))
+        self._loop.call_soon(self.connection.send, PeerRequest(NOBODY_YET, _TOKEN, self._request, b""))
 
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """The answer."""
@@ -61,7 +69,8 @@ class _Attempt:
     def ended(self) -> None:
         """There will be none."""
         if not self.said.done():
-            self.said.set_exception(OperationalError(self.connection.end_reason))
+            reason, refusal = self.connection.end_reason, self.connection.refusal
+            self.said.set_exception(OperationalError(reason) if refusal is None else NotLetInError(reason, refusal))
 
 
 async def ask_to_join(address: Address, request: JoinRequest, asking: Asking) -> JoinResponse:

@@ -76,6 +76,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     ) -> None:
         self.state = PeerState.CONNECTING
         self.end_reason = ""
+        self.refusal: RemoteError | None = None  # why the other side and this one are no peers, where that is known
         self._peer_id = peer_id
         self._hello = hello
         self._calls = calls
@@ -205,6 +206,8 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _refused(self, correlation_id: int, error: RemoteError) -> None:
         if correlation_id == self._asked_who:
+            if error.code == ErrorCode.CLUSTER_MISMATCH:
+                self.refusal = error
             self.end(f"it refuses us: {error}")
         elif (token := self._tokens.pop(correlation_id, None)) is not None:
             self._calls.answered(token, error, b"")
@@ -212,6 +215,8 @@ class PeerConnection(asyncio.BufferedProtocol):
     def _take_introduction(self, who: PeerHelloResponse) -> None:
         mistake = introduction_mistake(self._peer_id, self._hello, who)
         if mistake is not None:
+            if is_of_another_cluster(self._hello, who):
+                self.refusal = RemoteError(ErrorCode.CLUSTER_MISMATCH, mistake, cluster_id=who.cluster_id)
             self.end(mistake)
         elif self.state is PeerState.INTRODUCING:
             self._calls.up()
@@ -245,7 +250,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 def introduction_mistake(peer_id: BrokerId | None, hello: PeerHelloRequest, who: PeerHelloResponse) -> str | None:
     """Why the side that said `who` is not the peer that was to be reached, or None."""
-    if hello.cluster_id and who.cluster_id and who.cluster_id != hello.cluster_id:
+    if is_of_another_cluster(hello, who):
         return f"it belongs to cluster {who.cluster_id}, this broker to {hello.cluster_id}: the address is wrong"
     if who.data_dir_id == hello.data_dir_id:
         return "that is this broker's own data directory: the address is its own, or the directory was copied"
@@ -254,3 +259,8 @@ def introduction_mistake(peer_id: BrokerId | None, hello: PeerHelloRequest, who:
     if peer_id is not None and who.broker_id != peer_id:
         return f"broker {who.broker_id} answers there, not {peer_id}: the address or an id is wrong"
     return None
+
+
+def is_of_another_cluster(hello: PeerHelloRequest, who: PeerHelloResponse) -> bool:
+    """Whether both sides know their cluster, and it is not the same."""
+    return bool(hello.cluster_id and who.cluster_id) and who.cluster_id != hello.cluster_id

@@ -20,7 +20,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
-from penstock.broker.joining import ask_to_join
+from penstock.broker.joining import NOBODY_YET, NotLetInError, ask_to_join
 from penstock.broker.peer_connection import PeerConnection, PeerState
 from penstock.broker.settings import Address, parse_address
 from penstock.messages import JoinResponse, PeerHelloRequest, Response
@@ -37,6 +37,9 @@ class PeerOwner(Protocol):
 
     def peer_lost(self, broker_id: BrokerId) -> None:
         """It cannot be asked any more; what is not answered will not be."""
+
+    def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
+        """The broker there (0: not known which) is of another cluster, or says that somebody is us already."""
 
     def peer_answered(
         self, broker_id: BrokerId, token: int, response: Response | RemoteError, raw: bytes | memoryview
@@ -145,6 +148,9 @@ class Peers:
             try:
                 self._owner.peer_joined(await ask_to_join(parse_address(where), join.request, self))
                 return
+            except NotLetInError as error:
+                self.complain("joining", f"{where}: {error}")
+                self._owner.peer_refused(NOBODY_YET, where, error.refusal)
             except (OperationalError, ValueError) as error:
                 self.complain("joining", f"{where}: {error}")
             failures += 1
@@ -178,6 +184,8 @@ class Peers:
             self.complain(f"broker {link.broker_id}", f"{link.address}: {reason}")
         if was_up:
             self._owner.peer_lost(link.broker_id)
+        if link.connection is not None and link.connection.refusal is not None:
+            self._owner.peer_refused(link.broker_id, str(link.address), link.connection.refusal)
 
     def answered(self, link: _Link, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """Pass it on."""

@@ -20,10 +20,11 @@ from typing import Protocol
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.broker.complaints import Complaints
 from penstock.broker.connection import Caller, Connection
 from penstock.broker.settings import Address
 from penstock.broker.shared_budget import SharedBudget
-from penstock.messages import Request
+from penstock.messages import PeerHelloRequest, Request
 
 _log = logging.getLogger("penstock.server")
 
@@ -100,6 +101,7 @@ class Server:
         self._line: deque[Connection] = deque()  # each is there once
         self._turn_scheduled = False
         self._all_closed = asyncio.Event()
+        self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
 
     def start(self) -> None:
         """Begin to accept."""
@@ -179,6 +181,17 @@ class Server:
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """Pass it on."""
         self._owner.request_received(caller, request, raw)
+
+    def peer_refused(self, connection: Connection, hello: PeerHelloRequest) -> RemoteError | None:
+        """Whoever says that it is a broker which is there with another disk does not take its place."""
+        there = self.peers.get(hello.broker_id)
+        if there is None or there is connection or there.data_dir_id == hello.data_dir_id:
+            return None
+        text = f"broker {hello.broker_id} is there already, from {there.peer}, with another data directory"
+        line = self._complaints.line("taken", f"refusing {connection.peer}: {text}", self._elapsed_us())
+        if line is not None:
+            _log.warning("%s", line)
+        return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(hello.broker_id), taken=True)
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """Close the one that it had before: nothing that is still on the way there must come between."""

@@ -277,7 +277,11 @@ class Controller:
                 f"broker {request.broker_id} is there, at {known.address} with another data directory; if it is gone "
                 "for good, ask again when its session is over"
             )
-            return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id))
+            return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id), taken=True)
+        for broker_id, broker in self._image.brokers.items():
+            if broker.is_live and broker.address == request.address and broker_id != request.broker_id:
+                text = f"the address {request.address} is that of broker {broker_id}, which is there"
+                return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(broker_id), taken=True)
         return None
 
     def stop_broker(self, caller: Hashable, request: StopBrokerRequest, now: Now) -> None:

@@ -48,6 +48,7 @@ from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.administration import Administration
+from penstock.node.belonging import Belonging, is_stranger, is_taken
 from penstock.node.bootstrap import open_storage
 from penstock.node.clean_stop import take_clean_stop
 from penstock.node.folders import check_folders
@@ -127,6 +128,7 @@ class Cluster:
         self._clock = clock
         self._consequences = consequences
         self._info = info
+        self._belonging = Belonging(settings, outbox)
         self._is_started = False
         self._is_heard = True
         self._next_tick_us = 0
@@ -184,7 +186,7 @@ class Cluster:
         )
         self.standing = Standing(
             who,
-            self.link.ask,
+            self._ask_for_standing,
             applied=lambda: self.quorum.applied,
             unreachable=self._consequences.unreachable,
             resigned=self._consequences.resigned,
@@ -218,6 +220,25 @@ class Cluster:
             broker_version=settings.broker_version,
         )
         self._outbox.step.join = Join(request, settings.join)
+
+    def _ask_for_standing(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
+        def answered(response: Response | RemoteError) -> None:
+            if isinstance(response, RemoteError) and is_taken(response):
+                self._belonging.taken(response, self._clock().elapsed_us)
+            done(response)
+
+        self.link.ask(request, answered)
+
+    def peer_up(self, broker_id: BrokerId) -> None:
+        """A broker of this cluster can be asked."""
+        self._belonging.met(broker_id)
+
+    def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
+        """The broker there (0: not known which) is none of this cluster's, or takes this one for none."""
+        if is_stranger(error):
+            self._belonging.refused(f"the broker at {where}", broker_id, error, self.quorum.membership.voters)
+        elif is_taken(error):
+            self._belonging.taken(error, self._clock().elapsed_us)
 
     def joined(self, response: JoinResponse) -> None:
         """A member has said who is in the cluster: who is asked for the metadata leader."""
@@ -348,6 +369,7 @@ class Cluster:
         if not self._is_started:
             return
         self.standing.image(self.image.brokers.get(self._settings.broker_id))
+        self._belonging.is_settled |= self.standing.incarnation is not None
         self.look(self._clock())
         self._tell_addresses()
         self._consequences.standing_changed(self.standing.incarnation)

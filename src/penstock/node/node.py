@@ -14,6 +14,7 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 | a client has gone               | `gone`                   |
 | another broker can be asked     | `peer_up`                |
 | … and no more                   | `peer_lost`              |
+| … or does not want us           | `peer_refused`           |
 | … has answered                  | `answered`               |
 | the broker is about to stop     | `leave`                  |
 | a cluster has let us in         | `joined`                 |
@@ -290,6 +291,13 @@ class Node:
         if not self._is_stopped:
             self._now = now
             self._peers.up(broker_id)
+            self._cluster.peer_up(broker_id)
+
+    def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError, now: Now) -> None:
+        """The broker at that address (0: not known which) is none of this cluster's, or takes this one for none."""
+        if not self._is_stopped:
+            self._now = now
+            self._cluster.peer_refused(broker_id, where, error)
 
     def peer_lost(self, broker_id: BrokerId, now: Now) -> None:
         """That connection is gone, and with it all that was asked and not answered."""

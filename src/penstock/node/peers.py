@@ -87,13 +87,14 @@ def introduced(hello: PeerHelloRequest, ours: PeerHelloResponse) -> PeerHelloRes
     """The answer to a broker that says who it is. RemoteError cluster_mismatch if it cannot be a peer of ours."""
     if hello.cluster_id and ours.cluster_id and hello.cluster_id != ours.cluster_id:
         text = f"broker {ours.broker_id} here belongs to cluster {ours.cluster_id}, not to {hello.cluster_id}"
-    elif hello.data_dir_id == ours.data_dir_id:
+        raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text, cluster_id=ours.cluster_id)
+    if hello.data_dir_id == ours.data_dir_id:  # or it has reached itself
         text = f"the data directory {hello.data_dir_id} is in use here, by broker {ours.broker_id}"
-    elif hello.broker_id == ours.broker_id:
+        raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
+    if hello.broker_id == ours.broker_id:
         text = f"there is a broker {ours.broker_id} already: every broker of a cluster has an id of its own"
-    else:
-        return ours
-    raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
+        raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text, taken=True)
+    return ours
 
 
 def _unavailable(broker_id: BrokerId) -> RemoteError:

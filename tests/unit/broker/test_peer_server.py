@@ -249,6 +249,9 @@ class Asking:
     def peer_up(self, broker_id: BrokerId) -> None:
         self.events.put_nowait(f"up {broker_id}")
 
+    def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
+        raise AssertionError(where)
+
     def peer_lost(self, broker_id: BrokerId) -> None:
         self.events.put_nowait(f"lost {broker_id}")
 

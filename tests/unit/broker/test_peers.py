@@ -48,6 +48,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.refusals: list[tuple[int, RemoteError]] = []
         self.answers: dict[int, tuple[Response | RemoteError, bytes]] = {}
         self.members: list[int] = []
         self.pauses = 0
@@ -56,6 +57,9 @@ class Owner:
 
     def peer_up(self, broker_id: BrokerId) -> None:
         self._note(f"up {broker_id}")
+
+    def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
+        self.refusals.append((broker_id, error))
 
     def peer_lost(self, broker_id: BrokerId) -> None:
         self._note(f"lost {broker_id}")

@@ -150,7 +150,7 @@ class Cluster:
         request = RegisterBrokerRequest(
             broker_id=broker_id,
             data_dir_id=data_dir_id or f"disk{broker_id}",
-            address="h:1",
+            address=f"h:{broker_id}",
             broker_version="1",
             clean_stop=clean_stop,
         )
@@ -196,7 +196,7 @@ def register(broker_id: BrokerId) -> RegisterBroker:
     return RegisterBroker(
         broker_id=broker_id,
         data_dir_id=f"disk{broker_id}",
-        address="h:1",
+        address=f"h:{broker_id}",
         rack=None,
         broker_version="1",
         clean_stop=True,

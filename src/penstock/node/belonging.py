@@ -1,0 +1,68 @@
+"""Whether this broker belongs where it was started: what others say who refuse it.
+
+Rules: only a broker that has had no part in the cluster in this run ends itself for it; one that has goes on, whoever
+says what. A single stranger is no reason: it may be the one that is wrong. Where so many are of another cluster that
+the rest is no majority, this broker can have no part. Who bears its number or its address is given the time to be found
+dead.
+"""
+
+from __future__ import annotations
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.node.settings import Settings
+from penstock.node.step import Outbox
+
+_TAKEN_US = limits.TAKEN_MS * 1_000
+_PAUSE_US = limits.PEER_SILENCE_MS_MAX * 1_000
+
+
+class Belonging:
+    """Ends the broker, by `Step.failure`, once it is clear that it was started wrongly."""
+
+    def __init__(self, settings: Settings, outbox: Outbox) -> None:
+        self.is_settled = False  # this run has had its part in the cluster
+        self._settings = settings
+        self._outbox = outbox
+        self._strangers: set[BrokerId] = set()
+        self._taken_us: tuple[int, int] | None = None  # when it was refused for that first, and last
+
+    def met(self, broker_id: BrokerId) -> None:
+        """That broker is of our cluster."""
+        self._strangers.discard(broker_id)
+
+    def refused(self, who: str, broker_id: BrokerId, error: RemoteError, voters: tuple[BrokerId, ...]) -> None:
+        """Another broker (0: not known which) is of another cluster; `voters` are those of ours."""
+        self._strangers.add(broker_id)
+        ours = len(voters) - len(self._strangers.intersection(voters))
+        if self.is_settled or ours > len(voters) // 2:
+            return
+        self._outbox.step.failure = (
+            f"{self._settings.data_dir} is a data directory of another cluster than {who}: {error.message}; wrong "
+            "--data-dir? Give it the one of this cluster, or an empty one"
+        )
+
+    def taken(self, error: RemoteError, now_us: int) -> None:
+        """A live broker has this one's number or address already."""
+        first_us, last_us = self._taken_us or (now_us, now_us)
+        if now_us - last_us > _PAUSE_US:
+            first_us = now_us
+        self._taken_us = first_us, now_us
+        if self.is_settled or now_us - first_us < _TAKEN_US:
+            return
+        settings = self._settings
+        self._outbox.step.failure = (
+            f"{error.message}; this one is broker {settings.broker_id} at {settings.address}, with the data directory "
+            f"{settings.data_dir}: give it a number, an address and a data directory of its own, or stop the other one"
+        )
+
+
+def is_stranger(error: RemoteError) -> bool:
+    """Whether the refusal says that its sender is of another cluster."""
+    return error.code == ErrorCode.CLUSTER_MISMATCH and "cluster_id" in error.details
+
+
+def is_taken(error: RemoteError) -> bool:
+    """Whether the refusal says that somebody else bears our number or address."""
+    return error.details.get("taken") is True

@@ -1,0 +1,63 @@
+"""Who was started wrongly ends; who has its part goes on."""
+
+from __future__ import annotations
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
+from penstock.node.belonging import Belonging, is_stranger, is_taken
+from penstock.node.settings import Settings
+from penstock.node.step import Outbox
+
+VOTERS = (BrokerId(1), BrokerId(2), BrokerId(3))
+STRANGER = RemoteError(ErrorCode.CLUSTER_MISMATCH, "it belongs to cluster b", cluster_id="b")
+TAKEN = RemoteError(ErrorCode.CLUSTER_MISMATCH, "broker 3 is there already", taken=True)
+TAKEN_US = limits.TAKEN_MS * 1_000
+
+
+def belonging() -> tuple[Belonging, Outbox]:
+    outbox = Outbox()
+    return Belonging(Settings(broker_id=BrokerId(3), data_dir="/data"), outbox), outbox
+
+
+def test_one_stranger_may_be_the_one_that_is_wrong() -> None:
+    one, outbox = belonging()
+    one.refused("b1:1", BrokerId(1), STRANGER, VOTERS)
+    assert outbox.step.failure == ""
+    one.met(BrokerId(1))  # somebody else was at its address
+    one.refused("b2:1", BrokerId(2), STRANGER, VOTERS)
+    assert outbox.step.failure == ""
+    one.refused("b1:1", BrokerId(1), STRANGER, VOTERS)
+    assert "/data is a data directory of another cluster than b1:1" in outbox.step.failure
+    assert "wrong --data-dir?" in outbox.step.failure
+
+
+def test_who_has_its_part_goes_on_whoever_says_what() -> None:
+    one, outbox = belonging()
+    one.is_settled = True
+    for broker_id in (1, 2):
+        one.refused("there", BrokerId(broker_id), STRANGER, VOTERS)
+    one.taken(TAKEN, 1)
+    one.taken(TAKEN, 1 + TAKEN_US)
+    assert outbox.step.failure == ""
+
+
+def test_whose_number_is_taken_ends_once_that_one_had_the_time_to_be_found_dead() -> None:
+    one, outbox = belonging()
+    for now_us in range(0, TAKEN_US, 1_000_000):
+        one.taken(TAKEN, now_us)
+        assert outbox.step.failure == ""
+    one.taken(TAKEN, TAKEN_US)
+    assert outbox.step.failure.startswith("broker 3 is there already; this one is broker 3")
+
+
+def test_a_refusal_long_ago_does_not_count() -> None:
+    one, outbox = belonging()
+    one.taken(TAKEN, 0)
+    one.taken(TAKEN, TAKEN_US)
+    assert outbox.step.failure == ""
+
+
+def test_refusals_are_told_apart() -> None:
+    assert [is_stranger(STRANGER), is_taken(STRANGER)] == [True, False]
+    assert [is_stranger(TAKEN), is_taken(TAKEN)] == [False, True]
