@@ -55,6 +55,8 @@ from penstock.raft.messages import FROM_MEMBERS
 
 _REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
 Done = Callable[[Outcome | RemoteError], None]
+_STALL_TICKS = limits.FLUSH_STALL_MS // limits.RAFT_TICK_MS
+_HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
 _UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
 
 
@@ -120,6 +122,7 @@ class Quorum:
         self._first_disks: dict[BrokerId, str] = {}  # of members, as each named it first in this run
         self._is_starting = True
         self._is_saving = False
+        self._saving_ticks = 0  # so long has this save been under way
         self._is_acting = False  # between the core's ready and advance
         self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
         self._waits_ticks = 0  # before it asks another one to lead again, because of that
@@ -174,7 +177,9 @@ class Quorum:
     @property
     def missed(self) -> str:
         """Why it does not hear what the others agree on, though they tell it; empty if it does."""
-        return "" if self.is_alone else self._missed
+        if self.is_alone:
+            return ""
+        return _HUNG if self._is_saving and self._saving_ticks >= _STALL_TICKS else self._missed
 
     @property
     def obstacle(self) -> str:
@@ -212,6 +217,9 @@ class Quorum:
             return
         if self._is_saving:
             self._has_ticked = True
+            self._saving_ticks += 1
+            if self._saving_ticks == _STALL_TICKS and not self.is_alone:
+                self._outbox.notice(f"{_HUNG}: this broker has no part until it has")
             return
         self._full = ""
         self._waits_ticks = max(0, self._waits_ticks - 1)
@@ -352,6 +360,7 @@ class Quorum:
 
     def _run(self, task: SaveTask, done: Callable[[Exception | None], None]) -> None:
         if not self._is_starting:
+            self._saving_ticks = 0
             self._outbox.work(Lane.WRITE, task.run, done)
             return
         try:
