@@ -50,6 +50,9 @@ if TYPE_CHECKING:
         MessageNotFound as MessageNotFound,
     )
     from penstock.client.errors import (
+        NotEnoughReplicas as NotEnoughReplicas,
+    )
+    from penstock.client.errors import (
         OffsetOutOfRange as OffsetOutOfRange,
     )
     from penstock.client.errors import (
@@ -121,6 +124,7 @@ _MODULE_OF = {
     "MessageNotFound": "penstock.client.errors",
     "OffsetOutOfRange": "penstock.client.errors",
     "OutcomeUnknown": "penstock.client.errors",
+    "NotEnoughReplicas": "penstock.client.errors",
     "Overloaded": "penstock.client.errors",
     "ReadOnly": "penstock.client.errors",
     "StorageFailed": "penstock.client.errors",
@@ -164,6 +168,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "MessageNotFound",
     "OffsetOutOfRange",
     "OutcomeUnknown",
+    "NotEnoughReplicas",
     "Overloaded",
     "ReadOnly",
     "StorageFailed",

@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 import penstock
 from penstock import aio
 from penstock.base import limits
-from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from tests.fake_broker import FakeBroker
 from tests.nats_servers import RunningNats, running_nats
 
@@ -226,6 +226,16 @@ async def test_without_an_ack_nothing_is_awaited_but_a_flush_proves_that_it_went
         await asyncio.wait_for(leader.arrived.wait(), 5)
     assert leader.got[0].headers == {"Penstock-Ack": "none"}
     assert leader.got[0].reply == ""
+
+
+async def test_a_stream_that_is_there_and_that_nobody_listens_for_is_not_denied(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    broker.create("all", "orders.>")
+    for publishing in (client.publish("orders.eu", b"x"), client.publish_to_all("orders.eu", b"x")):
+        with pytest.raises(penstock.RemoteError, match=r"all stores the subject 'orders\.eu', but nobody") as error:
+            await publishing
+        assert error.value.code == ErrorCode.NOT_LEADER
 
 
 async def test_several_streams_on_a_subject_each_ack(broker: FakeBroker, leader: Leader, client: aio.Client) -> None:

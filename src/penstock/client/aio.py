@@ -174,6 +174,9 @@ class Client:
         answer, _ = await self._link.call(FindStreamsRequest(subject=subject), FindStreamsResponse, timeout_s=timeout)
         return list(answer.streams)
 
+    async def _stored_by(self, subject: str, timeout: float) -> list[StreamInfo]:
+        return await self.streams_for(subject, timeout=timeout)
+
     async def status(self, *, timeout: float = 10.0) -> StatusResponse:
         """How the broker fares."""
         answer, _ = await self._link.call(StatusRequest(), StatusResponse, timeout_s=timeout)
@@ -358,7 +361,8 @@ class Client:
         While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
         with `retries` the message is sent again, so many times within `timeout`, while no ack comes, and for as long as
         nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
-        the subject), TimedOut (the outcome is unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
+        the subject), RemoteError (not_leader: a stream does, but nobody listens for it now; too_large), TimedOut (the
+        outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
         """
         future = await self._publish(subject, value, key, headers, stream, ack, retries, timeout)
         return await future if future is not None else None
@@ -488,7 +492,7 @@ class Client:
             urls = self.nats_urls
             if not urls:
                 raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
-            self._publisher = Publisher(urls, self._name, self._nats_options)
+            self._publisher = Publisher(urls, self._name, self._nats_options, self._stored_by)
         return self._publisher
 
     async def _reader(

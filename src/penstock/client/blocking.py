@@ -293,7 +293,8 @@ class Client:
         While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
         with `retries` the message is sent again, so many times within `timeout`, while no ack comes, and for as long as
         nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
-        the subject), TimedOut (the outcome is unknown), Overloaded, StorageFailed, ReadOnly, RemoteError (too_large).
+        the subject), RemoteError (not_leader: a stream does, but nobody listens for it now; too_large), TimedOut (the
+        outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
         """
         call = PublishOptions(key=key, headers=headers, stream=stream, retries=retries, timeout=timeout)
         return self._thread.run(self._client.publish(subject, value, ack=ack, **call))

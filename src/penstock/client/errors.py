@@ -13,6 +13,7 @@
 | `CorruptRange`        | what is stored there is damaged                                              |
 | `ReadOnly`            | the partition takes no appends                                               |
 | `Overloaded`          | over the broker's limits now; try again later                                |
+| `NotEnoughReplicas`   | too few brokers are there, or in sync; nothing was stored                     |
 | `StorageFailed`       | the broker's disk refused it                                                 |
 | `TimedOut`            | the call's time-out passed; also a `TimeoutError`                             |
 | `OperationalError`    | base of what the environment did                                             |
@@ -79,6 +80,10 @@ class Overloaded(RemoteError):  # noqa: N818
     """Over the broker's limits now; try again later."""
 
 
+class NotEnoughReplicas(RemoteError):  # noqa: N818
+    """Too few brokers are there, or in sync; nothing was stored."""
+
+
 class StorageFailed(RemoteError):  # noqa: N818
     """The broker's disk refused it."""
 
@@ -113,6 +118,7 @@ _BY_CODE: dict[str, type[RemoteError]] = {
     ErrorCode.CORRUPT_RANGE: CorruptRange,
     ErrorCode.READ_ONLY: ReadOnly,
     ErrorCode.OVERLOADED: Overloaded,
+    ErrorCode.NOT_ENOUGH_REPLICAS: NotEnoughReplicas,
     ErrorCode.STORAGE_FAILED: StorageFailed,
 }
 

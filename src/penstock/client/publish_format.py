@@ -40,6 +40,7 @@ _ERROR_CODES = {
     10023: ErrorCode.OVERLOADED,
     10109: ErrorCode.READ_ONLY,
 }
+_REASONS = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS})  # what a broker says more exactly than JetStream's codes can
 
 
 class _AckError(msgspec.Struct):
@@ -58,6 +59,7 @@ class _AckBody(msgspec.Struct):
     epoch: int | None = None
     replicas: int | None = None
     fsynced: bool | None = None
+    reason: str = ""
 
 
 _ack_decoder = msgspec.json.Decoder(_AckBody)
@@ -143,6 +145,7 @@ def parse_ack(data: bytes) -> PubAck:
         raise _no_ack() from None
     if body.error is not None:
         code = _ERROR_CODES.get(body.error.err_code, f"nats_{body.error.err_code}")
+        code = body.reason if body.reason in _REASONS else code
         message = body.error.description or f"error {body.error.err_code}"
         raise specific(RemoteError(code, message, stream=body.stream, err_code=body.error.err_code))
     if not body.stream or body.seq < 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -21,6 +21,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.client.errors import TimedOut, Unavailable, specific
 from penstock.client.publish_format import Value, parse_ack, payload
 from penstock.client.values import PubAck
+from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
     from nats.aio.client import Client as NatsClient
@@ -30,8 +31,13 @@ _NO_RESPONDERS = "503"
 _RETRIES_MAX = 2  # of a publish that nobody was there to receive (a leader may be changing), as nats.go does
 _RETRY_S = 0.25
 _PING_INTERVAL_S = 5  # a server whose host has vanished is left after two that nobody answered
+_LOOK_UP_S = 1.0  # to ask which streams store a subject that nobody listens on
 _CLOSE_S = 3.0
 CLOSE_FLUSH_S = 1.0  # how long closing waits for what was published without an ack
+
+
+LookUp = Callable[[str, float], Awaitable[list[StreamInfo]]]
+"""The streams that store a subject; asked for so many seconds."""
 
 
 class _Waiter(Protocol):
@@ -89,7 +95,7 @@ class _OneAck:
             self._retries += 1
             self._publisher.send_later(_RETRY_S, self._outgoing, self._token, self._sent)
             return
-        self._future.set_exception(_nobody_stores(self._outgoing.subject))
+        self._publisher.nobody_stores(self._outgoing.subject, self._future)
 
     def again(self) -> None:
         """No ack has come for a while: send it once more."""
@@ -101,7 +107,7 @@ class _OneAck:
 
     def late(self) -> None:
         if not self._future.done() and self._unheard <= 0:
-            self._future.set_exception(_nobody_stores(self._outgoing.subject))
+            self._publisher.nobody_stores(self._outgoing.subject, self._future)
         elif not self._future.done():
             text = f"no ack for the message on {self._outgoing.subject!r} in time: whether it is stored is unknown"
             self._future.set_exception(TimedOut(text))
@@ -110,7 +116,14 @@ class _OneAck:
 class _AllAcks:
     """Waits for one ack of each expected stream."""
 
-    def __init__(self, subject: str, expected: frozenset[str], future: asyncio.Future[dict[str, PubAck]]) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        subject: str,
+        expected: frozenset[str],
+        future: asyncio.Future[dict[str, PubAck]],
+    ) -> None:
+        self._publisher = publisher
         self._subject = subject
         self._expected = expected
         self._acks: dict[str, PubAck] = {}
@@ -131,7 +144,7 @@ class _AllAcks:
 
     def nobody(self) -> None:
         if not self._future.done():
-            self._future.set_exception(_nobody_stores(self._subject))
+            self._publisher.nobody_stores(self._subject, self._future)
 
     def late(self) -> None:
         if not self._future.done():
@@ -140,9 +153,21 @@ class _AllAcks:
             self._future.set_exception(TimedOut(text, acks=dict(self._acks)))
 
 
-def _nobody_stores(subject: str) -> RemoteError:
-    text = f"no stream stores the subject {subject!r} now; create one, or wait until its broker is connected to NATS"
+def _nobody_listens(subject: str) -> RemoteError:
+    text = f"nobody listens on {subject!r} now, so it was not stored; which streams store it no broker says"
     return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
+
+
+def _nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
+    """What is wrong where nobody is subscribed to a subject that these streams store."""
+    if not known:
+        text = f"no stream stores the subject {subject!r}; create one"
+        return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
+    names = " and ".join(info.name for info in known)
+    reasons = dict.fromkeys(part.state_reason for info in known for part in info.partitions if part.state_reason)
+    why = next(iter(reasons), "its leader is changing, or has no connection to NATS; try again in a moment")
+    text = f"{names} stores the subject {subject!r}, but nobody listens for it now, so it was not stored: {why}"
+    return RemoteError(ErrorCode.NOT_LEADER, text, subject=subject)
 
 
 class _Echo:
@@ -165,8 +190,12 @@ class _Echo:
 class Publisher:
     """One NATS connection, made when the first message is published."""
 
-    def __init__(self, urls: Sequence[str], name: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, urls: Sequence[str], name: str, options: Mapping[str, Any], look_up: LookUp | None = None
+    ) -> None:
+        """`look_up` gives the streams that store a subject: there may be some that nobody listens for now."""
         self.urls = tuple(urls)
+        self._look_up = look_up
         self._name = name
         self._options = dict(options)
         self._nats: NatsClient | None = None
@@ -212,7 +241,7 @@ class Publisher:
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         future: asyncio.Future[dict[str, PubAck]] = asyncio.get_running_loop().create_future()
         token = str(next(self._tokens))
-        await self._send(_AllAcks(subject, expected, future), token, outgoing, future, deadline_s)
+        await self._send(_AllAcks(self, subject, expected, future), token, outgoing, future, deadline_s)
         return await future
 
     async def publish_without_ack(
@@ -285,6 +314,22 @@ class Publisher:
         task = asyncio.get_running_loop().create_task(self._send_again(seconds, outgoing, token, sent))
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
+
+    def nobody_stores(self, subject: str, future: asyncio.Future[Any]) -> None:
+        """Nobody is subscribed to it: fail with why that is, which is asked first."""
+        task = asyncio.get_running_loop().create_task(self._fail(subject, future))
+        self._retries.add(task)
+        task.add_done_callback(self._retries.discard)
+
+    async def _fail(self, subject: str, future: asyncio.Future[Any]) -> None:
+        known: Sequence[StreamInfo] | None = ()
+        if self._look_up is not None:
+            try:
+                known = await self._look_up(subject, _LOOK_UP_S)
+            except (OperationalError, RemoteError):
+                known = None
+        if not future.done():
+            future.set_exception(_nobody_listens(subject) if known is None else _nobody_stores(subject, known))
 
     def _repeat(self, waiter: _OneAck, future: asyncio.Future[PubAck], every_s: float, count: int) -> None:
         loop = asyncio.get_running_loop()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.base.errors import ErrorCode
 from penstock.hot.acks import pubacks
 from penstock.hot.refusals import answers_alike
 
@@ -49,6 +50,7 @@ class AckError(NamedTuple):
     code: int
     err_code: int
     description: str
+    reason: str = ""  # an ErrorCode, where `err_code` alone does not tell
 
 
 def bad_request(description: str) -> AckError:
@@ -81,6 +83,13 @@ def unavailable(reason: str) -> AckError:
     return AckError(503, 10008, f"temporarily unavailable: {reason}")
 
 
+def not_enough_replicas(in_sync: int, min_isr: int) -> AckError:
+    """Fewer than `min_isr` are in sync: nothing could be acked."""
+    replicas = "1 replica is" if in_sync == 1 else f"{in_sync} replicas are"
+    text = f"temporarily unavailable: {replicas} in sync; {min_isr} must be"
+    return AckError(503, 10008, text, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
 @lru_cache(maxsize=_TAILS_MAX)
 def ack_tails(partition: int, leader_epoch: int, replicas: int) -> tuple[bytes, bytes]:
     """The ends of a PubAck's body: what a message got that is not synced, and one that is."""
@@ -90,7 +99,9 @@ def ack_tails(partition: int, leader_epoch: int, replicas: int) -> tuple[bytes, 
 
 def error_body(stream: bytes, error: AckError) -> bytes:
     """What the publisher of a refused message gets."""
-    return msgspec.json.encode({"error": error._asdict(), "stream": stream.decode(), "seq": 0})
+    told = {"code": error.code, "err_code": error.err_code, "description": error.description}
+    reason = {"reason": error.reason} if error.reason else {}
+    return msgspec.json.encode({"error": told, "stream": stream.decode(), "seq": 0, **reason})
 
 
 def numbered_body(stream: bytes, error: AckError) -> bytes:

@@ -65,7 +65,8 @@ def _check_replicas(config: StreamConfig, brokers: int, ready: int) -> None:
         raise _invalid([f"min_isr: {config.min_isr} in-sync replicas cannot be had of {replicas}"])
     if replicas > brokers:
         text = f"replicas: {replicas} brokers are to hold a copy each, but the cluster has {brokers}"
-        raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text, brokers=brokers)
+        advice = "ask for fewer, or add brokers first"
+        raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{text}; {advice}", brokers=brokers)
     if replicas > ready:
         fewer = "" if config.replicas is not None else "; say how many `replicas` to do with fewer"
         text = f"replicas: {replicas} brokers are to hold a copy each, but {ready} of {brokers} are there now{fewer}"

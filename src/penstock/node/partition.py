@@ -293,8 +293,8 @@ class Partition:
         if self.leadership is None:
             return acks.unavailable("this broker does not lead the stream now"), NOT_LEADER
         if not self.leadership.accepts:
-            text = f"{len(self.leadership.isr)} replicas are in sync; {self.leadership.min_isr} must be"
-            return acks.unavailable(text), TOO_FEW_REPLICAS
+            few = acks.not_enough_replicas(len(self.leadership.isr), self.leadership.min_isr)
+            return few, TOO_FEW_REPLICAS
         if not self.leads:
             return acks.store_failed(self.cannot_lead), STORE_FAILED
         if self.in_flight_bytes > self._budget.partition_bytes_max:

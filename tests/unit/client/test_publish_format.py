@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.client.publish_format import KEY_HEADER, payload, publish_headers
+import penstock
+from penstock.client.publish_format import KEY_HEADER, parse_ack, payload, publish_headers
 from penstock.client.values import TOMBSTONE_HEADER
+from penstock.ingest import acks
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,14 @@ def test_an_empty_key_is_no_key() -> None:
     for key in ("", b""):
         with pytest.raises(ValueError, match="an empty key"):
             publish_headers(b"x", key, None, None, "all")
+
+
+def test_too_few_in_sync_is_not_taken_for_too_much_at_once() -> None:
+    few = acks.error_body(b"orders", acks.not_enough_replicas(1, 2))
+    with pytest.raises(penstock.NotEnoughReplicas, match="1 replica is in sync; 2 must be"):
+        parse_ack(few)
+    with pytest.raises(penstock.Overloaded):
+        parse_ack(acks.error_body(b"orders", acks.unavailable("too much waits for the disk")))
+    # What another service calls its reasons is not ours.
+    with pytest.raises(penstock.Overloaded):
+        parse_ack(few.replace(b"not_enough_replicas", b"stream_exists"))

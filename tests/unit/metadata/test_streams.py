@@ -210,6 +210,7 @@ def test_more_replicas_than_the_cluster_has_brokers_are_refused() -> None:
     with pytest.raises(RemoteError) as caught:
         check_create(ClusterImage(), config, brokers=1, ready=1)
     assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert caught.value.message.endswith("but the cluster has 1; ask for fewer, or add brokers first")
     assert check_create(ClusterImage(), config, brokers=2, ready=2) is None
 
 
