@@ -11,6 +11,8 @@ moments: a crash in between loses an answer, not the bytes.
 | full           | every write: ENOSPC, a part of it may be written                           |
 | failing sync   | the next sync of a segment, or of any file: EIO; what it was to write is   |
 |                | readable, and reaches the disk only if it is written again                 |
+| hung sync      | the next write or sync that a thread is given, or each one, does not come  |
+|                | back until the hang is over: it is done then                               |
 | flipped bit    | a byte of a sealed segment reads as another one, for ever                  |
 | empty          | another disk, with nothing on it                                           |
 """
@@ -25,7 +27,7 @@ from random import Random
 
 from penstock.base.errors import PenstockError
 from penstock.node.step import DiskWork, Lane
-from penstock.sim.scheduler import Scheduler
+from penstock.sim.scheduler import Call, Scheduler
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind, Operation, no_faults
 from penstock.vfs.memory import Keep, MemoryVfs
 
@@ -36,6 +38,16 @@ _SLOW_US = (20_000, 2_000_000)
 
 class PowerCut(BaseException):
     """The machine is off. No `except Exception` stops it."""
+
+
+class _Hang:
+    """What does not come back, until it is over."""
+
+    __slots__ = ("only_one", "waiting")
+
+    def __init__(self, *, only_one: bool) -> None:
+        self.only_one = only_one
+        self.waiting: list[Call] = []
 
 
 class Disk:
@@ -56,6 +68,7 @@ class Disk:
         self._left: MemoryVfs | None = None
         self._scheduler = scheduler
         self._random = random
+        self._hangs: list[_Hang] = []
         self._run = 0  # of the broker: work of an earlier one is forgotten
         self._free_us = {lane: [0] * _THREADS for lane in Lane}
 
@@ -72,6 +85,9 @@ class Disk:
         def execute() -> None:
             if run != self._run:
                 return
+            if work.lane is Lane.WRITE and (hang := self._hang_of()) is not None:
+                hang.append(again)
+                return
             error: Exception | None = None
             try:
                 work.run()
@@ -82,12 +98,35 @@ class Disk:
                 return
             self._scheduler.at(back_us, partial(tell, error))
 
+        def again() -> None:
+            nonlocal back_us
+            back_us = max(back_us, self._scheduler.now_us + 20)
+            execute()
+
         def tell(error: Exception | None) -> None:
             if run == self._run:
                 self.open_count -= 1
                 back(work, error)
 
         self._scheduler.at(run_us, execute)
+
+    def hang(self, *, only_one: bool) -> Call:
+        """From now on no write comes back, or only the next one does not; gives what ends that."""
+        hang = _Hang(only_one=only_one)
+        self._hangs.append(hang)
+
+        return lambda: self._end(hang)
+
+    def _end(self, hang: _Hang) -> None:
+        if hang in self._hangs:
+            self._hangs.remove(hang)
+            for work in hang.waiting:
+                self._scheduler.after(0, work)
+
+    def _hang_of(self) -> list[Call] | None:
+        """Where work has to wait now; None: it has not."""
+        hang = next((one for one in self._hangs if not (one.only_one and one.waiting)), None)
+        return None if hang is None else hang.waiting
 
     def _time_us(self) -> int:
         low, high = _SLOW_US if self.is_slow else _FAST_US
@@ -160,6 +199,8 @@ class Disk:
     def heal(self) -> None:
         """No more faults."""
         self.is_slow = self._is_full = False
+        for hang in list(self._hangs):
+            self._end(hang)
         self._syncs_to_fail = 0
         self._cut_after = None
         self._look_out()

@@ -31,6 +31,7 @@ class Faults:
         self._brokers = brokers
         self._damaged = damaged
         self._is_needed = is_needed
+        self._full_until_us: dict[int, int] = {}  # by broker
         self._emptied = 0  # the one broker that may lose its disk: a majority of voters keeps theirs
 
     def do(self, fault: Fault) -> None:
@@ -84,9 +85,14 @@ class Faults:
         elif ill is Ill.SLOW_DISK:
             broker.disk.is_slow = True
             after(fault.lasts_us, lambda: setattr(broker.disk, "is_slow", False))
-        elif ill is Ill.FULL_DISK:
-            broker.disk.is_full = True
-            after(fault.lasts_us, lambda: setattr(broker.disk, "is_full", False))
+        elif ill in (Ill.FULL_DISK, Ill.LONG_FULL_DISK):
+            self._fill(broker, fault.lasts_us)
+        elif ill is Ill.HUNG_SYNC:
+            after(fault.lasts_us, broker.disk.hang(only_one=bool(fault.number % 2)))
+        elif ill is Ill.NATS_AWAY:
+            for way in ((broker.name, nats.NAME), (nats.NAME, broker.name)):
+                around.network.block(*way)
+                after(fault.lasts_us, lambda way=way: around.network.unblock(*way))  # type: ignore[misc]
         elif ill is Ill.FAILING_SYNC:
             broker.disk.syncs_to_fail = 1
             broker.disk.fails_any_sync = fault.number % 3 == 0
@@ -104,6 +110,19 @@ class Faults:
             after(fault.lasts_us, lambda: setattr(around.network, "delay_us_range", (50, 600)))
         else:
             self._on_the_network(fault, broker)
+
+    def _fill(self, broker: SimBroker, lasts_us: int) -> None:
+        """Its disk is full until the last of what fills it is gone."""
+        scheduler, full_until_us = self._around.scheduler, self._full_until_us
+        until_us = max(full_until_us.get(broker.broker_id, 0), scheduler.now_us + lasts_us)
+        full_until_us[broker.broker_id] = until_us
+        broker.disk.is_full = True
+
+        def empty() -> None:
+            if scheduler.now_us >= full_until_us[broker.broker_id]:
+                broker.disk.is_full = False
+
+        scheduler.at(until_us, empty)
 
     def _on_the_network(self, fault: Fault, broker: SimBroker) -> None:
         network = self._around.network

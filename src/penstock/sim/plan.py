@@ -58,10 +58,13 @@ class Ill(StrEnum):
     CLOCK_STEP = "clock step"
     SLOW_DISK = "slow disk"
     FULL_DISK = "full disk"
+    LONG_FULL_DISK = "disk full for long"
     FAILING_SYNC = "failing sync"
+    HUNG_SYNC = "hung sync"
     FLIPPED_BIT = "flipped bit"
     EMPTY_DISK = "empty disk"
     NATS_LOST = "nats lost"
+    NATS_AWAY = "nats away for long"  # for one broker
     NATS_RESTART = "nats restart"
     ACKS_LOST = "acks lost"
     RESET = "reset"  # of the connections of two machines
@@ -98,7 +101,11 @@ _ILLS = (
     (Ill.VOTE_THEN_RESTART, 8),
     (Ill.UNEVEN_FAILOVER, 8),
     (Ill.DEPOSED_AND_BACK, 8),
+    (Ill.HUNG_SYNC, 5),
+    (Ill.NATS_AWAY, 3),
+    (Ill.LONG_FULL_DISK, 3),
 )
+_LONG_US = {Ill.HUNG_SYNC: 2_000_000, Ill.NATS_AWAY: 30_000_000, Ill.LONG_FULL_DISK: 60_000_000}  # at least
 AIMED = frozenset(
     {
         Ill.SHRINK_IN_DOUBT,
@@ -172,6 +179,9 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         assert isinstance(ill, Ill)
         at_us = int((0.01 + 0.95 * random.random()) * end_us)
         lasts_us = int(100_000 + random.random() ** 3 * 15_000_000)
+        if ill is Ill.HUNG_SYNC:
+            lasts_us *= 2
+        lasts_us = _LONG_US.get(ill, 0) + lasts_us
         broker_id = 1 + int(random.random() * brokers)
         faults.append(Fault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
     return Plan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))

@@ -111,3 +111,40 @@ def test_another_disk_is_empty() -> None:
     stage.write()
     stage.disk.replace()
     assert not list(stage.disk.memory.files())
+
+
+@pytest.mark.parametrize("only_one", [True, False])
+def test_what_hangs_is_done_when_the_hang_is_over(only_one: bool) -> None:
+    stage = Stage()
+    end = stage.disk.hang(only_one=only_one)
+    stage.submit(lambda: stage.write("a"))
+    stage.wait()
+    stage.submit(lambda: stage.write("b"))
+    stage.wait()
+    assert list(stage.disk.memory.files()) == (["b"] if only_one else [])
+    end()
+    stage.wait()
+    assert sorted(stage.disk.memory.files()) == ["a", "b"]
+    assert stage.back == [None, None]
+
+
+def test_what_hangs_in_a_run_that_is_over_is_not_done() -> None:
+    stage = Stage()
+    end = stage.disk.hang(only_one=False)
+    stage.submit(stage.write)
+    stage.wait()
+    stage.disk.forget()
+    end()
+    stage.wait()
+    assert not list(stage.disk.memory.files())
+
+
+def test_nothing_hangs_once_all_is_mended() -> None:
+    stage = Stage()
+    stage.disk.hang(only_one=False)
+    stage.submit(stage.write)
+    stage.wait()
+    stage.disk.heal()
+    stage.submit(stage.write)
+    stage.wait()
+    assert stage.back == [None, None]
