@@ -88,6 +88,7 @@ async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: P
                 broker.stdout.wait_for("^ready client=")
             state = await cluster.status(1)
             assert state is not None
+            first.logged("ready: this broker has its part in the cluster")
             assert (state.waits_for, {1, 2} <= {one.broker_id for one in state.brokers if one.is_live}) == ("", True)
             assert [second.stop(), first.stop()] == [0, 0]
         finally:
@@ -134,8 +135,10 @@ async def test_a_killed_leader_is_replaced_and_comes_back(cluster: ClusterProces
         print(f"no ack for {silence_s:.3f} s after kill -9 of the leader")
         assert silence_s < (KILL_METADATA_LEADER_SILENCE_S_MAX if is_metadata_leader else KILL_SILENCE_S_MAX)
         assert await cluster.leader_of(name, other) != victim
+        cluster.brokers[other].logged(f"WARNING broker {victim} is away")
         cluster.brokers[victim].launch()
         await cluster.in_sync(name, {1, 2, 3}, other)
+        cluster.brokers[other].logged(f"INFO +broker {victim} is there")
         await publishers.acks(100)
     async with cluster.client(victim) as client:
         assert await check(client, name, publishers) >= 500

@@ -192,6 +192,8 @@ NATS_SERVER_PENDING_BYTES_MAX = 256 * MIB  # what the embedded nats-server keeps
 NATS_SERVER_WRITE_DEADLINE_MS = 60_000
 NATS_SERVER_START_MS = 10_000
 NATS_SERVER_STOP_MS = 5_000
+NEWS_INTERVAL_MS = 1_000  # between two looks at what is news of the cluster, for the log
+NEWS_NAMES_MAX = 3  # partitions that such a line names; the others are counted
 COMPLAINT_INTERVAL_MS = 10_000  # between two log lines of one kind that somebody else can cause
 
 # Client

@@ -218,6 +218,8 @@ class Driver:
                 self._submit(work)
         for notice in step.notices:
             _log.warning("%s", notice)
+        for news in step.news:
+            _log.log(logging.WARNING if news.is_warning else logging.INFO, "%s", news.text)
         if step.failure:
             self._failed(OperationalError(step.failure))
 

@@ -210,6 +210,8 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
         await _first_of(stopping, running.failed, timeout_s=limits.READY_LOOK_MS / 1_000)
         if stopping.is_set() or running.failed.is_set():
             return False
+    if told:
+        _log.info("ready: this broker has its part in the cluster")
     return True
 
 

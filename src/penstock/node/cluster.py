@@ -50,6 +50,7 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.administration import Administration
 from penstock.node.belonging import Belonging, is_stranger, is_taken
 from penstock.node.bootstrap import open_storage
+from penstock.node.chronicle import Seen
 from penstock.node.clean_stop import take_clean_stop
 from penstock.node.folders import check_folders
 from penstock.node.metadata_leader import MetadataLeader
@@ -309,6 +310,13 @@ class Cluster:
     def is_reachable(self, broker_id: BrokerId) -> bool:
         """Whether there is a connection to that broker; this one reaches itself."""
         return broker_id == self._settings.broker_id or self._peers.is_up(broker_id)
+
+    @property
+    def seen(self) -> Seen:
+        """What the log is told of the cluster."""
+        voters = self.quorum.membership.voters
+        has_majority = self.voters_reachable > len(voters) // 2
+        return Seen(self.quorum.leader, has_majority, self.image.live_brokers(), voters)
 
     @property
     def heard_ms(self) -> int | None:

@@ -350,6 +350,7 @@ class Node:
         self._arrivals.go_on()
         self._listening.subscriptions.tick(now)
         self._cluster.quorum.keep_reserve()
+        self._replicas.chronicle.look(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
         if not self._upkeep.tick(self._partitions, now.wall_us) or self._arrivals:
             self._next_tick_us = now.elapsed_us + limits.UPKEEP_TURN_MS * 1_000
 

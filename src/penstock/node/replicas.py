@@ -22,6 +22,7 @@ from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, OpenFiles
 from penstock.messages import ResignedLeadership, Response, UnreachableLeader
 from penstock.metadata.image import ClusterImage, Outcome
+from penstock.node.chronicle import Chronicle
 from penstock.node.following import Follows
 from penstock.node.leading import Leading
 from penstock.node.listening import Listening
@@ -84,8 +85,17 @@ class Replicas:
             unreachable=hurry,
             impeded=self.impeded,
         )
+        self.chronicle = Chronicle(settings.broker_id, outbox)
         self.roles = Roles(
-            settings.broker_id, outbox, self.leading, self.follows, listening, self.upkeep, clock, resigned=resigned
+            settings.broker_id,
+            outbox,
+            self.leading,
+            self.follows,
+            listening,
+            self.upkeep,
+            clock,
+            self.chronicle,
+            resigned=resigned,
         )
         self.streams = Streams(
             vfs,

@@ -25,6 +25,7 @@ from penstock.base.clock import Now
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
+from penstock.node.chronicle import Chronicle
 from penstock.node.following import Follows
 from penstock.node.leading import Leading
 from penstock.node.listening import NOBODY_LED, NOT_HEARD, Listening
@@ -47,6 +48,7 @@ class Roles:
         listening: Listening,
         upkeep: Upkeep,
         clock: Callable[[], Now],
+        chronicle: Chronicle,
         *,
         resigned: Callable[[Partition], None],
     ) -> None:
@@ -58,6 +60,7 @@ class Roles:
         self._listening = listening
         self._upkeep = upkeep
         self._clock = clock
+        self._chronicle = chronicle
         self._resigned = resigned
         self._is_registered = False
         self._is_heard = True
@@ -100,6 +103,7 @@ class Roles:
             self._lead(partition)
             return
         if partition.leadership is not None:
+            self._chronicle.ended(_name(partition))
             self._resign(partition)
         if self._is_registered and state.leader is not None and self._broker_id in state.replicas:
             self._configure(partition)
@@ -121,10 +125,15 @@ class Roles:
         leadership = partition.leadership
         if leadership is not None and leadership.leader_epoch == state.leader_epoch:
             self._configure(partition)
+            before = leadership.isr
             self._leading.image(partition, state, self.live, self._clock())
+            if leadership.isr != before:
+                self._chronicle.isr(_name(partition), before, leadership.isr)
             return
         if leadership is not None:
             self._resign(partition)
+        else:
+            self._chronicle.led(_name(partition))
         reason = NOBODY_LED if partition.following is None else _ANOTHER_LED
         self._unfollow(partition)
         if state.leader_epoch <= partition.log.leader_epoch:
@@ -175,3 +184,7 @@ class Roles:
         config = config if is_leader else config.following()
         if partition.log.config != config:
             partition.log.configure(config)
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.stream.name}/{partition.key.partition}"

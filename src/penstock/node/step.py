@@ -105,6 +105,13 @@ class Join(msgspec.Struct, frozen=True):
     addresses: tuple[str, ...]  # HOST:PORT
 
 
+class News(msgspec.Struct, frozen=True):
+    """A line for the log that is about the cluster, and not about a mistake."""
+
+    text: str
+    is_warning: bool
+
+
 class Step(msgspec.Struct):
     """What the driver must do, top to bottom."""
 
@@ -118,7 +125,8 @@ class Step(msgspec.Struct):
     notes: list[Callable[[], None]] = []  # 8. what nobody waits for: checkpoints
     disk: list[DiskWork] = []  # 9. to the disk threads
     notices: list[str] = []  # 10. what an operator should read in the log
-    failure: str = ""  # 11. if not empty: why this broker cannot go on; it is to be stopped, and says so by its end
+    news: list[News] = []  # 11. what has happened in the cluster, for the log
+    failure: str = ""  # 12. if not empty: why this broker cannot go on; it is to be stopped, and says so by its end
 
     def __bool__(self) -> bool:
         return bool(
@@ -132,6 +140,7 @@ class Step(msgspec.Struct):
             or self.notes
             or self.disk
             or self.notices
+            or self.news
             or self.failure
         )
 

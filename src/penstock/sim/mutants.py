@@ -141,8 +141,8 @@ CLUSTER_MUTANTS = (
     Mutant(
         "a leader of an earlier epoch goes on",
         "penstock.node.roles",
-        "        if partition.leadership is not None:\n            self._resign(partition)\n        if",
-        "        if partition.leadership is not None:\n            return\n        if",
+        "            self._chronicle.ended(_name(partition))\n            self._resign(partition)\n",
+        "            return\n",
     ),
     Mutant(
         "Raft votes twice in a term after a restart",

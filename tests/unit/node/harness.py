@@ -211,6 +211,7 @@ class Broker:
         self.payloads: dict[Hashable, bytes] = {}
         self.open_requests: set[Hashable] = set()
         self.notices: list[str] = []
+        self.news: list[tuple[str, bool]] = []
         self.failure = ""  # why it cannot go on
         self.steps: list[Step] = []
         self._callers = self._callers_aside = 0
@@ -287,6 +288,7 @@ class Broker:
             note()
         self.disk += step.disk
         self.notices += step.notices
+        self.news += [(one.text, one.is_warning) for one in step.news]
         self.failure = self.failure or step.failure
 
     def _reply(self, reply: Reply) -> None:
