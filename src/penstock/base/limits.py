@@ -70,7 +70,8 @@ PEER_STEADY_MS = 5_000  # a connection that lived so long is replaced at once wh
 PEER_RECONNECT_MS_MIN = 50  # after the first failure; each further one doubles it
 PEER_RECONNECT_MS_MAX = 1_000
 TAKEN_MS = 10_000  # refused for so long because another one bears its number, a broker that was started ends
-PEER_COMPLAINT_INTERVAL_MS = 60_000  # between two log lines about what is wrong with one peer
+PEER_COMPLAINT_INTERVAL_MS = 60_000  # between two log lines about what is wrong with one peer; it doubles
+PEER_COMPLAINT_INTERVAL_MS_MAX = 3_600_000  # up to this, as long as the peer is away
 
 # Replication
 REPLICA_POSITIONS_MAX = 10_000  # named in one request: 44 bytes each at most, so they fit REQUEST_BODY_BYTES_MAX

@@ -3,7 +3,8 @@
 Rules: the node says who is a peer and where (`set_address`), and hears who can be asked (`peer_up`) and who cannot any
 more (`peer_lost`), in turns. What is to go to one that cannot be asked is dropped. A connection that has lived for a
 while is replaced at once when it is lost; after a failure comes a pause, which grows and is spread at random, so that
-the brokers of a cluster do not all return at the same moment. What is wrong with a peer is logged once a minute.
+the brokers of a cluster do not all return at the same moment. What is wrong with a peer is logged at intervals
+that double, from a minute to an hour.
 
 Connections that other brokers make to this one are ordinary ones of the server; answers go back on those.
 """
@@ -83,7 +84,7 @@ class Peers:
         self._links: dict[BrokerId, _Link] = {}
         self._joining: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS)
+        self._complaints = Complaints(limits.PEER_COMPLAINT_INTERVAL_MS, limits.PEER_COMPLAINT_INTERVAL_MS_MAX)
 
     def set_address(self, broker_id: BrokerId, address: str) -> None:
         """Keep a connection to that broker, at HOST:PORT or one of several, with commas between; empty: no more."""
@@ -180,6 +181,8 @@ class Peers:
 
     def ended(self, link: _Link, reason: str, *, was_up: bool) -> None:
         """Its connection is gone, or could not be made."""
+        if link.was_steady:
+            self._complaints.was_well(f"broker {link.broker_id}")
         if not link.is_dropped:
             self.complain(f"broker {link.broker_id}", f"{link.address}: {reason}")
         if was_up:
@@ -228,16 +231,16 @@ class _Link:
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
         self._up_us: int | None = None  # since when it is up
-        self._was_up = self._was_steady = False
+        self._was_up = self.was_steady = False
         self.is_dropped = False
 
     async def run(self) -> None:
         """Have a connection until dropped."""
         failures = 0
         while not self.is_dropped:
-            self._was_up = self._was_steady = False
+            self._was_up = self.was_steady = False
             await self._connect_and_serve()
-            failures = 0 if self._was_steady else failures + 1
+            failures = 0 if self.was_steady else failures + 1
             if not self._was_up:
                 self.address = self._places[(self._places.index(self.address) + 1) % len(self._places)]
             if not self.is_dropped:
@@ -293,5 +296,5 @@ class _Link:
         up_us, self._up_us = self._up_us, None
         self._was_up = up_us is not None
         if up_us is not None:
-            self._was_steady = self._owner.elapsed_us() - up_us >= limits.PEER_STEADY_MS * 1_000
+            self.was_steady = self._owner.elapsed_us() - up_us >= limits.PEER_STEADY_MS * 1_000
         self._owner.ended(self, self.connection.end_reason, was_up=up_us is not None)

@@ -21,3 +21,21 @@ def test_one_kind_does_not_hide_another() -> None:
     assert complaints.line("PERMISSION", "one", 0) == "one"
     assert complaints.line("OTHER", "two", 0) == "two"
     assert complaints.line("PERMISSION", "three", 1) is None
+
+
+def test_what_goes_on_is_told_at_intervals_that_double_up_to_the_longest() -> None:
+    complaints = Complaints(60_000, 3_600_000)
+    minute_us = 60_000_000
+    told = [now for now in range(5 * 60) if complaints.line("broker 2", "away", now * minute_us) is not None]
+    assert told == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]
+
+
+def test_what_was_well_for_a_while_is_told_soon_again() -> None:
+    complaints = Complaints(60_000, 3_600_000)
+    minute_us = 60_000_000
+    for now in range(40):
+        complaints.line("broker 2", "away", now * minute_us)
+    complaints.was_well("broker 2")
+    complaints.was_well("broker 3")  # of which nothing was told
+    assert complaints.line("broker 2", "away", 40 * minute_us) is not None
+    assert complaints.line("broker 2", "away", 40 * minute_us + 1) is None
