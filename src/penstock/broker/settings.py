@@ -176,9 +176,12 @@ def _voters(value: object) -> tuple[Voter, ...]:
         text = f"{len(voters)} voters; at most {limits.RAFT_VOTERS_MAX} decide together. Start the others with --join"
         raise ValueError(text)
     ids = [str(voter.broker_id) for voter in voters]
+    mistakes = []
     for what, texts in (("id", ids), ("address", [str(voter.address) for voter in voters])):
         if doubles := sorted({text for text in texts if texts.count(text) > 1}):
-            raise ValueError(f"two brokers with the same {what}: {', '.join(doubles)}")
+            mistakes.append(f"two brokers with the same {what}: {', '.join(doubles)}")
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
     return voters
 
 

@@ -141,12 +141,14 @@ def print_gaps(console: Console, title: str, gaps: tuple[GapInfo, ...]) -> None:
 
 def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> None:
     """Damage, gaps and dropped messages of one partition; nothing where all is well."""
+    which = info.name if len(info.partitions) == 1 else f"{info.name}, partition {part.partition},"
+    where_from = which.rstrip(",")
     if part.state_reason:
         console.print()
-        console.print(cell(f"Stream {info.name} is {str(part.state).replace('_', ' ')}: {part.state_reason}", "yellow"))
+        console.print(cell(f"Stream {which} is {str(part.state).replace('_', ' ')}: {part.state_reason}", "yellow"))
     if part.damage:
         console.print()
-        console.print(cell(f"Damage in stream {info.name}: nothing was deleted", "bold red"))
+        console.print(cell(f"Damage in stream {where_from}: nothing was deleted", "bold red"))
         for damage in part.damage:
             lost = ""
             if damage.base_offset is not None:
@@ -154,10 +156,10 @@ def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> No
                 lost = f"; offsets {damage.base_offset} to {end} cannot be read"
             where = f"{damage.file} at byte {damage.position}"
             console.print(cell(f"  {where}: expected {damage.expected}, found {damage.found}{lost}"))
-    print_gaps(console, f"Gaps of stream {info.name}", part.gaps)
+    print_gaps(console, f"Gaps of stream {where_from}", part.gaps)
     dropped = {reason: count for reason, count in part.dropped.items() if count}
     if dropped:
         console.print()
-        console.print(cell(f"Not stored by stream {info.name} since the broker started", "yellow"))
+        console.print(cell(f"Not stored by stream {which} since the broker started", "yellow"))
         for reason, count in dropped.items():
             console.print(cell(f"  {count_text(count)}: {reason}"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +22,7 @@ EXAMPLES = examples(
     "penstock status --server broker-1.example:7422",
     "penstock status --json | jq .broker.nats.state",
 )
+_COUNTERS = {"dropped": "messages that matched and were not stored"}  # those whose name does not say it all
 
 
 @clearly
@@ -53,13 +56,15 @@ def status(
         console.print()
         unreachable = frozenset(one.broker_id for one in state.brokers if one.is_reachable is False)
         console.print(replicas.replica_table(infos, unreachable if warning else frozenset()))
-    report.print_gaps(console, "Gaps", state.nats.gaps)
-    shown = set(state.nats.gaps)
-    for info in infos:
-        for part in info.partitions:
-            # A gap of the whole broker is not told again for each stream.
-            own = tuple(gap for gap in part.gaps if gap not in shown)
-            report.print_trouble(console, info, _with_gaps(part, own))
+    report.print_gaps(console, f"Gaps of broker {state.broker_id}", state.nats.gaps)
+    parts = [(info, part) for info in infos for part in info.partitions]
+    found = Counter(gap for _, part in parts for gap in set(part.gaps).difference(state.nats.gaps))
+    # One of another broker concerns all that it leads, and is not told again for each.
+    shared = sorted((gap for gap, count in found.items() if count > 1), key=attrgetter("start_us"))
+    report.print_gaps(console, "Gaps of other brokers, for what they lead", tuple(shared))
+    shown = {*state.nats.gaps, *shared}
+    for info, part in parts:
+        report.print_trouble(console, info, _with_gaps(part, tuple(gap for gap in part.gaps if gap not in shown)))
 
 
 def _with_gaps(part: PartitionInfo, gaps: tuple[GapInfo, ...]) -> PartitionInfo:
@@ -84,7 +89,7 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
     version = f", nats-server {nats.server_version}" if nats.server_version else ""
     shown = {
         "broker": f"{state.broker_id} at {state.address}, version {state.broker_version}",
-        "cluster": state.cluster_id,
+        "cluster": state.cluster_id or "not known yet",
         "data": state.data_dir,
         "up": f"{format_duration_ms(state.uptime_ms)}, since {output.time_text(state.started_us)}",
         "NATS": f"{nats.state}, {nats.url}{of_its_own}{version}",
@@ -98,15 +103,20 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
     if nats.answers_dropped:
         count = output.count_text(nats.answers_dropped)
         shown["answers dropped"] = f"{count} of the acks and refusals made: nats-server did not take them in time"
+    partitions = sum(state.partitions_by_state.values())
     states = ", ".join(
         f"{count} {name.replace('_', ' ')}" for name, count in state.partitions_by_state.items() if count
     )
     shown |= {
-        "streams": f"{output.count_text(state.streams)}{f' ({states})' if states else ''}",
+        "streams": output.count_text(state.streams),
+        **({"partitions": f"{output.count_text(partitions)} ({states})"} if states else {}),
         "clients": f"{state.connections} connections, {state.requests_in_flight} requests in flight",
         "in flight": f"{format_bytes(state.in_flight_bytes)} of {format_bytes(state.in_flight_bytes_max)}",
     }
     if state.counters:
-        counters = (f"{name.replace('_', ' ')} {output.count_text(count)}" for name, count in state.counters.items())
+        counters = (
+            f"{_COUNTERS.get(name) or name.replace('_', ' ')} {output.count_text(count)}"
+            for name, count in state.counters.items()
+        )
         shown["since start"] = ", ".join(counters)
     return shown

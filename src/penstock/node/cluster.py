@@ -408,7 +408,14 @@ class Cluster:
         """A client wants streams changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
         if self.waits_for and not (self.quorum.obstacle or self.link.knows_somebody):
             self.check_knows()
-        self.link.administer(request, lambda response: self._outbox.reply(caller, response))
+
+        def done(response: Response | RemoteError) -> None:
+            is_lost = isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER
+            if is_lost and (reason := self._doubt()):  # what the operator can change
+                response = RemoteError(ErrorCode.NOT_METADATA_LEADER, f"no metadata leader was found in time: {reason}")
+            self._outbox.reply(caller, response)
+
+        self.link.administer(request, done)
 
     def _answer_locally(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
         self._metadata_leader.request(request, done)

@@ -255,6 +255,10 @@ def test_a_cluster_in_a_file_is_a_list(tmp_path: Path) -> None:
         ({"cluster": " , "}, "no broker given"),
         ({"cluster": "1@a:1,1@b:1"}, "two brokers with the same id: 1"),
         ({"cluster": "1@a:1,2@a:1"}, "two brokers with the same address: a:1"),
+        (
+            {"cluster": "1@a:1,1@b:1,2@b:1"},
+            "two brokers with the same id: 1; two brokers with the same address: b:1",
+        ),
         ({"cluster": ",".join(f"{one}@a:{one}" for one in range(1, 7))}, "6 voters; at most 5 decide together"),
         ({"cluster": THREE, "nats": "h"}, "--cluster: which broker of the cluster is this one? Set id (--id)"),
         ({"join": "a:1", "nats": "h"}, "--join: which broker of the cluster is this one? Set id (--id)"),

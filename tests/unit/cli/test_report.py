@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from penstock.base.config import StreamConfig
-from penstock.base.ids import LeaderEpoch, Offset, StreamId, TimestampUs
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
 from penstock.cli import report
 from penstock.messages import DamageInfo, GapInfo, PartitionInfo, StreamInfo
 
@@ -105,3 +105,17 @@ def test_a_stream_is_one_line_however_long_its_name_and_subject(width: int) -> N
 
 def test_one_of_a_kind_has_no_plural() -> None:
     assert "in 1 segment file\n" in shown(stream(segment_count=1)).replace(" \n", "\n").replace("  ", "")
+
+
+def test_trouble_of_one_partition_of_several_says_of_which() -> None:
+    gap = GapInfo(start_us=TimestampUs(0), end_us=TimestampUs(1_000_000), reason="nobody led it")
+    parts = tuple(
+        PartitionInfo(partition=PartitionId(number), leader_epoch=LeaderEpoch(1), gaps=(gap,) if number else ())
+        for number in (0, 1)
+    )
+    info = StreamInfo(stream_id=StreamId(4), config=StreamConfig(name="p6", subject="p"), partitions=parts)
+    out = io.StringIO()
+    for part in parts:
+        report.print_trouble(Console(file=out, width=120), info, part)
+    assert "Gaps of stream p6, partition 1: " in out.getvalue()
+    assert "partition 0" not in out.getvalue()

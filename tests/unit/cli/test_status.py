@@ -55,3 +55,11 @@ def test_without_a_metadata_leader_it_is_said_how_old_the_answer_is(heard_ms: in
 def test_where_somebody_leads_the_metadata_or_nobody_else_is_there_nothing_is_said_of_it() -> None:
     assert not without_leader(_state(metadata_leader=BrokerId(2), voters=3, voters_reachable=2))
     assert not without_leader(_state(voters=1, voters_reachable=1))
+
+
+def test_what_is_counted_is_named() -> None:
+    shown = broker_pairs(_state(streams=9, partitions_by_state={"online": 14, "no_leader": 2}, counters={"dropped": 3}))
+    assert shown["streams"] == "9"
+    assert shown["partitions"] == "16 (14 online, 2 no leader)"
+    assert shown["since start"] == "messages that matched and were not stored 3"
+    assert broker_pairs(_state(cluster_id=""))["cluster"] == "not known yet"

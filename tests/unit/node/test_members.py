@@ -313,6 +313,20 @@ def test_a_broker_that_is_not_in_its_cluster_yet_denies_no_stream_and_keeps_nobo
     assert brokers[1].ask(MetadataRequest(names=()), MetadataResponse).streams == ()
 
 
+def test_a_change_that_finds_no_metadata_leader_says_who_is_missing() -> None:
+    brokers = formed()
+    for other in (2, 3):
+        brokers.kill(other)
+    brokers.run(5_000)
+    caller = brokers[1].create("s", subject="s")
+    brokers.run(15_000)
+    refusal = brokers[1].replies[caller].response
+    assert isinstance(refusal, RemoteError)
+    assert refusal.message == (
+        "no metadata leader was found in time: waiting for a metadata leader: 1 of 3 voters reachable"
+    )
+
+
 def test_why_nobody_leads_is_said_by_whoever_is_asked() -> None:
     brokers = formed()
     brokers.leader.create("one", subject="one", replicas=1)
