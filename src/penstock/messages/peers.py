@@ -46,25 +46,28 @@ class UnreachableLeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ResignedLeadership(msgspec.Struct, frozen=True, array_like=True):
-    """A partition that the sender leads in that epoch and cannot serve: its log has failed, or its disk is full.
+    """A partition that the sender leads in that epoch and cannot serve: its log has failed, its disk is full, or NATS
+    is not there for it.
 
-    `is_whole`: the log takes nothing, and has all that it had.
+    `is_whole`: the log has all that it had. `is_refused`: NATS refuses the sender's subscription.
     """
 
     stream_id: StreamIdField
     partition: PartitionField
     leader_epoch: LeaderEpochField
     is_whole: bool = False
+    is_refused: bool = False
 
 
 class HeartbeatRequest(Request, frozen=True, kw_only=True):
-    """I am there, and have applied the metadata log up to `applied_index`; what I can reach no more."""
+    """I am there, and have applied the metadata log up to `applied_index`; what I can reach no more, NATS among it."""
 
     broker_id: PeerIdField
     incarnation: IncarnationField
     applied_index: Int64Field
     unreachable: Annotated[tuple[UnreachableLeader, ...], msgspec.Meta(max_length=limits.BROKERS_MAX)] = ()
     resigned: Annotated[tuple[ResignedLeadership, ...], msgspec.Meta(max_length=limits.ELECTIONS_PER_COMMAND_MAX)] = ()
+    has_nats: bool = True
 
 
 class HeartbeatResponse(Response, frozen=True, kw_only=True):

@@ -142,9 +142,13 @@ class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaFetchResponse(Response, frozen=True, kw_only=True):
-    """Only partitions of which there is news, in the order of their batches in the raw part."""
+    """Only partitions of which there is news, in the order of their batches in the raw part.
+
+    `has_nats`: the leader is connected to NATS, and so listens where that is not refused.
+    """
 
     partitions: tuple[ReplicaNews, ...] = ()
+    has_nats: bool = True
 
 
 class FlushedEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -74,7 +74,10 @@ class RegisterBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class FenceBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fence_broker"):
-    """That run of a broker is taken for dead. `silent`: live ones, not heard of lately: any other leads before them."""
+    """That run of a broker is taken for dead.
+
+    `silent`: live ones that were not heard of lately, or cannot listen to NATS: any other leads before them.
+    """
 
     broker_id: BrokerId
     incarnation: Incarnation

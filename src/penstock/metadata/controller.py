@@ -24,14 +24,14 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, PartitionKey
 from penstock.messages import (
     ChangeIsrRequest,
     ChangeIsrResponse,
@@ -59,6 +59,7 @@ from penstock.metadata.elections import Rules
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.preferred import PreferredLeaders
 from penstock.metadata.proposals import Proposal, Proposals
+from penstock.metadata.refusals import Refusals
 from penstock.metadata.reports import Reports
 from penstock.metadata.sessions import Sessions
 
@@ -96,6 +97,7 @@ class Controller:
         self._broker_id = broker_id
         self._sessions = Sessions(config.session_ms * 1_000)
         self._reports = Reports(config.leader_report_window_ms * 1_000)
+        self._refusals = Refusals()
         self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)
         self._proposals = Proposals()
         self._isr_waiting: dict[BrokerId, deque[tuple[Hashable, ChangeIsrRequest]]] = {}
@@ -117,6 +119,7 @@ class Controller:
         self._settled_us = now.elapsed_us + _LATELY_US
         self._reports.clear()
         self._preferred.clear()
+        self._refusals.clear()
 
     def follow(self, leader: BrokerId | None) -> None:
         """Another broker leads, or nobody knows who; all who wait are told so."""
@@ -169,6 +172,14 @@ class Controller:
         live = self._image.live_brokers()
         return (self._sessions.heard_since(now.elapsed_us - _LATELY_US) | {self._broker_id}) & live
 
+    def without_nats(self) -> frozenset[BrokerId]:
+        """Who is to lead only what nobody else may."""
+        return self._sessions.without_nats() if self.leads else frozenset()
+
+    def _last(self, now: Now, ending: BrokerId | None = None) -> tuple[BrokerId, ...]:
+        """Any other is to lead before these."""
+        return tuple(sorted({*self._silent(now, ending), *self._sessions.without_nats()} - {ending}))
+
     def _silent(self, now: Now, ending: BrokerId | None = None) -> tuple[BrokerId, ...]:
         return tuple(sorted(self._image.live_brokers() - self._heard(now) - {ending}))
 
@@ -182,18 +193,21 @@ class Controller:
         self._propose_stops(now)
         for broker_id, incarnation in self._sessions.silent(now.elapsed_us):
             if broker_id != self._broker_id and ("fence", broker_id) not in self._proposals:
-                silent = self._silent(now, broker_id)
+                silent = self._last(now, broker_id)
                 command = FenceBroker(broker_id=broker_id, incarnation=incarnation, silent=silent)
                 self._proposals.begin(("fence", broker_id), command, _ignore)
         self._elect(self._reports.elections(self._image, now.elapsed_us), now)
         if ("elect",) not in self._proposals:
-            self._elect(self._preferred.elections(self._image, now.elapsed_us), now)
+            self._elect(self._preferred_elections(now), now)
 
-    def _elect(self, wanted: list[Election], now: Now) -> None:
+    def _preferred_elections(self, now: Now) -> list[Election]:
+        return self._preferred.elections(self._image, now.elapsed_us, self.without_nats(), self._refusals)
+
+    def _elect(self, wanted: list[Election], now: Now, refused: Set[BrokerId] = frozenset()) -> None:
         """Propose these elections, unless some are under way: whatever called for them does so again."""
         if wanted and ("elect",) not in self._proposals:
             elections_wanted = tuple(wanted[: limits.ELECTIONS_PER_COMMAND_MAX])
-            command = ElectLeaders(elections=elections_wanted, silent=self._silent(now))
+            command = ElectLeaders(elections=elections_wanted, silent=tuple(sorted({*self._last(now), *refused})))
             self._proposals.begin(("elect",), command, _ignore)
 
     # Requests of brokers
@@ -208,20 +222,25 @@ class Controller:
         except RemoteError as error:
             self._answer(caller, error)
             return
-        self._sessions.heard(broker_id, request.applied_index, now.elapsed_us)
-        wanted = self._resignations(broker_id, request.resigned)
+        self._sessions.heard(broker_id, request.applied_index, now.elapsed_us, has_nats=request.has_nats)
+        resignations = self._resignations(broker_id, request.resigned, now)
         if self._reports.heard(self._image, broker_id, request.unreachable, now.elapsed_us):
-            wanted += self._reports.elections(self._image, now.elapsed_us)
-        self._elect(wanted, now)
+            resignations.setdefault(frozenset(), []).extend(self._reports.elections(self._image, now.elapsed_us))
+        for refused, wanted in resignations.items():  # the first of them, while one is under way
+            self._elect(wanted, now, refused)
         self._propose_stops(now)
         response = HeartbeatResponse(
             metadata_leader=self._broker_id, raft_term=self._raft_term, committed_index=committed_index
         )
         self._answer(caller, response)
 
-    def _resignations(self, broker_id: BrokerId, resigned: Iterable[ResignedLeadership]) -> list[Election]:
+    def _resignations(
+        self, broker_id: BrokerId, resigned: Iterable[ResignedLeadership], now: Now
+    ) -> dict[frozenset[BrokerId], list[Election]]:
+        """Elections that are wanted, by whom NATS refuses those partitions."""
         live = self._image.live_brokers() if resigned else frozenset()
-        wanted = []
+        without_nats = self._sessions.without_nats()
+        wanted: dict[frozenset[BrokerId], list[Election]] = {}
         for one in resigned:
             state = self._image.streams.get(one.stream_id)
             if state is None or one.partition >= len(state.partitions):
@@ -229,9 +248,18 @@ class Controller:
             partition = state.partitions[one.partition]
             if (partition.leader, partition.leader_epoch) != (broker_id, one.leader_epoch):
                 continue
-            if elections.moved(partition, live, Rules.of(state), resigned=not one.is_whole) is not None:
-                reason = ElectionReason.IMPEDED if one.is_whole else ElectionReason.RESIGNED
-                wanted.append(Election(one.stream_id, one.partition, one.leader_epoch, reason))
+            rules = Rules.of(state)
+            key = PartitionKey(one.stream_id, one.partition)
+            if one.is_refused:
+                self._refusals.add(key, broker_id, now.elapsed_us)
+            refused = self._refusals.of(key, now.elapsed_us)
+            cannot_listen = without_nats | refused
+            moved = elections.moved(partition, live, rules, resigned=not one.is_whole, silent=cannot_listen)
+            if moved is None or (one.is_whole and {broker_id, moved.leader} <= cannot_listen):
+                continue  # it would be no better off
+            reason = ElectionReason.IMPEDED if one.is_whole else ElectionReason.RESIGNED
+            election = Election(one.stream_id, one.partition, one.leader_epoch, reason)
+            wanted.setdefault(refused, []).append(election)
         return wanted
 
     def register(self, caller: Hashable, request: RegisterBrokerRequest, now: Now) -> None:
@@ -306,7 +334,7 @@ class Controller:
                 self._propose_stop(caller, request, now)
 
     def _propose_stop(self, caller: Hashable, request: StopBrokerRequest, now: Now) -> None:
-        silent = self._silent(now, request.broker_id)
+        silent = self._last(now, request.broker_id)
         command = StopBroker(broker_id=request.broker_id, incarnation=request.incarnation, silent=silent)
 
         def done(outcome: Outcome | RemoteError) -> None:

@@ -6,11 +6,14 @@ preferred leaders evenly, so that to give them their partitions back is to sprea
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from penstock.base import limits
-from penstock.base.ids import PartitionKey
+from penstock.base.ids import BrokerId, PartitionKey
 from penstock.metadata import elections
 from penstock.metadata.commands import Election, ElectionReason
 from penstock.metadata.image import ClusterImage
+from penstock.metadata.refusals import Refusals
 
 
 class PreferredLeaders:
@@ -20,29 +23,35 @@ class PreferredLeaders:
         self._steady_us = steady_us
         self._since_us: dict[PartitionKey, int] = {}
         self._seen: ClusterImage | None = None
+        self._unable: Set[BrokerId] = frozenset()
         self._next_look_us = 0
 
     def clear(self) -> None:
         """Begin anew."""
         self._since_us, self._seen, self._next_look_us = {}, None, 0
 
-    def elections(self, image: ClusterImage, now_us: int) -> list[Election]:
-        """Those that are due; one pass over all partitions, now and then, if anything has changed."""
+    def elections(self, image: ClusterImage, now_us: int, unable: Set[BrokerId], refusals: Refusals) -> list[Election]:
+        """Those that are due; one pass over all partitions, now and then, if anything has changed.
+
+        Never by those who are `unable` to lead, or whom NATS has refused just that.
+        """
         if now_us < self._next_look_us:
             return []
         self._next_look_us = now_us + limits.PREFERRED_LEADER_INTERVAL_MS * 1_000
-        self._look(image, now_us)
-        due = [key for key, since_us in self._since_us.items() if now_us - since_us >= self._steady_us]
+        self._look(image, now_us, unable)
+        steady = (key for key, since_us in self._since_us.items() if now_us - since_us >= self._steady_us)
+        due = [key for key in steady if image.partition(*key).replicas[0] not in refusals.of(key, now_us)]
         return [
             Election(*key, image.partition(*key).leader_epoch, ElectionReason.PREFERRED)
             for key in due[: limits.PREFERRED_ELECTIONS_MAX]
         ]
 
-    def _look(self, image: ClusterImage, now_us: int) -> None:
-        seen, self._seen = self._seen, image
-        if seen is not None and seen.streams is image.streams and seen.brokers is image.brokers:
+    def _look(self, image: ClusterImage, now_us: int, unable: Set[BrokerId]) -> None:
+        (seen, was_unable), (self._seen, self._unable) = (self._seen, self._unable), (image, unable)
+        is_same = seen is not None and seen.streams is image.streams and seen.brokers is image.brokers
+        if is_same and was_unable == unable:
             return
-        live = image.live_brokers()
+        live = image.live_brokers() - unable
         since_us = {}
         for state in image.streams.values():
             if all(partition.leader == partition.replicas[0] for partition in state.partitions):

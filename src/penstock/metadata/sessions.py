@@ -20,6 +20,7 @@ class _Session:
     deadline_us: int
     heard_us: int | None  # None: not yet, by this metadata leader
     applied_index: int = 0  # of the metadata log, as the broker said last
+    has_nats: bool = True  # the same
 
 
 class Sessions:
@@ -50,11 +51,12 @@ class Sessions:
             kept[broker_id] = session
         self._sessions = kept
 
-    def heard(self, broker_id: BrokerId, applied_index: int, now_us: int) -> None:
+    def heard(self, broker_id: BrokerId, applied_index: int, now_us: int, *, has_nats: bool = True) -> None:
         """A heartbeat of a live run has come."""
         session = self._sessions[broker_id]
         session.deadline_us = now_us + self._session_us
         session.heard_us = now_us
+        session.has_nats = has_nats
         session.applied_index = max(session.applied_index, applied_index)
 
     def silent(self, now_us: int) -> list[tuple[BrokerId, Incarnation]]:
@@ -73,6 +75,10 @@ class Sessions:
         return frozenset(
             one for one, session in sessions if session.heard_us is not None and session.heard_us >= since_us
         )
+
+    def without_nats(self) -> frozenset[BrokerId]:
+        """The live brokers that have said that NATS is not there for them."""
+        return frozenset(broker_id for broker_id, session in self._sessions.items() if not session.has_nats)
 
     def behind(self, index: int) -> tuple[BrokerId, ...]:
         """The live brokers that have not said yet that they applied the command at `index`."""

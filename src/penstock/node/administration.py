@@ -72,8 +72,9 @@ class Administration:
         await_here: AwaitHere,
         info: Callable[[StreamState], StreamInfo],
         ready: Callable[[], frozenset[BrokerId]],
+        without_nats: Callable[[], frozenset[BrokerId]],
     ) -> None:
-        """`ready`: on whom streams can be placed now."""
+        """`ready`: on whom streams can be placed now; `without_nats`: who of them is to lead none of them."""
         self._quorum = quorum
         self._peers = peers
         self._broker_id = broker_id
@@ -82,6 +83,7 @@ class Administration:
         self._await_here = await_here
         self._info = info
         self._ready = ready
+        self._without_nats = without_nats
         self._creations: list[_Creation] = []
 
     @property
@@ -115,7 +117,7 @@ class Administration:
         command = CreateStream(
             config=created_config(request.config, replicas),
             created_us=now.wall_us,
-            assignments=place(image, request.config.partitions, replicas, self._chance, ready),
+            assignments=self._place(request.config.partitions, replicas, ready),
         )
 
         def made(outcome: Outcome | RemoteError) -> None:
@@ -126,6 +128,14 @@ class Administration:
             self._wait(outcome.stream, done, deadline_us, is_new=outcome.changed)
 
         self._quorum.propose(command, made)
+
+    def _place(self, partitions: int, replicas: int, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...]:
+        without_nats = self._without_nats()
+        able = ready - without_nats
+        among = able if len(able) >= replicas else ready
+        placed = place(self._image, partitions, replicas, self._chance, among)
+        # The first is to lead, and the creation waits for its subscription.
+        return tuple(tuple(sorted(one, key=without_nats.__contains__)) for one in placed)
 
     def _brokers(self) -> frozenset[BrokerId]:
         """All of the cluster, there or not: a stream must not have fewer replicas for who happens to be away."""

@@ -104,6 +104,9 @@ class Consequences(Protocol):
     def resigned(self) -> tuple[ResignedLeadership, ...]:
         """What this broker leads and cannot serve."""
 
+    def has_nats(self) -> bool:
+        """Whether it is connected to NATS."""
+
 
 class Cluster:
     """`open` first, then `start`. `chance` is a seeded generator, such as random.Random."""
@@ -166,6 +169,7 @@ class Cluster:
             await_here=self._consequences.wait_for,
             info=self._info,
             ready=lambda: controller.ready(self._clock()),
+            without_nats=controller.without_nats,
         )
         self._metadata_leader = MetadataLeader(
             self.quorum,
@@ -192,6 +196,7 @@ class Cluster:
             unreachable=self._consequences.unreachable,
             resigned=self._consequences.resigned,
             is_lost=lambda: bool(self.quorum.missed),
+            has_nats=self._consequences.has_nats,
             changed=self._look_at_standing,
         )
         self.quorum.start()

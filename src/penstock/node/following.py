@@ -110,10 +110,10 @@ class Follows:
             self._fetchers[leader] = fetcher
         return fetcher
 
-    def heard_us(self, partition: Partition) -> int | None:
-        """When its leader's broker answered last; None: never, or it is not followed."""
+    def listened_us(self, partition: Partition) -> int | None:
+        """When its leader's broker answered last and had NATS; None: never, or it is not followed."""
         following = partition.following
-        return None if following is None else self._fetchers[following.leader].answered_us
+        return None if following is None else self._fetchers[following.leader].listened_us
 
     def flushed(self, partition: Partition) -> None:
         """More of its log is on the disk."""

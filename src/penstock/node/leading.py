@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
@@ -106,6 +108,7 @@ class Leading:
         *,
         committed: Callable[[Partition], None],
         ask_metadata: AskMetadata,
+        has_nats: Callable[[], bool],
     ) -> None:
         self._outbox = outbox
         self._broker_id = broker_id
@@ -113,6 +116,7 @@ class Leading:
         self._clock = clock
         self._committed = committed
         self._ask_metadata = ask_metadata
+        self._has_nats = has_nats
         self._sessions = Sessions()
         self._agenda: Agenda[Leadership] = Agenda()
         self._proposer = IsrProposer(self._agenda)
@@ -204,7 +208,10 @@ class Leading:
         """Give followers the answers that are due, and ask for the ISRs that are wanted."""
         for answer in self._sessions.answers(now.elapsed_us):
             extents = tuple(found.extent() for found in answer.found if isinstance(found, _Range))
-            self._outbox.reply(answer.caller, answer.response, extents or None)
+            response = answer.response
+            if not (isinstance(response, RemoteError) or self._has_nats()):
+                response = msgspec.structs.replace(response, has_nats=False)
+            self._outbox.reply(answer.caller, response, extents or None)
         for look in self._sessions.looks():
             self._look(look)
         if self._agenda.has_wishes:

@@ -5,12 +5,16 @@ subscription NATS refuses then, or takes away, has a gap of its own until it is 
 on whoever leads it next: from the last moment in which this broker knows that somebody did. The broker's own gap after
 a start lasts until it may lead, so that all that it leads then needs no gaps of its own. They are on their way to the
 disk as soon as they are known.
+
+A leader without NATS is of no use: what was not listened to for NATS_ABSENT_MS is `absent`, and others are to lead it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.messages import GapInfo
 from penstock.node.gaps import Gaps
@@ -19,8 +23,14 @@ from penstock.node.step import Lane, Outbox
 from penstock.node.subscriptions import Subscriptions, Verdicts
 from penstock.vfs import Vfs
 
+_ABSENT_US = limits.NATS_ABSENT_MS * 1_000
 NOBODY_LED = "nobody led it"
 NOT_HEARD = "the metadata leader did not answer this broker"
+
+
+class _Refusal(NamedTuple):
+    reason: str
+    since_us: int  # elapsed
 
 
 class Listening:
@@ -41,7 +51,9 @@ class Listening:
         self._outbox = outbox
         self._tell_confirmed = confirmed
         self._tell_refused = refused
-        self._refusals: dict[Partition, str] = {}
+        self._refusals: dict[Partition, _Refusal] = {}
+        self._down_us: int | None = None  # without a connection to NATS since then, elapsed
+        self.has_nats = False
         self._is_saving = self._is_changed = self._is_stopped = False
         self._may_lead = self._is_proven = False  # proven: NATS has confirmed all there was, and nothing was led yet
 
@@ -94,8 +106,28 @@ class Listening:
         since = [one for one in (self.gaps.open_since(), self.gaps.open_since(partition.key)) if one is not None]
         partition.listened_us = min((now.wall_us, *since))
 
+    def up(self) -> None:
+        """The link is connected, and has subscribed everything again; what came of it shows behind a barrier."""
+        self.has_nats, self._down_us = True, None
+        self.subscriptions.up()
+
+    def absent(self, now: Now) -> Iterator[tuple[Partition, bool]]:
+        """What has not been listened to for too long, and whether NATS refuses that."""
+        if self.has_nats:
+            for partition, refusal in self._refusals.items():
+                if now.elapsed_us >= refusal.since_us + _ABSENT_US:
+                    yield partition, True
+            return
+        if self._down_us is None:
+            self._down_us = now.elapsed_us
+        if now.elapsed_us >= self._down_us + _ABSENT_US:
+            for partition in self.subscriptions.by_sid.values():
+                yield partition, False
+
     def lost(self, now: Now, reason: str) -> None:
         """The connection to NATS is gone: nobody listens from `now` on."""
+        if self.has_nats or self._down_us is None:
+            self.has_nats, self._down_us = False, now.elapsed_us
         self.subscriptions.lost()
         self._is_proven = False
         self._refusals.clear()
@@ -120,7 +152,8 @@ class Listening:
         self._tell_confirmed(partition)
 
     def _refused(self, partition: Partition, reason: str, now: Now) -> None:
-        self._refusals[partition] = reason
+        before = self._refusals.get(partition)
+        self._refusals[partition] = _Refusal(reason, now.elapsed_us if before is None else before.since_us)
         if not self.gaps.is_open:
             self._begin_for(partition, reason, now)
         self._tell_refused(partition, reason)
@@ -134,8 +167,8 @@ class Listening:
             self._is_proven = True
             return
         gap = self.gaps.end(now.wall_us)
-        for partition, reason in self._refusals.items():
-            self._begin_for(partition, reason, now)
+        for partition, refusal in self._refusals.items():
+            self._begin_for(partition, refusal.reason, now)
         if gap is not None:
             self._tell("", gap)
             self._save()

@@ -266,7 +266,7 @@ class Node:
     def nats_up(self) -> None:
         """The link is connected and has subscribed everything again; what came of it shows behind a barrier."""
         if not self._is_stopped:
-            self._listening.subscriptions.up()
+            self._listening.up()
 
     def reached(self, token: int, now: Now) -> None:
         """NATS has done all that came before this barrier of a step."""

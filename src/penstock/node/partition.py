@@ -178,6 +178,11 @@ class Partition:
         """Whether other brokers hold it, too."""
         return len(self.stream.partitions[self.key.partition].replicas) > 1
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether there is another one in sync, who could lead it."""
+        return len(self.stream.partitions[self.key.partition].isr) > 1
+
     def _recovered_committed_end(self) -> int:
         """What may be read before anybody leads."""
         if self.is_replicated:

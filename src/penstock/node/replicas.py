@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
@@ -70,7 +71,13 @@ class Replicas:
         self.partitions: dict[PartitionKey, Partition] = {}
         self.upkeep = Upkeep(outbox, self, clock)
         self.leading = Leading(
-            outbox, settings.broker_id, self.partitions, clock, committed=self.moved, ask_metadata=ask_metadata
+            outbox,
+            settings.broker_id,
+            self.partitions,
+            clock,
+            committed=self.moved,
+            ask_metadata=ask_metadata,
+            has_nats=lambda: listening.has_nats,
         )
         self.follows = Follows(
             outbox,
@@ -156,7 +163,22 @@ class Replicas:
             for key, partition in self._failed.items()
             if partition.leadership is not None and partition.is_replicated
         )
-        return failed + tuple(self.streams.unopened())
+        unheard = (
+            ResignedLeadership(
+                key.stream_id,
+                PartitionId(key.partition),
+                partition.leadership.leader_epoch,
+                is_whole=True,
+                is_refused=is_refused,
+            )
+            for partition, is_refused in self._listening.absent(self._clock())
+            if (key := partition.key) not in self._failed and partition.leadership is not None and partition.may_pass
+        )
+        return (*failed, *self.streams.unopened(), *unheard)[: limits.ELECTIONS_PER_COMMAND_MAX]
+
+    def has_nats(self) -> bool:
+        """Whether this broker is connected to NATS."""
+        return self._listening.has_nats
 
     # What has become of a partition
 

@@ -172,7 +172,7 @@ class Roles:
 
     def _unfollow(self, partition: Partition) -> None:
         if partition.following is not None:
-            if (heard_us := self._follows.heard_us(partition)) is not None:  # its leader listened until then, at least
+            if (heard_us := self._follows.listened_us(partition)) is not None:  # its leader did until then, at least
                 now = self._clock()
                 partition.listened_us = max(partition.listened_us, now.wall_us - (now.elapsed_us - heard_us))
             self._follows.end(partition)

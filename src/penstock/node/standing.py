@@ -52,6 +52,7 @@ class Standing:
         unreachable: Callable[[], tuple[UnreachableLeader, ...]],
         resigned: Callable[[], tuple[ResignedLeadership, ...]],
         is_lost: Callable[[], bool],
+        has_nats: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
         """`is_lost`: this broker does not hear what the others agree on; it cannot save it."""
@@ -63,6 +64,7 @@ class Standing:
         self._unreachable = unreachable
         self._resigned = resigned
         self._is_lost = is_lost
+        self._has_nats = has_nats
         self._changed = changed  # the image is to be looked at again
         self._granted = 0  # the number that was answered
         self._asked_us: int | None = None  # to be registered, and not answered yet
@@ -157,6 +159,7 @@ class Standing:
             applied_index=self._applied(),
             unreachable=self._unreachable(),
             resigned=self._resigned(),
+            has_nats=self._has_nats(),
         )
         self._ask(request, done)
 

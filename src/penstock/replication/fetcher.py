@@ -93,7 +93,7 @@ class Fetcher:
         self._is_open = False
         self._failures = 0
         self._retry_us = 0
-        self.answered_us: int | None = None  # when the leader answered last
+        self.listened_us: int | None = None  # when the leader answered last and had NATS
         self.unreachable_since_us: int | None = None  # the leader, for the heartbeat
 
     @property
@@ -258,7 +258,8 @@ class Fetcher:
         self._asked = deque(asked for asked in self._asked if asked.number != number)
         self._failures = 0
         self.unreachable_since_us = None
-        self.answered_us = now_us
+        if response.has_nats:
+            self.listened_us = now_us
         out, position = [], 0
         for news in response.partitions:
             position_end = position + news.size_bytes

@@ -133,6 +133,7 @@ class Cluster:
         *unreachable: BrokerId,
         resigned: tuple[ResignedLeadership, ...] = (),
         applied: int = 0,
+        has_nats: bool = True,
     ) -> Hashable:
         caller = self.caller()
         request = HeartbeatRequest(
@@ -141,6 +142,7 @@ class Cluster:
             applied_index=applied,
             unreachable=tuple(UnreachableLeader(one, self.image.brokers[one].incarnation) for one in unreachable),
             resigned=resigned,
+            has_nats=has_nats,
         )
         self.controller.heartbeat(caller, request, 77, self.now)
         return caller
@@ -678,3 +680,37 @@ def test_what_the_group_does_not_take_is_answered() -> None:
     again = cluster.register(THREE)
     cluster.take()
     assert again not in cluster.answers
+
+
+def test_who_lost_nats_hands_over_to_whom_has_it_alone() -> None:
+    cluster = Cluster(3)
+    stream_id = cluster.create("s", ONE, TWO, THREE)
+    cluster.all_heard()
+    resigned = (ResignedLeadership(stream_id, PartitionId(0), LeaderEpoch(1), is_whole=True),)
+    cluster.heartbeat(TWO, has_nats=False)
+    cluster.heartbeat(ONE, resigned=resigned, has_nats=False)
+    cluster.commit()
+    assert (cluster.partition(stream_id).leader, cluster.partition(stream_id).isr) == (THREE, (TWO, THREE))
+
+
+def test_where_nobody_has_nats_the_leader_stays() -> None:
+    cluster = Cluster(2)
+    stream_id = cluster.create("s", ONE, TWO)
+    resigned = (ResignedLeadership(stream_id, PartitionId(0), LeaderEpoch(1), is_whole=True),)
+    cluster.heartbeat(TWO, has_nats=False)
+    cluster.heartbeat(ONE, resigned=resigned, has_nats=False)
+    assert cluster.commit() == []
+    cluster.heartbeat(TWO)
+    cluster.heartbeat(ONE, resigned=resigned, has_nats=False)
+    cluster.commit()
+    assert cluster.partition(stream_id).leader == TWO
+
+
+def test_whom_nats_refused_a_subscription_is_the_last_to_lead_for_a_while() -> None:
+    cluster = Cluster(2)
+    stream_id = cluster.create("s", ONE, TWO)
+    refused = ResignedLeadership(stream_id, PartitionId(0), LeaderEpoch(1), is_whole=True, is_refused=True)
+    cluster.all_heard()
+    cluster.heartbeat(ONE, resigned=(refused,))
+    cluster.commit()
+    assert cluster.partition(stream_id).leader == TWO

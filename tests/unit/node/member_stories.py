@@ -181,6 +181,17 @@ class MemberStory:
         file.write_at(position, bytes([file.read_at(position, 1)[0] ^ 1]))
         file.close()
 
+    def _nats(self, number: str, what: str, subject: str = "") -> None:
+        assert what in ("up", "down", "forbids")
+        member = self._members[int(number)]
+        if what == "up":
+            member.nats_back()
+        elif what == "down":
+            member.nats_down()
+        else:
+            member.nats.forbid(subject)
+        self._members.settle()
+
     # Streams and messages
 
     def _create(self, number: str, name: str, subject: str = "", **config: str) -> None:

@@ -58,6 +58,7 @@ class World:
             await_here=lambda stream_id, deadline_us, done: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),
             ready=lambda: self.alone.quorum.image.live_brokers() - self.silent,
+            without_nats=frozenset,
         )
         for broker_id in broker_ids:
             command = RegisterBroker(

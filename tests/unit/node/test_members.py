@@ -190,6 +190,7 @@ def test_a_registration_that_nobody_answers_is_asked_for_again() -> None:
         unreachable=lambda: (),
         resigned=lambda: (),
         is_lost=lambda: False,
+        has_nats=lambda: True,
         changed=lambda: None,
     )
     for ms in range(0, limits.SESSION_MS, 500):

@@ -50,6 +50,7 @@ class World:
             unreachable=tuple,
             resigned=tuple,
             is_lost=lambda: self.is_lost,
+            has_nats=lambda: True,
             changed=self._changed,
         )
 
