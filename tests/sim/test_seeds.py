@@ -1,4 +1,4 @@
-"""Seeds: a few new ones, those that once failed, and that a seed always comes to the same."""
+"""Seeds: a few new ones, the plans that once failed, and that a seed always comes to the same."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.sim.__main__ import main
+from penstock.sim.kept import load
 from penstock.sim.report import SEED_FAULTS_MIN, SEED_OPERATIONS_MIN
-from penstock.sim.run import run_seed
+from penstock.sim.run import run_plan, run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = [
-    line.partition("#")[0].split()
-    for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
-    if line.partition("#")[0].strip()
-]
+KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
 
 
 @pytest.mark.parametrize(("seed", "brokers"), [(0, 1), (1, 3)])
@@ -29,9 +25,16 @@ def test_nothing_is_lost_and_all_recovers(seed: int, brokers: int) -> None:
     assert result.faults >= SEED_FAULTS_MIN
 
 
-@pytest.mark.parametrize("options", KEPT, ids=" ".join)
-def test_what_once_failed(options: list[str]) -> None:
-    assert main([*options, "--quiet"]) == 0
+def test_plans_are_kept() -> None:
+    assert KEPT
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_what_once_failed(path: Path) -> None:
+    kept = load(path)
+    assert kept.shows
+    assert kept.mended_by
+    assert run_plan(kept.plan()).error == ""
 
 
 def test_a_seed_comes_to_the_same_in_any_process() -> None:

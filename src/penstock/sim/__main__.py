@@ -7,15 +7,19 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from penstock.sim import mutants
+from penstock.sim.kept import PlanFileError, keep, load
+from penstock.sim.plan import Plan
 from penstock.sim.report import Report
-from penstock.sim.run import run_seed, run_seeds, shrunk
+from penstock.sim.run import plan_of, run_plan, run_seeds, shrunk
 from penstock.sim.shrink import Part, from_ranges
 from penstock.sim.world import Result
 
 _BAR_CHARS = 30
 _SHOWN_FAILURES_MAX = 10
+KEPT = "tests/sim/kept"
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -25,12 +29,19 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--brokers", type=int, default=3, help="in the cluster (3)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
     parser.add_argument("--seed", type=int, help="run this one, and print what happens")
+    parser.add_argument("--plan", type=Path, help="run the plan that this file holds, and print what happens")
+    parser.add_argument("--save", type=Path, help="write what --seed or --plan comes to into this file, if it fails")
     parser.add_argument("--operations", type=from_ranges, help="only these of its operations: 0-40,52")
     parser.add_argument("--faults", type=from_ranges, help="only these of its faults")
     parser.add_argument("--quiet", action="store_true", help="print what came of it, not what happened")
     parser.add_argument("--no-shrink", action="store_true", help="leave seeds that fail as they are")
     parser.add_argument("--mutants", action="store_true", help="see that each planted mistake is found")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.seed is not None and options.plan is not None:
+        parser.error("--seed and --plan both say what to run")
+    if options.save is not None and options.seed is None and options.plan is None:
+        parser.error("--save needs --seed or --plan")
+    return options
 
 
 def command_of(seed: int, brokers: int, part: Part) -> str:
@@ -39,16 +50,27 @@ def command_of(seed: int, brokers: int, part: Part) -> str:
 
 
 def _one(options: argparse.Namespace) -> int:
-    part = Part(options.operations, options.faults)
+    plan = plan_of(options.seed, options.brokers) if options.plan is None else load(options.plan).plan()
+    plan = Part(options.operations, options.faults).of(plan)
     show: Callable[[str], None] | None = None if options.quiet else _say
     began_s = time.perf_counter()
-    result = run_seed(options.seed, options.brokers, part, show)
-    report = Report(options.brokers)
+    result = run_plan(plan, show)
+    report = Report(plan.brokers)
     report.add(result)
     for line in report.lines(time.perf_counter() - began_s):
         _say(line)
+    if options.save is not None:
+        _save(options.save, plan, result)
     _say(f"seed {result.seed}, trace {result.digest}: {result.error or 'all is well'}")
     return 1 if result.error else 0
+
+
+def _save(path: Path, plan: Plan, result: Result) -> None:
+    if not result.error:
+        _say(f"{path} is not written: nothing failed that it could be kept for")
+        return
+    keep(path, plan, result.error)
+    _say(f"kept: python -m penstock.sim --plan {path}")
 
 
 def _many(options: argparse.Namespace) -> int:
@@ -81,8 +103,10 @@ def _explain(failed: Result, options: argparse.Namespace) -> None:
     assert part.operations is not None
     assert part.faults is not None
     size = f"{len(part.operations)} operations and {len(part.faults)} faults"
-    _say(f"seed {failed.seed} fails with {size}, too; keep it in tests/sim/seeds.txt:")
-    _say(f"  {command_of(failed.seed, options.brokers, part)}")
+    _say(f"seed {failed.seed} fails with {size}, too; keep it, and run what is kept:")
+    path = f"{KEPT}/seed-{options.brokers}-{failed.seed}.json"
+    _say(f"  {command_of(failed.seed, options.brokers, part)} --save {path}")
+    _say(f"  python -m penstock.sim --plan {path}")
 
 
 def _mutants(options: argparse.Namespace) -> int:
@@ -127,7 +151,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parsed(arguments)
     if options.mutants:
         return _mutants(options)
-    return _many(options) if options.seed is None else _one(options)
+    if options.seed is None and options.plan is None:
+        return _many(options)
+    try:
+        return _one(options)
+    except (PlanFileError, FileExistsError) as mistake:
+        _say(f"{mistake}")
+        return 2
 
 
 if __name__ == "__main__":

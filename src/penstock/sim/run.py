@@ -18,7 +18,6 @@ from penstock.sim.shrink import Part, shrink
 from penstock.sim.world import Result, World
 
 _AHEAD = 4  # seeds that wait for each process
-ALL = Part()
 
 
 def plan_of(seed: int, brokers: int) -> Plan:
@@ -26,9 +25,14 @@ def plan_of(seed: int, brokers: int) -> Plan:
     return make_plan(seed, brokers, SLOTS)
 
 
-def run_seed(seed: int, brokers: int, part: Part = ALL, show: Callable[[str], None] | None = None) -> Result:
-    """Run one seed, or a part of what it comes to."""
-    return World(part.of(plan_of(seed, brokers)), show).run()
+def run_seed(seed: int, brokers: int) -> Result:
+    """Run one seed."""
+    return run_plan(plan_of(seed, brokers))
+
+
+def run_plan(plan: Plan, show: Callable[[str], None] | None = None) -> Result:
+    """Run one plan."""
+    return World(plan, show).run()
 
 
 def run_seeds(seeds: Iterable[int], brokers: int, processes: int, mutant: str = "") -> Iterator[Result]:
@@ -54,6 +58,6 @@ def shrunk(failed: Result, brokers: int) -> Part:
     """The smallest part of a failing seed's plan that fails in the same way."""
 
     def run(plan: Plan) -> str:
-        return World(plan).run().error
+        return run_plan(plan).error
 
     return shrink(plan_of(failed.seed, brokers), failed.error, run, failed.simulated_us)
