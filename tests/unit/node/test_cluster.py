@@ -7,6 +7,8 @@ import errno
 import pytest
 
 from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.raft.tasks import LOG_PATH
 from penstock.vfs.faulty import Fault, Kind, Operation, Plan, no_faults
 from tests.unit.node.harness import Broker
@@ -82,3 +84,31 @@ def test_brokers_form_their_cluster_also_where_their_disks_refuse_that_first(ent
     brokers.run(8_000)
     assert {member.image.cluster_id for member in brokers.members.values()} == {brokers.leader.image.cluster_id}
     assert brokers.leader.image.cluster_id
+
+
+def refused_a_stream(brokers: Brokers, name: str) -> BrokerId:
+    """The metadata leader, which could not write it; it has room again afterwards."""
+    leader = brokers.leader
+    leader.vfs.plan = full_behind(0)
+    caller = leader.create(name)
+    brokers.settle()
+    leader.vfs.plan = no_faults
+    response = leader.replies[caller].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.STORAGE_FAILED
+    brokers.run(1_000)
+    return leader.broker_id
+
+
+def test_each_voter_is_asked_to_lead_where_disks_are_full_and_none_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "METADATA_HAND_OVER_MS", 10_000)
+    brokers = Brokers(1, 2, 3)
+    brokers.run(5_000)
+    first, second, third, again, last = (refused_a_stream(brokers, f"s{number}") for number in range(5))
+    assert {first, second, third} == {1, 2, 3}
+    assert again == last == first
+    brokers.run(10_000)
+    assert refused_a_stream(brokers, "more") == first
+    assert brokers.leader.broker_id == second

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
@@ -34,6 +35,29 @@ def test_a_killed_broker_leaves_no_flushed_row_that_its_checkpoint_does_not_name
         found = checkpoint.read(broker.memory, f"streams/{folder}0").newest
         assert found is not None
         assert found.flushed_end == number
+
+
+def test_a_sync_that_does_not_come_back_is_told_once_and_shown_until_it_does() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    broker.create("flights")
+    broker.syncs_hang = True
+    broker.publish("orders.a", b"x", reply="r")
+    broker.publish("flights.a", b"x", reply="s")
+    until_us = broker.clock.elapsed_us + limits.FLUSH_STALL_MS * 1_000
+    while broker.clock.elapsed_us < until_us:
+        assert broker.stream("orders").partitions[0].state == "online"
+        broker.tick((broker.node.next_wake_us - broker.clock.elapsed_us) / 1_000)
+    assert broker.clock.elapsed_us == until_us
+    assert {broker.stream(name).partitions[0].state for name in ("orders", "flights")} == {"impeded"}
+    assert [notice for notice in broker.notices if "has not come back for 8 s" in notice] == broker.notices
+    assert len(broker.notices) == 1
+    assert broker.acked() == []
+    broker.syncs_hang = False
+    broker.turn()
+    assert sorted(broker.acked()) == ["r", "s"]
+    assert {broker.stream(name).partitions[0].state for name in ("orders", "flights")} == {"online"}
+    assert len(broker.notices) == 2
 
 
 def test_an_ack_does_not_wait_for_the_checkpoint() -> None:
