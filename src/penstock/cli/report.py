@@ -141,11 +141,15 @@ def print_gaps(console: Console, title: str, gaps: tuple[GapInfo, ...]) -> None:
 
 def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> None:
     """Damage, gaps and dropped messages of one partition; nothing where all is well."""
+    from penstock.messages import PartitionHealth
+
     which = info.name if len(info.partitions) == 1 else f"{info.name}, partition {part.partition},"
     where_from = which.rstrip(",")
     if part.state_reason:
         console.print()
-        console.print(cell(f"Stream {which} is {str(part.state).replace('_', ' ')}: {part.state_reason}", "yellow"))
+        # What the reason says then is that nobody leads it.
+        is_state = "" if part.state == PartitionHealth.NO_LEADER else f" is {str(part.state).replace('_', ' ')}"
+        console.print(cell(f"Stream {which if is_state else where_from}{is_state}: {part.state_reason}", "yellow"))
     if part.damage:
         console.print()
         console.print(cell(f"Damage in stream {where_from}: nothing was deleted", "bold red"))

@@ -214,7 +214,7 @@ class Attempts:
     def _exhausted(self) -> Exception:
         leader = None if self._key is None else self._view.leader(self._key)
         if leader is not None and leader.reason:
-            return TimedOut(f"the {self._what} found no leader in time: {leader.reason}", nobody_leads=leader.reason)
+            return TimedOut(f"no leader was there in time: {leader.reason}", nobody_leads=leader.reason)
         if not self._said:
             return TimedOut(f"nobody led the partition in time: the {self._what} was sent to no broker")
         if len(self._said) == 1 and self._unreachable and self._last is not None:

@@ -119,3 +119,9 @@ def test_trouble_of_one_partition_of_several_says_of_which() -> None:
         report.print_trouble(Console(file=out, width=120), info, part)
     assert "Gaps of stream p6, partition 1: " in out.getvalue()
     assert "partition 0" not in out.getvalue()
+
+
+def test_a_stream_that_nobody_leads_says_why_in_plain_words() -> None:
+    assert "Stream orders: nobody leads it now\n" in shown(
+        stream(state="no_leader", state_reason="nobody leads it now")
+    )
