@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.metadata.commands import RegisterBroker, decode_command
@@ -40,7 +42,7 @@ def known_brokers(vfs: Vfs) -> Known | None:
                 addresses |= {one.broker_id: one.address for one in decode_brokers(snapshot.data)}
         for entry in stored_entries(vfs):
             _take(entry, members, addresses)
-    except (CorruptionError, RemoteError):
+    except (CorruptionError, RemoteError, msgspec.DecodeError):
         pass  # the start will say so
     members |= set(addresses)
     return Known(frozenset(members), addresses) if members else None

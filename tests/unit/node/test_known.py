@@ -5,7 +5,9 @@ from __future__ import annotations
 from penstock.base.ids import BrokerId
 from penstock.metadata.snapshot import encode_image
 from penstock.node.known import known_brokers
-from penstock.raft import Membership, Snapshot, Storage
+from penstock.raft import Entry, EntryKind, Membership, Snapshot, Storage
+from penstock.raft.membership import encode_membership
+from penstock.raft.records import Contents, file_bytes
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.members import Brokers
 
@@ -43,3 +45,15 @@ def test_damage_is_left_to_the_start() -> None:
     vfs = MemoryVfs()
     vfs.open("raft/log", create=True).write_at(0, b"no log")
     assert known_brokers(vfs) is None
+
+
+def test_what_a_newer_version_wrote_is_left_to_the_start() -> None:
+    vfs = MemoryVfs()
+    contents = Contents()
+    members = encode_membership(Membership((BrokerId(1), BrokerId(2))))
+    unknown = b"register_broker, in another way"
+    contents.put((Entry(1, 1, EntryKind.MEMBERSHIP, members), Entry(1, 2, EntryKind.COMMAND, unknown)))
+    vfs.open("raft/log", create=True).write_at(0, file_bytes(contents, 0)[0])
+    known = known_brokers(vfs)
+    assert known is not None
+    assert known.members == {1, 2}
