@@ -67,9 +67,13 @@ def _check_knowledge(partition: Partition, request: FetchRequest) -> None:
 
 
 def _is_settled(partition: Partition, request: FetchRequest) -> bool:
-    """Whether what an earlier epoch left is known for good: its successor begins with what it has, and leads here."""
+    """Whether what an earlier epoch left is known for good: its successor leads here, and all who may lead next follow.
+
+    Before they do, one of them may still lead in its turn, with what this log does not have.
+    """
     assert request.leader_epoch is not None
-    return partition.leadership is not None and request.leader_epoch < partition.leader_epoch
+    leadership = partition.leadership
+    return leadership is not None and request.leader_epoch < partition.leader_epoch and leadership.is_followed
 
 
 def _last_epoch(partition: Partition) -> int:

@@ -172,6 +172,11 @@ class Leadership:
         """Whether `committed_end` is known to be no less than any leader before had told."""
         return self.committed_end >= self.epoch_start
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether all who are in the ISR, or may be, have agreed with this log in this epoch."""
+        return all(one.log_end is not None for one in self._followers if one.broker_id in self._must_have)
+
     def standing(self, end: int) -> Standing:
         """What an ack may say of the messages below `end`."""
         count, fsynced = 1, self.flushed_end >= end

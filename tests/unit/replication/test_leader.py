@@ -106,6 +106,16 @@ def test_below_min_isr_nothing_is_taken_or_committed() -> None:
     assert leadership.committed_end == 4
 
 
+def test_it_is_followed_once_all_in_sync_have_agreed_with_its_log_in_this_epoch() -> None:
+    leadership = leads(isr=(1, 2), ends=(4, 4, 4, 4))
+    assert leadership.committed_end == 4
+    assert not leadership.is_followed
+    fetches(leadership, 3, 4)  # who is not in sync does not lead next
+    assert not leadership.is_followed
+    fetches(leadership, 2, 4)
+    assert leadership.is_followed
+
+
 def test_a_fetch_of_a_stranger_counts_for_nothing() -> None:
     leadership = leads(isr=(1, 2), replicas=(1, 2))
     leadership.appended(4, 0)
