@@ -47,6 +47,8 @@ class Questions:
         if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
             raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
 
+        epoch = partition.leader_epoch  # of what is found: another one may lead when the disk has answered
+
         def ask() -> GetMessage:
             return GetMessage(
                 partition.log.view(),
@@ -62,7 +64,7 @@ class Questions:
                 log_start=Offset(partition.log.log_start),
                 committed_end=Offset(partition.committed_end),
                 format_version=self._format_version,
-                leader_epoch=partition.leader_epoch,
+                leader_epoch=epoch,
             )
             self._outbox.reply(caller, response, query.data)
 
@@ -75,6 +77,8 @@ class Questions:
             text = f"the new leader of {partition.label} does not know yet what is committed; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
 
+        epoch = partition.leader_epoch
+
         def ask() -> FindOffset:
             offset = {"earliest": partition.log.log_start, "latest": partition.committed_end}.get(str(request.at))
             timestamp_us = request.at if isinstance(request.at, int) else None
@@ -86,7 +90,7 @@ class Questions:
                 timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
                 log_start=Offset(partition.log.log_start),
                 committed_end=Offset(partition.committed_end),
-                leader_epoch=partition.leader_epoch,
+                leader_epoch=epoch,
             )
             self._outbox.reply(caller, response)
 

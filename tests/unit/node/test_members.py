@@ -16,6 +16,8 @@ from penstock.messages import (
     DeleteStreamRequest,
     FetchRequest,
     FindStreamsRequest,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
     RegisterBrokerRequest,
@@ -50,6 +52,30 @@ def test_three_brokers_ack_what_all_have() -> None:
     brokers.run(200)
     (ack,) = brokers.led("s").acks
     assert ack.body["replicas"] == 3
+
+
+def test_what_a_slow_disk_finds_is_of_the_leadership_in_which_it_was_asked() -> None:
+    brokers = with_stream()
+    old = brokers.led("s")
+    old.publish("s", b"one")
+    brokers.run(500)
+    epoch = brokers.partition("s").leader_epoch
+    old.disk_runs_at_once = False
+    caller = old.request(ListOffsetsRequest(stream_id=old.stream_id("s"), at="latest"))
+    (question,) = old.disk
+    old.disk, old.disk_runs_at_once = [], True
+    for number in (one for one in brokers.ids if one != old.broker_id):
+        brokers.cut(old.broker_id, number)
+    brokers.run(8_000)
+    brokers.led("s").publish("s", b"two")
+    brokers.run(500)
+    brokers.join(old.broker_id, *(one for one in brokers.ids if one != old.broker_id))
+    brokers.run(5_000)
+    old.disk.append(question)
+    old.turn()
+    response = old.answer(caller, ListOffsetsResponse)
+    assert (response.offset, response.leader_epoch) == (1, epoch)
+    assert brokers.partition("s").leader_epoch > epoch
 
 
 def test_an_older_copy_of_a_data_directory_leads_nobody_to_lose_what_was_acked() -> None:
