@@ -58,7 +58,7 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
 
 def _check_knowledge(partition: Partition, request: FetchRequest) -> None:
     """RemoteError not_yet if another replica has shown more than this one has, or knows of."""
-    if partition.leadership is None and request.offset > partition.log.log_end:
+    if not _is_leader(partition) and request.offset > partition.log.log_end:
         text = f"this replica of {partition.label} ends at offset {partition.log.log_end}; ask again in a moment"
         raise RemoteError(ErrorCode.NOT_YET, text, log_end=partition.log.log_end)
     if request.leader_epoch is not None and request.leader_epoch > _last_epoch(partition):
@@ -72,8 +72,13 @@ def _is_settled(partition: Partition, request: FetchRequest) -> bool:
     Before they do, one of them may still lead in its turn, with what this log does not have.
     """
     assert request.leader_epoch is not None
-    leadership = partition.leadership
+    leadership = partition.leadership if _is_leader(partition) else None
     return leadership is not None and request.leader_epoch < partition.leader_epoch and leadership.is_followed
+
+
+def _is_leader(partition: Partition) -> bool:
+    """Whether it leads, and as far as can be known here nobody else does by now."""
+    return partition.leadership is not None and not partition.is_mute
 
 
 def _last_epoch(partition: Partition) -> int:

@@ -174,8 +174,13 @@ class Leadership:
 
     @property
     def is_followed(self) -> bool:
-        """Whether all who are in the ISR, or may be, have agreed with this log in this epoch."""
-        return all(one.log_end is not None for one in self._followers if one.broker_id in self._must_have)
+        """Whether all who may lead next have agreed with this log in this epoch.
+
+        They are in the ISR, or may be. Below `min_isr` others, who left it, may lead as well.
+        """
+        return self.accepts and all(
+            one.log_end is not None for one in self._followers if one.broker_id in self._must_have
+        )
 
     def standing(self, end: int) -> Standing:
         """What an ack may say of the messages below `end`."""

@@ -116,6 +116,11 @@ def test_it_is_followed_once_all_in_sync_have_agreed_with_its_log_in_this_epoch(
     assert leadership.is_followed
 
 
+def test_below_min_isr_who_left_it_may_lead_next_and_need_not_have_agreed() -> None:
+    assert leads(isr=(1,), min_isr=1).is_followed
+    assert not leads(isr=(1,), min_isr=2).is_followed
+
+
 def test_a_fetch_of_a_stranger_counts_for_nothing() -> None:
     leadership = leads(isr=(1, 2), replicas=(1, 2))
     leadership.appended(4, 0)
