@@ -107,6 +107,7 @@ FETCH_BYTES_MAX = 64 * MIB  # a fetch may pass it by one batch, so that a large 
 FETCH_WAIT_MS_MAX = 60_000
 CONNECTIONS_MAX = 10_000  # of clients; those of other brokers come on top
 STRANGERS_MAX = 64  # beyond them, that have not said yet that they are brokers
+STRANGERS_SHARE = 8  # with fewer connections: one in so many, for they hold files open, too
 METADATA_STREAMS_MAX = 1_000  # streams in one page of metadata
 METADATA_PARTITIONS_MAX = 4_096  # partitions of them, unless the first stream alone has more: 50 ms of the loop
 QUERIES_RUNNING_MAX = 3  # get and list offsets; a few threads' worth, so that the event loop gets its turn

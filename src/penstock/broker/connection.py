@@ -441,6 +441,13 @@ class Connection:
             except OSError:
                 self.close()
 
+    def give_way(self) -> None:
+        """Say why, as far as that goes at once, and close."""
+        if self._overload is not None and not self._closed:
+            with contextlib.suppress(OSError):  # it is closed in any case
+                self._socket.send(encode_error(Api.HELLO, 1, 0, self._overload))
+        self.close()
+
     def close(self) -> None:
         """Close now. Twice is fine."""
         if self._closed:

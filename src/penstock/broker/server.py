@@ -89,6 +89,7 @@ class Server:
         """`open_files_max` is what the whole process may have open; clients get their shares of it."""
         self.connections: set[Connection] = set()
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
+        self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
         self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
         self._strangers: dict[Connection, None] = {}  # over the limit, and perhaps brokers; the oldest first
@@ -144,8 +145,8 @@ class Server:
         self.connections.add(connection)
         if overload is not None:
             self._strangers[connection] = None
-            if len(self._strangers) > limits.STRANGERS_MAX:
-                next(iter(self._strangers)).close()
+            if len(self._strangers) > self._strangers_max:
+                next(iter(self._strangers)).give_way()
 
     # What connections call
 

@@ -164,6 +164,9 @@ async def test_those_that_never_say_who_they_are_give_way() -> None:
         strangers = [await silent.enter_async_context(raw_client(address)) for _ in range(limits.STRANGERS_MAX)]
         async with raw_client(address) as broker:
             await _peer(broker)
+            told = await strangers[0].frame()
+            assert told is not None
+            assert b"overloaded" in told.body
             assert await strangers[0].frame() is None
             assert len(server.connections) == limits.STRANGERS_MAX
 
