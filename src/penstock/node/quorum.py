@@ -56,6 +56,7 @@ from penstock.raft.messages import FROM_MEMBERS
 _REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
 Done = Callable[[Outcome | RemoteError], None]
 _STALL_TICKS = limits.FLUSH_STALL_MS // limits.RAFT_TICK_MS
+_UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 _HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
 _UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
 
@@ -127,6 +128,7 @@ class Quorum:
         self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
         self._waits_ticks = 0  # before it asks another one to lead again, because of that
         self._missed = ""  # as a follower: why it could not save what the others agree on, until it has saved that
+        self._untold_ticks = 0  # since then, for which no leader has told it anything
         self._vain_bytes = 0  # so long was the log when a snapshot found no room: with the next command again
         self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
@@ -222,9 +224,17 @@ class Quorum:
                 self._outbox.notice(f"{_HUNG}: this broker has no part until it has")
             return
         self._full = ""
+        self._look_for_room()
         self._waits_ticks = max(0, self._waits_ticks - 1)
         self._raft.tick()
         self._pump()
+
+    def _look_for_room(self) -> None:
+        """Whom nobody tells anything saves nothing, and would never find that there is room: let it ask."""
+        is_told = self._raft.leader is not None
+        self._untold_ticks = self._untold_ticks + 1 if self._missed and not is_told else 0
+        if self._untold_ticks >= _UNTOLD_TICKS:
+            self._missed = ""
 
     def propose(self, command: Command, done: Done, placed: Callable[[int, int], None] | None = None) -> None:
         """Have `command` committed; `done` hears what it came to, or a RemoteError: not_metadata_leader, overloaded …
