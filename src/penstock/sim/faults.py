@@ -73,6 +73,8 @@ class Faults:
         if is_whole and not self._is_needed(broker):
             self._emptied = broker.broker_id
             self._around.count("empty disks")
+            if broker.node is None:  # no run of it ends by this, and yet it loses what it had
+                self._around.watchers.ended(broker, True)
             broker.power_cut()
             broker.disk.replace()
 
