@@ -20,3 +20,13 @@ def test_each_is_remembered_for_a_while_from_when_it_said_so_last() -> None:
     assert refusals.of(KEY, end_us + 1_000) == {TWO}
     refusals.clear()
     assert refusals.of(KEY, end_us) == frozenset()
+
+
+def test_what_is_over_is_forgotten_also_where_nobody_asks() -> None:
+    refusals = Refusals()
+    for number in range(100):
+        refusals.add(PartitionKey(StreamId(number), PartitionId(0)), ONE, number)
+    refusals.add(PartitionKey(StreamId(0), PartitionId(0)), ONE, 100)
+    assert len(refusals) == 100
+    refusals.add(KEY, ONE, limits.NATS_REFUSED_MS * 1_000 + 98)
+    assert len(refusals) == 3  # the one that was refused again, the last of the others, and this one
