@@ -518,13 +518,17 @@ def require_compiled() -> None:
         os.environ.setdefault("REQUIRE_CYTHON", "1")
 
 
-# On every core, but no more than a small machine's memory holds: each worker has servers of its own. What a module
-# prepares for its tests it prepares once, so they stay together. tests/conftest.py says which modules begin.
-SIDE_BY_SIDE = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadscope", "--no-loadscope-reorder"]
+def side_by_side() -> List[str]:
+    """One worker more than there are cores, for many tests wait; but no more than a small machine's memory holds.
+
+    What a module prepares for its tests it prepares once, so they stay together; tests/conftest.py says which begin.
+    """
+    workers = min(4, (os.cpu_count() or 1) + 1)
+    return ["-n", str(workers), "--dist", "loadscope", "--no-loadscope-reorder"]
 
 
 def test(arguments: List[str]) -> NoReturn:
-    """Run all tests, some at a time; with --long more of what chance decides; or what pytest is told to."""
+    """Run all tests but a few long ones; with --long those, and more of what chance decides; or what pytest is told."""
     require_compiled()
     set_up(EXTRAS["test"])
     environment = clean_environment()
@@ -533,7 +537,7 @@ def test(arguments: List[str]) -> NoReturn:
     if "--long" in arguments:
         environment["LONG_TESTS"] = "1"
     arguments = [one for one in arguments if one != "--long"]
-    _become([PYTHON, "-m", "pytest"] + (arguments or SIDE_BY_SIDE), environment)
+    _become([PYTHON, "-m", "pytest"] + (arguments or side_by_side()), environment)
 
 
 def check(arguments: List[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ from tests import hot_modes
 # decorator that replays it, also where the example database is not kept.
 settings.register_profile("penstock", deadline=None, print_blob=True)
 settings.load_profile("penstock")
+
+# Where the tests run in the background of a shell, SIGINT is ignored, and so it would be by every process that they
+# start: those that are to end by it would not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # What takes long begins early, for what begins last decides when all has ended.

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKERS = min(4, (os.cpu_count() or 1) + 1)
 
 
 @pytest.fixture
@@ -196,8 +197,8 @@ def test_arguments_reach_the_command(ready: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("arguments", "passed_on", "long"),
     [
-        ((), "-n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder", ""),
-        (("--long",), "-n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder", "1"),
+        ((), f"-n {WORKERS} --dist loadscope --no-loadscope-reorder", ""),
+        (("--long",), f"-n {WORKERS} --dist loadscope --no-loadscope-reorder", "1"),
         (("tests/crash", "--long", "-x"), "tests/crash -x", "1"),
     ],
 )

@@ -1,0 +1,66 @@
+"""`.ci/run`: what failed runs once more, alone; what fails again has failed, and what passes then is named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST = "=========== 1 failed, 5216 passed, 3 skipped in 290.51s (0:04:50) ==========="
+# A make that fails as pytest does: what failed is in its cache. The second call is asked for that only.
+MAKE = """#!/bin/sh
+echo "$@" >> calls
+if [ "$1 $2" = "test ARGS=--last-failed --last-failed-no-failures=none" ]; then
+    echo "{second}"
+    exit {code}
+fi
+mkdir -p .pytest_cache/v/cache
+printf '{failed}' > .pytest_cache/v/cache/lastfailed
+echo "{first}"
+exit 2
+"""
+ONE = '{{\\n  "tests/a.py::test_b": true\\n}}'
+MANY = "{{" + ",".join(f'\\n  "tests/a.py::test_b[{number}]": true' for number in range(9)) + "\\n}}"
+
+
+def run(folder: Path, *, failed: str = ONE, second: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
+    make = folder / "bin" / "make"
+    make.parent.mkdir()
+    make.write_text(MAKE.format(second=second, code=code, first=FIRST, failed=failed.format()))
+    make.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{make.parent}:{os.environ['PATH']}"}
+    return subprocess.run(
+        [str(folder / ".ci" / "run")], capture_output=True, text=True, check=False, timeout=30, env=environment
+    )
+
+
+def calls(folder: Path) -> int:
+    return len((folder / "calls").read_text().splitlines())
+
+
+def test_what_passes_alone_is_named_and_counted(tmp_path: Path) -> None:
+    finished = run(tmp_path, second="====== 1 passed, 5219 deselected in 1.20s ======")
+    assert finished.returncode == 0, finished.stderr
+    assert 'UNSTEADY: failed beside the others, and passed alone:\n  "tests/a.py::test_b": true' in finished.stdout
+    assert finished.stdout.splitlines()[-1] == "5217 passed, 1 of them at the second go, alone, in 290.51s"
+
+
+def test_what_fails_again_has_failed(tmp_path: Path) -> None:
+    last = "====== 1 failed, 5219 deselected in 1.20s ======"
+    finished = run(tmp_path, second=last, code=2)
+    assert finished.returncode == 2
+    assert finished.stdout.splitlines()[-1] == last
+    assert "UNSTEADY" not in finished.stdout
+
+
+@pytest.mark.parametrize("failed", [MANY, "{{}}"], ids=["many", "nothing ran"])
+def test_where_it_cannot_be_chance_there_is_no_second_go(tmp_path: Path, failed: str) -> None:
+    finished = run(tmp_path, failed=failed, second="1 passed in 1.20s")
+    assert (finished.returncode, calls(tmp_path)) == (2, 1)
+    assert finished.stdout.splitlines()[-1] == FIRST
