@@ -37,6 +37,7 @@ from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog import files, rebuild, remains
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
 from penstock.commitlog.errors import IndexDamagedError, LogMissingError, is_shortage
+from penstock.commitlog.found import Found, end_of, start_mistake
 from penstock.commitlog.index import FileEntries, PackedEntries
 from penstock.commitlog.lineage import Told
 from penstock.commitlog.rebuild import Scan, Torn
@@ -83,28 +84,6 @@ class Recovered:
         return found is not None and not self.is_slot_lost and found._replace(sequence=0) == checkpoint
 
 
-@dataclass(slots=True)
-class _Found:
-    """One segment file, and what was seen in it. `foreign`: why it is not ours to read."""
-
-    path: str
-    base_offset: int
-    next_base: int | None
-    size_bytes: int
-    flushed_position: int | None
-    foreign: str | None = None
-    scan: Scan | None = None  # None: its index agrees with it
-    last_timestamp_us: int = 0
-    refusal: OSError | None = None  # why it cannot be written
-
-    def has_batches(self) -> bool:
-        """Whether anything in it verifies."""
-        scan = self.scan
-        if scan is None or scan.head is not None or scan.entries:
-            return True
-        return scan.torn is not None and scan.torn.whole is not None
-
-
 class Recovery:
     """One run over the folder of one log."""
 
@@ -142,7 +121,7 @@ class Recovery:
             newest = one.last_timestamp_us = max(newest, one.last_timestamp_us)
         # What the checkpoint says may be of messages that were lost. A leader has other times then.
         out.last_timestamp_us = newest or out.last_timestamp_us
-        out.log_end = out.flushed_end = _end_of(kept[-1], flushed_end)
+        out.log_end = out.flushed_end = end_of(kept[-1], flushed_end)
         if out.damage:
             self._keep_as_it_is(kept, flushed_end)
             self._sync_tail(kept, flushed_end)
@@ -193,7 +172,7 @@ class Recovery:
 
     # Looking: nothing is changed.
 
-    def _look_at_all(self, bases: list[int]) -> list[_Found]:
+    def _look_at_all(self, bases: list[int]) -> list[Found]:
         """What is in the segments from log_start on; in all of them, if what the checkpoint says cannot be true."""
         point = self._out.checkpoint
         nexts: list[int | None] = [*bases[1:], None]
@@ -202,7 +181,7 @@ class Recovery:
             # Retention leaves whole segments behind when it is interrupted; they are no part of the log.
             first = max(0, bisect_right(bases, point.log_start) - 1)
         found = [self._look(base, following) for base, following in zip(bases[first:], nexts[first:], strict=True)]
-        if point is not None and (reason := _start_mistake(point, found)) is not None:
+        if point is not None and (reason := start_mistake(point, found)) is not None:
             path = f"{self._directory}/{files.CHECKPOINT}"
             self._out.damage.append(Damage(path, 0, bases[0], bases[0], reason))
             self._out.log_start = bases[0]
@@ -210,7 +189,7 @@ class Recovery:
         self._set_log_start(bases[first])
         return found
 
-    def _look(self, base_offset: int, next_base: int | None) -> _Found:
+    def _look(self, base_offset: int, next_base: int | None) -> Found:
         point = self._out.checkpoint
         if point is None:
             flushed_position = None
@@ -218,7 +197,7 @@ class Recovery:
             flushed_position = point.segment_position
         else:
             flushed_position = _ALL if base_offset < point.segment_base else 0
-        found = _Found(files.segment_path(self._directory, base_offset), base_offset, next_base, 0, flushed_position)
+        found = Found(files.segment_path(self._directory, base_offset), base_offset, next_base, 0, flushed_position)
         try:
             self._look_into(found)
         except OSError as error:
@@ -229,7 +208,7 @@ class Recovery:
             found.scan = None
         return found
 
-    def _look_into(self, found: _Found) -> None:
+    def _look_into(self, found: Found) -> None:
         file = self._open_to_look(found)
         try:
             found.size_bytes = file.size()
@@ -240,7 +219,7 @@ class Recovery:
         finally:
             file.close()
 
-    def _open_to_look(self, found: _Found) -> File:
+    def _open_to_look(self, found: Found) -> File:
         """The last segment is going to be written: whether it can be shows here, not at the first message."""
         if found.next_base is None:
             try:
@@ -249,7 +228,7 @@ class Recovery:
                 found.refusal = error
         return self._vfs.open(found.path, read_only=True)
 
-    def _schema_mistake(self, found: _Found, file: File) -> CorruptionError | None:
+    def _schema_mistake(self, found: Found, file: File) -> CorruptionError | None:
         try:
             ids = check_schema_message(file.read_at(0, SCHEMA_BYTES), file=found.path)
         except CorruptionError as error:
@@ -261,7 +240,7 @@ class Recovery:
             found.foreign = f"it is of stream {ids[0]}, partition {ids[1]}; expected {self._ids[0]}, {self._ids[1]}"
         return None
 
-    def _index_agrees(self, found: _Found) -> bool:
+    def _index_agrees(self, found: Found) -> bool:
         if found.next_base is None:
             return False
         try:
@@ -278,7 +257,7 @@ class Recovery:
         found.last_timestamp_us = last.max_timestamp_us
         return (first.position, first.base_offset) == (SCHEMA_BYTES, found.base_offset)
 
-    def _scan(self, found: _Found, file: File, schema_mistake: CorruptionError | None) -> None:
+    def _scan(self, found: Found, file: File, schema_mistake: CorruptionError | None) -> None:
         vouched = None
         if schema_mistake is None and found.flushed_position:
             limit = min(found.flushed_position, found.size_bytes)
@@ -307,11 +286,11 @@ class Recovery:
 
     # Deciding: nothing is changed, but for what the scans say.
 
-    def _decide(self, found: list[_Found], flushed_end: int) -> tuple[list[_Found], int | None]:
+    def _decide(self, found: list[Found], flushed_end: int) -> tuple[list[Found], int | None]:
         """The segments that make the log, and the number of the one to cut (None: none is)."""
-        kept: list[_Found] = []
+        kept: list[Found] = []
         for number, one in enumerate(found):
-            if kept and (end := _end_of(kept[-1], flushed_end)) > one.base_offset:
+            if kept and (end := end_of(kept[-1], flushed_end)) > one.base_offset:
                 reason = f"it begins at offset {one.base_offset}, before the previous one ends at {end}"
                 self._out.damage.append(Damage(one.path, 0, one.base_offset, one.base_offset, reason))
                 continue
@@ -333,7 +312,7 @@ class Recovery:
             rebuild.complete_damage(scan, one.path, max(end, scan.end_offset))
         return kept, None
 
-    def _is_cut(self, found: list[_Found], number: int, kept: list[_Found], flushed_end: int) -> bool:
+    def _is_cut(self, found: list[Found], number: int, kept: list[Found], flushed_end: int) -> bool:
         one, later = found[number], found[number + 1 :]
         scan = one.scan
         assert scan is not None
@@ -366,16 +345,16 @@ class Recovery:
                 below[base] = None
         self._out.retired = tuple(files.segment_path(self._directory, base) for base in below)
 
-    def _keep_as_it_is(self, kept: list[_Found], flushed_end: int) -> None:
+    def _keep_as_it_is(self, kept: list[Found], flushed_end: int) -> None:
         for one in kept:
             entries = None if one.scan is None else one.scan.all_entries()
             damage = () if one.scan is None else tuple(one.scan.damage)
-            end = _end_of(one, flushed_end)
+            end = end_of(one, flushed_end)
             self._out.sealed.append(
                 Segment(one.path, one.base_offset, end, one.size_bytes, one.last_timestamp_us, entries, damage)
             )
 
-    def _sync_tail(self, kept: list[_Found], flushed_end: int) -> None:
+    def _sync_tail(self, kept: list[Found], flushed_end: int) -> None:
         """Readers are shown what is flushed, of a damaged log too: a power loss must not take it back."""
         out = self._out
         try:
@@ -391,7 +370,7 @@ class Recovery:
             text = f"{self._directory}: what was not flushed before cannot be synced, and is not shown: {error}"
             out.notices.append(text)
 
-    def _cut(self, found: list[_Found], number: int) -> None:
+    def _cut(self, found: list[Found], number: int) -> None:
         """Take what does not belong to the log out of it: later segments first, so that a crash leaves no gap."""
         one, later = found[number], found[number + 1 :]
         scan = one.scan
@@ -411,7 +390,7 @@ class Recovery:
         if torn.position < one.size_bytes or torn.position == 0:
             self._cut_tail(one, torn)
 
-    def _cut_tail(self, one: _Found, torn: Torn) -> None:
+    def _cut_tail(self, one: Found, torn: Torn) -> None:
         file = self._vfs.open(one.path)
         try:
             kept_as = None
@@ -430,7 +409,7 @@ class Recovery:
         self._out.cuts.append(Cut(one.path, torn.position, one.size_bytes - torn.position, kept_as, torn.reason))
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
 
-    def _may_go(self, one: _Found) -> bool:
+    def _may_go(self, one: Found) -> bool:
         if one.has_batches():
             return False
         file = self._vfs.open(one.path, read_only=True)
@@ -439,7 +418,7 @@ class Recovery:
         finally:
             file.close()
 
-    def _tail_may_go(self, file: File, one: _Found, torn: Torn) -> bool:
+    def _tail_may_go(self, file: File, one: Found, torn: Torn) -> bool:
         if torn.whole is not None:
             return False
         if torn.position == 0:
@@ -450,7 +429,7 @@ class Recovery:
         assert one.scan is not None
         return remains.is_unfinished_append(file, torn.position, one.size_bytes, one.scan.end_offset)
 
-    def _make_writable(self, kept: list[_Found]) -> None:
+    def _make_writable(self, kept: list[Found]) -> None:
         out = self._out
         for one, following in pairwise(kept):
             if one.scan is not None:
@@ -467,7 +446,7 @@ class Recovery:
         if out.checkpoint is None or out.checkpoint.segment_base < last.base_offset:
             self._vfs.sync_dir(self._directory)
 
-    def _settle(self, one: _Found, scan: Scan) -> bool:
+    def _settle(self, one: Found, scan: Scan) -> bool:
         """Make durable what was not known to be, and the index fit, if the disk takes it."""
         rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
         if scan.head is None and not scan.entries:
@@ -480,22 +459,3 @@ class Recovery:
                 self._vfs.remove(files.index_path(one.path))
             return False
         return True
-
-
-def _end_of(one: _Found, flushed_end: int) -> int:
-    if one.scan is None:
-        assert one.next_base is not None
-        return one.next_base
-    lost_end = max((damage.end_offset or 0 for damage in one.scan.damage), default=0)
-    return max(one.scan.end_offset, lost_end)
-
-
-def _start_mistake(point: Checkpoint, found: list[_Found]) -> str | None:
-    """Why the log cannot begin where the checkpoint says, in view of the last segments; None if it can."""
-    if point.log_start > point.flushed_end:
-        return f"it says that the log begins at offset {point.log_start}, beyond {point.flushed_end} that was flushed"
-    last = found[-1]
-    end = last.base_offset if last.scan is None else max(last.base_offset, last.scan.end_offset)
-    if point.log_start > end and last.foreign is None:
-        return f"it says that the log begins at offset {point.log_start}; the segments end at {end}"
-    return None

@@ -1,0 +1,50 @@
+"""One segment file that recovery came upon, and what follows from several of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.commitlog.checkpoint import Checkpoint
+from penstock.commitlog.rebuild import Scan
+
+
+@dataclass(slots=True)
+class Found:
+    """One segment file, and what was seen in it. `foreign`: why it is not ours to read."""
+
+    path: str
+    base_offset: int
+    next_base: int | None
+    size_bytes: int
+    flushed_position: int | None
+    foreign: str | None = None
+    scan: Scan | None = None  # None: its index agrees with it
+    last_timestamp_us: int = 0
+    refusal: OSError | None = None  # why it cannot be written
+
+    def has_batches(self) -> bool:
+        """Whether anything in it verifies."""
+        scan = self.scan
+        if scan is None or scan.head is not None or scan.entries:
+            return True
+        return scan.torn is not None and scan.torn.whole is not None
+
+
+def end_of(one: Found, flushed_end: int) -> int:
+    """Where its offsets end, those that are damaged counted."""
+    if one.scan is None:
+        assert one.next_base is not None
+        return one.next_base
+    lost_end = max((damage.end_offset or 0 for damage in one.scan.damage), default=0)
+    return max(one.scan.end_offset, lost_end)
+
+
+def start_mistake(point: Checkpoint, found: list[Found]) -> str | None:
+    """Why the log cannot begin where the checkpoint says, in view of the last segments; None if it can."""
+    if point.log_start > point.flushed_end:
+        return f"it says that the log begins at offset {point.log_start}, beyond {point.flushed_end} that was flushed"
+    last = found[-1]
+    end = last.base_offset if last.scan is None else max(last.base_offset, last.scan.end_offset)
+    if point.log_start > end and last.foreign is None:
+        return f"it says that the log begins at offset {point.log_start}; the segments end at {end}"
+    return None
