@@ -39,8 +39,9 @@ from penstock.node.partition import Partition
 from penstock.node.step import Extent, Lane, Outbox
 from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Ends, Leadership
+from penstock.replication.positions import Look
 from penstock.replication.proposals import ChangeBatch, IsrProposer
-from penstock.replication.sessions import Look, Sessions
+from penstock.replication.sessions import Sessions
 
 AskMetadata = Callable[[ChangeIsrRequest, Callable[[Response | RemoteError], None]], None]
 

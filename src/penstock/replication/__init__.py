@@ -10,6 +10,7 @@ handed back. `rules` holds every comparison that safety rests on, as pure functi
 | `agenda`    | leader   | what all led partitions have to do at some time: one heap for all                 |
 | `proposals` | leader   | changes of ISRs, many in one request, one request under way                       |
 | `sessions`  | leader   | fetches of followers: what is news, long polls, fair shares                       |
+| `positions` | leader   | what a follower has named, and was told of it                                     |
 | `follower`  | follower | one partition: reconcile, append, truncate, reset                                 |
 | `fetcher`   | follower | one leader's broker: what is named next, back-off, throttle                       |
 

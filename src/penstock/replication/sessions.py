@@ -20,16 +20,14 @@ A fetch with a stale incarnation, a session that is not known, or an epoch that 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.clock import earliest
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionKey
+from penstock.base.ids import BrokerId, Incarnation, Offset, PartitionKey
 from penstock.messages import (
-    Divergence,
     FetchPosition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -38,14 +36,7 @@ from penstock.messages import (
 )
 from penstock.replication import rules
 from penstock.replication.leader import Leadership
-
-
-class Found(Protocol):
-    """Whole batches that follow one another."""
-
-    @property
-    def length(self) -> int:
-        """In bytes."""
+from penstock.replication.positions import FetchSession, Found, Line, Look, Position, without_batches
 
 
 class LedLog(rules.Lineage, Protocol):
@@ -58,17 +49,6 @@ class LedLog(rules.Lineage, Protocol):
         """
 
 
-class Look(NamedTuple):
-    """What a disk thread is to look up; `Sessions.found` takes what it finds."""
-
-    broker_id: BrokerId
-    key: PartitionKey
-    leader_epoch: LeaderEpoch
-    offset: int
-    bytes_max: int
-    verifies: bool = False  # what is found: the follower has refused it
-
-
 class FetchAnswer(NamedTuple):
     """The answer to a fetch, and what its raw part is made of, in this order."""
 
@@ -77,84 +57,12 @@ class FetchAnswer(NamedTuple):
     found: tuple[Found, ...]
 
 
-class _Position:
-    """What a follower has said of one partition, and has been told of it."""
-
-    __slots__ = ("diverging", "error", "found", "is_owed", "is_refused", "leader_epoch", "log_end", "look",
-                 "replica_start", "told_committed_end", "told_start")  # fmt: skip
-
-    def __init__(self, leader_epoch: LeaderEpoch, log_end: int) -> None:
-        self.leader_epoch = leader_epoch
-        self.log_end = log_end
-        self.is_owed = True  # an answer, since it was named
-        self.is_refused = False  # it got the batches from its end on before, and names that again
-        self.look: Look | None = None  # a disk thread is at it
-        self.error = ""
-        self.diverging: rules.EpochEnd | None = None
-        self.replica_start = 0  # where it has to begin anew
-        self.found: Found | None = None  # by a disk thread
-        self.told_committed_end = 0
-        self.told_start = 0
-
-    @property
-    def agrees(self) -> bool:
-        """Whether it counts."""
-        return not self.error and self.diverging is None and not self.replica_start
-
-    def refused(self, error: RemoteError) -> None:
-        """There are no batches from its end on; perhaps elsewhere."""
-        replica_start = error.details.get("replica_start")
-        if isinstance(replica_start, int) and replica_start > self.log_end:
-            self.replica_start = replica_start
-        else:
-            self.error = error.code
-
-
-_Line = OrderedDict[PartitionKey, None]
-
-
-class _Session:
-    """One follower's broker."""
-
-    __slots__ = ("broker_id", "bytes_max", "caller", "catching_up", "deadline_us", "ends", "impeded", "in_sync",
-                 "incarnation", "number", "positions")  # fmt: skip
-
-    def __init__(self, broker_id: BrokerId, incarnation: Incarnation, number: int) -> None:
-        self.broker_id = broker_id
-        self.incarnation = incarnation
-        self.number = number
-        self.positions: dict[PartitionKey, _Position] = {}
-        self.impeded: set[PartitionKey] = set()  # whose logs take nothing, named or not
-        self.in_sync: _Line = OrderedDict()  # have news: in line
-        self.catching_up: _Line = OrderedDict()
-        self.ends: dict[PartitionKey, int] = {}  # only ends are news; since when
-        self.caller: Hashable | None = None  # of the fetch that waits
-        self.bytes_max = 0
-        self.deadline_us = 0
-
-    def forget(self, key: PartitionKey) -> None:
-        """It is named no more."""
-        self.positions.pop(key, None)
-        self.in_sync.pop(key, None)
-        self.catching_up.pop(key, None)
-        self.ends.pop(key, None)
-
-    @property
-    def ready_us(self) -> int:
-        """When the fetch that waits is to be answered."""
-        if self.in_sync or self.catching_up:
-            return 0
-        if self.ends:
-            return min(next(iter(self.ends.values())) + limits.REPLICA_NEWS_DELAY_MS * 1_000, self.deadline_us)
-        return self.deadline_us
-
-
 class Sessions:
     """All followers' brokers of one leading broker. Times are elapsed microseconds."""
 
     def __init__(self) -> None:
         self._led: dict[PartitionKey, tuple[Leadership, LedLog]] = {}
-        self._sessions: dict[BrokerId, _Session] = {}
+        self._sessions: dict[BrokerId, FetchSession] = {}
         self._looks: list[Look] = []
         self._answers: list[FetchAnswer] = []
 
@@ -194,13 +102,13 @@ class Sessions:
             if position.agrees:
                 session.ends.setdefault(leadership.key, now_us)
 
-    def _followers(self, leadership: Leadership) -> Iterable[tuple[_Session, _Position]]:
+    def _followers(self, leadership: Leadership) -> Iterable[tuple[FetchSession, Position]]:
         for broker_id in leadership.replicas:
             session = self._sessions.get(broker_id)
             if session is not None and (position := session.positions.get(leadership.key)) is not None:
                 yield session, position
 
-    def _enqueue(self, session: _Session, leadership: Leadership) -> None:
+    def _enqueue(self, session: FetchSession, leadership: Leadership) -> None:
         line = session.in_sync if session.broker_id in leadership.isr else session.catching_up
         line[leadership.key] = None
 
@@ -255,7 +163,7 @@ class Sessions:
                 self.ends_moved(led[0], now_us)
         return moved
 
-    def _session(self, request: ReplicaFetchRequest, incarnation: Incarnation | None) -> _Session:
+    def _session(self, request: ReplicaFetchRequest, incarnation: Incarnation | None) -> FetchSession:
         _check_incarnation(request.incarnation, incarnation)
         session = self._sessions.get(request.broker_id)
         if session is not None and session.incarnation == request.incarnation and request.session < session.number:
@@ -263,18 +171,18 @@ class Sessions:
         if request.is_first:
             if session is not None and session.caller is not None:
                 self._answers.append(FetchAnswer(session.caller, ReplicaFetchResponse(), ()))
-            session = _Session(request.broker_id, request.incarnation, request.session)
+            session = FetchSession(request.broker_id, request.incarnation, request.session)
             self._sessions[request.broker_id] = session
         elif session is None or session.number != request.session or session.incarnation != request.incarnation:
             raise _unknown_session()
         return session
 
-    def _named(self, session: _Session, named: FetchPosition, now_us: int) -> Leadership | None:
+    def _named(self, session: FetchSession, named: FetchPosition, now_us: int) -> Leadership | None:
         """Take in one position; the leadership, if its `committed_end` moved by it."""
         key = PartitionKey(named.stream_id, named.partition)
         before = session.positions.get(key)
         session.forget(key)
-        position = session.positions[key] = _Position(named.leader_epoch, named.log_end)
+        position = session.positions[key] = Position(named.leader_epoch, named.log_end)
         led = self._led.get(key)
         position.error = _refusal(led, named, session.broker_id)
         if position.error:
@@ -304,7 +212,7 @@ class Sessions:
         self._note_ends(session, leadership, position, now_us)
         return leadership if moved else None
 
-    def _note_impeded(self, session: _Session, request: ReplicaFetchRequest) -> None:
+    def _note_impeded(self, session: FetchSession, request: ReplicaFetchRequest) -> None:
         session.impeded.difference_update(PartitionKey(named.stream_id, named.partition) for named in request.changed)
         for name in request.impeded:
             key = PartitionKey(name.stream_id, name.partition)
@@ -312,10 +220,8 @@ class Sessions:
             if (led := self._led.get(key)) is not None:
                 led[0].impeded(session.broker_id, session.incarnation)
 
-    def _note_ends(self, session: _Session, leadership: Leadership, position: _Position, now_us: int) -> None:
-        if (
-            leadership.committed_end > position.told_committed_end or leadership.log_start > position.told_start
-        ) and position.agrees:
+    def _note_ends(self, session: FetchSession, leadership: Leadership, position: Position, now_us: int) -> None:
+        if position.is_behind(leadership) and position.agrees:
             session.ends.setdefault(leadership.key, now_us)
 
     # What they are answered
@@ -375,7 +281,7 @@ class Sessions:
         text = f"broker {broker_id} is not registered as incarnation {session.incarnation} any more"
         return [(session.caller, RemoteError(ErrorCode.STALE_INCARNATION, text))]
 
-    def _answer(self, session: _Session, now_us: int, *, only_with_news: bool = False) -> None:
+    def _answer(self, session: FetchSession, now_us: int, *, only_with_news: bool = False) -> None:
         """Answer the fetch that waits with what is news; `only_with_news`: unless that turns out to be nothing."""
         news: list[ReplicaNews] = []
         found: list[Found] = []
@@ -390,7 +296,7 @@ class Sessions:
         session.caller = None
 
     def _fill(
-        self, session: _Session, line: _Line, left_bytes: int, news: list[ReplicaNews], found: list[Found]
+        self, session: FetchSession, line: Line, left_bytes: int, news: list[ReplicaNews], found: list[Found]
     ) -> int:
         """Take from the front of `line` what fits, and one piece whatever its size; gives the bytes that are left."""
         first = len(found)
@@ -398,7 +304,7 @@ class Sessions:
             key, _ = line.popitem(last=False)
             position, led = session.positions[key], self._led.get(key)
             if not position.agrees or led is None:
-                news.append(_without_batches(key, position, led))
+                news.append(without_batches(key, position, None if led is None else led[0]))
                 _forget_answered(session, key, position)
                 continue
             leadership, log = led
@@ -423,7 +329,7 @@ class Sessions:
         return left_bytes
 
     def _look_up(
-        self, session: _Session, key: PartitionKey, position: _Position, log: LedLog, bytes_max: int
+        self, session: FetchSession, key: PartitionKey, position: Position, log: LedLog, bytes_max: int
     ) -> Found | RemoteError | None:
         if position.found is not None:
             return position.found
@@ -440,15 +346,15 @@ class Sessions:
             self._looks.append(position.look)
         return batches
 
-    def _fill_ends(self, session: _Session, news: list[ReplicaNews]) -> None:
+    def _fill_ends(self, session: FetchSession, news: list[ReplicaNews]) -> None:
         while session.ends and len(news) < limits.REPLICA_POSITIONS_MAX:
             key = next(iter(session.ends))
             del session.ends[key]
             position, led = session.positions[key], self._led.get(key)
-            if led is not None and position.agrees and _has_moved(led[0], position):
+            if led is not None and position.agrees and position.is_behind(led[0]):
                 news.append(self._news(session, led[0], position, 0))
 
-    def _news(self, session: _Session, leadership: Leadership, position: _Position, size_bytes: int) -> ReplicaNews:
+    def _news(self, session: FetchSession, leadership: Leadership, position: Position, size_bytes: int) -> ReplicaNews:
         session.ends.pop(leadership.key, None)
         position.told_committed_end, position.told_start = leadership.committed_end, leadership.log_start
         return ReplicaNews(
@@ -460,24 +366,9 @@ class Sessions:
         )
 
 
-def _has_moved(leadership: Leadership, position: _Position) -> bool:
-    return leadership.committed_end > position.told_committed_end or leadership.log_start > position.told_start
-
-
-def _forget_answered(session: _Session, key: PartitionKey, position: _Position) -> None:
+def _forget_answered(session: FetchSession, key: PartitionKey, position: Position) -> None:
     position.is_owed = False
     session.ends.pop(key, None)
-
-
-def _without_batches(key: PartitionKey, position: _Position, led: tuple[Leadership, LedLog] | None) -> ReplicaNews:
-    # An error is told in the follower's own epoch, so that it knows what is meant.
-    epoch = position.leader_epoch
-    if position.error or led is None:
-        return ReplicaNews(*key, epoch, error=position.error or ErrorCode.NOT_LEADER)
-    if position.diverging is None:
-        return ReplicaNews(*key, epoch, replica_start=Offset(position.replica_start))
-    diverging = Divergence(LeaderEpoch(position.diverging.leader_epoch), Offset(position.diverging.end_offset))
-    return ReplicaNews(*key, epoch, log_start=Offset(led[0].log_start), diverging=diverging)
 
 
 def _refusal(led: tuple[Leadership, LedLog] | None, named: FetchPosition, broker_id: BrokerId) -> str:
