@@ -26,6 +26,7 @@ HEARTBEAT_MS = 500  # between two of a broker's to the metadata leader
 SESSION_MS = 3_000  # without a heartbeat, and a broker is taken for dead
 READY_LOOK_MS = 50  # between two looks at whether a broker that has started has its part in the cluster
 READY_LOG_MS = 1_000  # between two log lines that say what it waits for
+HEARTBEATS_ANSWERED_MAX = 64  # whose answers wait for what was committed by then; more than there are in a session
 HEARD_LATELY_MS = 1_500  # without one, and others are given what is to be led or held, where there are others
 LEADER_REPORT_WINDOW_MS = 2_000  # reports of several followers that a leader is unreachable count together so long
 PREFERRED_LEADER_STEADY_MS = 30_000  # in sync for so long, and a preferred leader leads again

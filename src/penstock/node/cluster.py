@@ -30,6 +30,7 @@ from penstock.messages import (
     ForwardRequest,
     ForwardResponse,
     HeartbeatRequest,
+    HeartbeatResponse,
     JoinRequest,
     JoinResponse,
     PeerHelloRequest,
@@ -55,8 +56,9 @@ from penstock.node.clean_stop import take_clean_stop
 from penstock.node.folders import check_folders
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import MetadataLink
+from penstock.node.observer import Place
 from penstock.node.peers import Peers, introduced
-from penstock.node.quorum import Place, Quorum
+from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
 from penstock.node.standing import Standing
 from penstock.node.step import Join, Outbox
@@ -228,10 +230,15 @@ class Cluster:
         self._outbox.step.join = Join(request, settings.join)
 
     def _ask_for_standing(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
+        is_own = self.quorum.is_leader
+
         def answered(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError) and is_taken(response):
                 self._belonging.taken(response, self._clock().elapsed_us)
-            done(response)
+            if is_own and isinstance(response, HeartbeatResponse):
+                self.quorum.confirm(lambda: done(response))  # it may be deposed, and not know it
+            else:
+                done(response)
 
         self.link.ask(request, answered)
 

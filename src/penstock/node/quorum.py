@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -33,6 +33,7 @@ from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, CreateStream, RegisterBroker, decode_command, encode_command
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.node.observer import Observer, Place
 from penstock.node.peers import Peers
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
@@ -59,32 +60,6 @@ _STALL_TICKS = limits.FLUSH_STALL_MS // limits.RAFT_TICK_MS
 _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 _HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
 _UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
-
-
-class Place(NamedTuple):
-    """Where an entry stands; of two entries at one index only one can come to be committed."""
-
-    log_index: int
-    raft_term: int
-
-
-class Observer(Protocol):
-    """Who hears what becomes of the metadata."""
-
-    def applied(self, place: Place, command: Command, outcome: Outcome | RemoteError) -> None:
-        """A command was applied: the image is another one now."""
-
-    def replaced(self, before: ClusterImage) -> None:
-        """A snapshot took the place of the image: any of it may be different."""
-
-    def leads(self) -> None:
-        """This broker is the metadata leader, and has applied all that was committed before."""
-
-    def leads_no_more(self) -> None:
-        """It was, until now."""
-
-    def failed(self, reason: str) -> None:
-        """The disk has failed: this broker takes no part any more."""
 
 
 class _Proposal(NamedTuple):
@@ -134,6 +109,8 @@ class Quorum:
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
         self._has_ticked = False  # meanwhile
         self._proposals: dict[int, _Proposal] = {}  # by index
+        self._confirmations: dict[bytes, Callable[[], None]] = {}  # who waits until most voters say that it leads
+        self._confirmed = 0  # how many were asked for so far
         self._is_current = False  # leads, and has applied all that was committed before
         self._told_term = 0  # in which the observer was told that it leads; 0: that it does not
 
@@ -257,6 +234,18 @@ class Quorum:
                 self._raft.transfer(to)
 
         self._input(_Input(transfer, None))
+
+    def confirm(self, done: Callable[[], None]) -> None:
+        """`done` once most voters have answered this leader since; never if they do not."""
+        self._confirmed += 1
+        context = self._confirmed.to_bytes(8)
+
+        def ask() -> None:
+            if self.is_leader:
+                self._raft.read_index(context)
+                self._confirmations[context] = done
+
+        self._input(_Input(ask, None))
 
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """A message of a peer. RemoteError bad_frame."""
@@ -455,6 +444,9 @@ class Quorum:
             self._observer.replaced(before)
         for entry in ready.committed:
             self._apply(entry)
+        for read in ready.reads:
+            if (confirmed := self._confirmations.pop(read.context, None)) is not None:
+                confirmed()
         self._raft.advance(ready)
         self._is_acting = False
         if ready.snapshot is not None:
@@ -487,6 +479,7 @@ class Quorum:
         if self._told_term and (not leads or self._told_term != self._raft.term):
             self._told_term = 0
             self._is_current = False
+            self._confirmations.clear()
             self._observer.leads_no_more()
         if leads and self._is_current and not self._told_term:
             self._told_term = self._raft.term

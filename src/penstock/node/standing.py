@@ -4,14 +4,17 @@ Rules: a broker leads and follows only in a run that the metadata leader has giv
 asks for one; so does a broker that was taken for dead while it lived, once it hears of that. What registered it may be
 lost on the way back, so it just asks again: a later number takes the place of the one before. Heartbeats say that it
 lives, how much of the metadata it has applied, and whom it cannot reach; news of that go out at once. Once none was
-answered for a session, counted from when it was sent, the broker may have been fenced: it is `is_heard` no more. A
-broker that cannot save the metadata, and so does not hear who leads, says nothing: others are to take its place.
+answered for a session, counted from when it was sent, the broker may have been fenced: it is `is_heard` no more. An
+answer counts once all is applied here that was committed when it was given: that may tell of a successor, and whose
+disk hangs is answered all the same, and hears nothing of it. A broker that cannot save the metadata, and so does not
+hear who leads, says nothing: others are to take its place.
 
     new ──ask──▶ registering ──the image has this run──▶ registered ──the image has another, or it was fenced──▶ new
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -22,6 +25,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
     HeartbeatRequest,
+    HeartbeatResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     Request,
@@ -70,6 +74,8 @@ class Standing:
         self._asked_us: int | None = None  # to be registered, and not answered yet
         self._next_us = 0
         self._heard_us = 0  # when that was sent which the metadata leader answered last
+        # What it has answered and does not count yet: when that was sent, and up to where all must be applied for it.
+        self._answered: deque[tuple[int, int]] = deque(maxlen=limits.HEARTBEATS_ANSWERED_MAX)
         self._is_leaving = False
 
     @property
@@ -98,7 +104,7 @@ class Standing:
 
     def is_heard(self, now: Now) -> bool:
         """Whether nobody can have been given its place unless followers reported it: its session goes on."""
-        return self.incarnation is None or now.elapsed_us < self._heard_us + _SESSION_US
+        return self.incarnation is None or now.elapsed_us < self.unheard_us
 
     def leave(self) -> None:
         """The broker is about to stop: it is not registered again."""
@@ -146,8 +152,8 @@ class Standing:
 
     def _beat(self, incarnation: Incarnation, now_us: int) -> None:
         def done(response: Response | RemoteError) -> None:
-            if not isinstance(response, RemoteError):
-                self._heard_us = max(self._heard_us, now_us)
+            if isinstance(response, HeartbeatResponse):
+                self._answered.append((now_us, response.committed_index))
             is_stale = isinstance(response, RemoteError) and response.code == ErrorCode.STALE_INCARNATION
             if is_stale and self._granted == incarnation:
                 self._granted = 0  # the image may not know it yet
@@ -171,4 +177,13 @@ class Standing:
     @property
     def unheard_us(self) -> int:
         """When it is heard no more, unless it is answered before."""
+        self._count_answers()
         return self._heard_us + _SESSION_US
+
+    def _count_answers(self) -> None:
+        if not self._answered:  # as nearly always
+            return
+        applied = self._applied()
+        while self._answered and self._answered[0][1] <= applied:
+            sent_us, _ = self._answered.popleft()
+            self._heard_us = max(self._heard_us, sent_us)

@@ -14,7 +14,8 @@ from penstock.base.ids import BrokerId
 from penstock.metadata.commands import Command, DeleteStream, FormCluster, RegisterBroker
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.peers import Peers
-from penstock.node.quorum import Done, Place, Quorum
+from penstock.node.observer import Place
+from penstock.node.quorum import Done, Quorum
 from penstock.node.step import DiskWork, Outbox
 from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH

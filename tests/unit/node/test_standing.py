@@ -42,11 +42,12 @@ class World:
         self.answer: list[object] = []
         self.changes = 0
         self.is_lost = False
+        self.applied = 7
         self.ms = 0
         self.standing = Standing(
             WHO,
             self._ask,
-            applied=lambda: 7,
+            applied=lambda: self.applied,
             unreachable=tuple,
             resigned=tuple,
             is_lost=lambda: self.is_lost,
@@ -181,3 +182,19 @@ def test_who_does_not_hear_what_is_agreed_on_says_nothing(world: World) -> None:
     assert world.tick(500) == []
     world.is_lost = False
     assert len(world.tick(500)) == 1
+
+
+def test_an_answer_counts_once_all_is_applied_that_it_may_know_of(world: World) -> None:
+    world.registered()
+    before = world.standing.unheard_us
+    world.tick(500)
+    first_ms = world.ms
+    world.answers(msgspec.structs.replace(ALIVE, committed_index=9))
+    world.tick(500)
+    world.answers(msgspec.structs.replace(ALIVE, committed_index=10))
+    assert world.standing.unheard_us == before
+    assert not world.standing.is_heard(Now(0, before))
+    world.applied = 9
+    assert world.standing.unheard_us == (first_ms + limits.SESSION_MS) * 1_000
+    world.applied = 10
+    assert world.standing.unheard_us == (world.ms + limits.SESSION_MS) * 1_000
