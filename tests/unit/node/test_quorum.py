@@ -13,8 +13,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.metadata.commands import Command, DeleteStream, FormCluster, RegisterBroker
 from penstock.metadata.image import ClusterImage, Outcome
-from penstock.node.peers import Peers
 from penstock.node.observer import Place
+from penstock.node.peers import Peers
 from penstock.node.quorum import Done, Quorum
 from penstock.node.step import DiskWork, Outbox
 from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage
