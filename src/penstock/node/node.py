@@ -31,7 +31,6 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
-from penstock.base.subjects import subject_mistake
 from penstock.hot.group import Group
 from penstock.messages import (
     AlterStreamRequest,
@@ -39,29 +38,21 @@ from penstock.messages import (
     CreateStreamRequest,
     DeleteStreamRequest,
     FetchRequest,
-    FindStreamsRequest,
-    FindStreamsResponse,
     GetRequest,
-    HelloRequest,
-    HelloResponse,
     JoinResponse,
     ListOffsetsRequest,
-    MetadataRequest,
-    MetadataResponse,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
     Request,
     Response,
-    StatusRequest,
     StreamInfo,
-    api_versions,
 )
 from penstock.metadata.image import StreamState
 from penstock.node.appends import Appends
 from penstock.node.arrivals import Arrivals
 from penstock.node.clean_stop import mark_clean_stop
 from penstock.node.cluster import PEER_REQUESTS, Cluster
-from penstock.node.directory import Directory
+from penstock.node.enquiries import Enquiries
 from penstock.node.fetches import Fetches
 from penstock.node.leaders import not_leader, not_led
 from penstock.node.listening import Listening
@@ -95,7 +86,6 @@ class Node:
             refused=lambda partition, reason: self._replicas.streams.refused(partition, reason),
         )
         self._peers = Peers(self._outbox)
-        self._directory = Directory()
         self._appends = Appends(self._outbox, settings.partition_in_flight_bytes_max, store=self._store)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
         self._questions = Questions(
@@ -125,15 +115,19 @@ class Node:
         self._cluster = Cluster(
             vfs, settings, self._outbox, self._peers, chance, lambda: self._now, self._replicas, info=self._info
         )
+        enquiries = Enquiries(
+            settings,
+            self._outbox,
+            self._cluster,
+            report=lambda: self._report,
+            in_flight_bytes=lambda: self.in_flight_bytes,
+        )
         self._is_stopped = False
         self._next_tick_us = 0
         self._arrivals = Arrivals(self._ingest)
         self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
         self._now = Now(0, 0)  # of what is being decided
         self._handlers: dict[type[Request], Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
-            HelloRequest: self._hello,
-            MetadataRequest: self._metadata,
-            FindStreamsRequest: self._find_streams,
             CreateStreamRequest: self._administer,
             AlterStreamRequest: self._administer,
             DeleteStreamRequest: self._administer,
@@ -141,10 +135,10 @@ class Node:
             GetRequest: self._get,
             ListOffsetsRequest: self._list_offsets,
             AppendRequest: self._append,
-            StatusRequest: self._status,
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
+            **enquiries.handlers,
         }
 
     # Life
@@ -412,46 +406,6 @@ class Node:
             raise refusal
         return partition
 
-    def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
-        response = HelloResponse(
-            broker_id=self._settings.broker_id,
-            broker_version=self._settings.broker_version,
-            cluster_id=self._cluster.cluster_id,
-            format_version=self._settings.format_version,
-            nats_urls=self._settings.nats_urls,
-            api_versions=api_versions(),
-        )
-        self._outbox.reply(caller, response)
-
-    def _metadata(self, caller: Hashable, request: MetadataRequest, raw: bytes | memoryview, now: Now) -> None:
-        image = self._cluster.image
-        next_after = None
-        if request.names is not None:
-            if len(request.names) > limits.METADATA_STREAMS_MAX:
-                text = f"{len(request.names)} names at once; the limit is {limits.METADATA_STREAMS_MAX}"
-                raise RemoteError(ErrorCode.TOO_LARGE, text)
-            names = [name for name in dict.fromkeys(request.names) if name in image.names]
-            if len(names) < len(set(request.names)):
-                self._cluster.check_knows()  # that there is none is an answer, too
-            _check_partitions([image.by_name(name) for name in names])
-        else:
-            if not image.cluster_id:
-                self._cluster.check_knows()
-            page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
-            names, next_after = self._directory.page(image, request.after, page)
-        streams = tuple(self._report.stream(image.by_name(name)) for name in names)
-        self._outbox.reply(
-            caller, MetadataResponse(streams=streams, brokers=self._report.brokers(), next_after=next_after)
-        )
-
-    def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
-        if (mistake := subject_mistake(request.subject)) is not None:
-            raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
-        found = self._directory.covering(self._cluster.image, request.subject)
-        if not found:
-            self._cluster.check_knows()
-        self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report.stream, found))))
-
     def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:
         self._cluster.administer(caller, request)
 
@@ -465,9 +419,6 @@ class Node:
         self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
     ) -> None:
         self._replicas.leading.progress(caller, request, self._replicas.roles.live, now)
-
-    def _status(self, caller: Hashable, request: StatusRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._outbox.reply(caller, self._report.status(now.wall_us, in_flight_bytes=self.in_flight_bytes))
 
     def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
         self._fetches.refuse(partition.key, error)
@@ -516,10 +467,3 @@ class Node:
         committed_end = partition.committed_end
         partition.append(caller, message, self._now, self._outbox.step)
         self._written(partition, committed_end)
-
-
-def _check_partitions(states: list[StreamState]) -> None:
-    count = sum(len(state.partitions) for state in states)
-    if len(states) > 1 and count > limits.METADATA_PARTITIONS_MAX:
-        text = f"streams with {count} partitions at once; the limit is {limits.METADATA_PARTITIONS_MAX}: ask for fewer"
-        raise RemoteError(ErrorCode.TOO_LARGE, text)

@@ -1,0 +1,108 @@
+"""What clients ask of the cluster, and any broker can say from its image: who it is, what streams there are, how it is.
+
+Rules: that there is no stream of a name is an answer, too: a broker that may not have heard of it yet says so instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.subjects import subject_mistake
+from penstock.messages import (
+    FindStreamsRequest,
+    FindStreamsResponse,
+    HelloRequest,
+    HelloResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    StatusRequest,
+    api_versions,
+)
+from penstock.metadata.image import StreamState
+from penstock.node.cluster import Cluster
+from penstock.node.directory import Directory
+from penstock.node.report import Report
+from penstock.node.settings import Settings
+from penstock.node.step import Outbox
+
+
+class Enquiries:
+    """`handlers` answer the requests, each at once. RemoteError: bad_request, too_large, not_yet, stream_not_found."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        outbox: Outbox,
+        cluster: Cluster,
+        *,
+        report: Callable[[], Report],
+        in_flight_bytes: Callable[[], int],
+    ) -> None:
+        """`report` is there from the start of the broker on."""
+        self._settings = settings
+        self._outbox = outbox
+        self._cluster = cluster
+        self._report = report
+        self._in_flight_bytes = in_flight_bytes
+        self._directory = Directory()
+        self.handlers: Mapping[type[Request], Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
+            HelloRequest: self._hello,
+            MetadataRequest: self._metadata,
+            FindStreamsRequest: self._find_streams,
+            StatusRequest: self._status,
+        }
+
+    def _hello(self, caller: Hashable, request: HelloRequest, raw: bytes | memoryview, now: Now) -> None:
+        response = HelloResponse(
+            broker_id=self._settings.broker_id,
+            broker_version=self._settings.broker_version,
+            cluster_id=self._cluster.cluster_id,
+            format_version=self._settings.format_version,
+            nats_urls=self._settings.nats_urls,
+            api_versions=api_versions(),
+        )
+        self._outbox.reply(caller, response)
+
+    def _metadata(self, caller: Hashable, request: MetadataRequest, raw: bytes | memoryview, now: Now) -> None:
+        image = self._cluster.image
+        next_after = None
+        if request.names is not None:
+            if len(request.names) > limits.METADATA_STREAMS_MAX:
+                text = f"{len(request.names)} names at once; the limit is {limits.METADATA_STREAMS_MAX}"
+                raise RemoteError(ErrorCode.TOO_LARGE, text)
+            names = [name for name in dict.fromkeys(request.names) if name in image.names]
+            if len(names) < len(set(request.names)):
+                self._cluster.check_knows()  # that there is none is an answer, too
+            _check_partitions([image.by_name(name) for name in names])
+        else:
+            if not image.cluster_id:
+                self._cluster.check_knows()
+            page = max(1, min(request.streams_max, limits.METADATA_STREAMS_MAX))
+            names, next_after = self._directory.page(image, request.after, page)
+        streams = tuple(self._report().stream(image.by_name(name)) for name in names)
+        self._outbox.reply(
+            caller, MetadataResponse(streams=streams, brokers=self._report().brokers(), next_after=next_after)
+        )
+
+    def _find_streams(self, caller: Hashable, request: FindStreamsRequest, raw: bytes | memoryview, now: Now) -> None:
+        if (mistake := subject_mistake(request.subject)) is not None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, mistake)
+        found = self._directory.covering(self._cluster.image, request.subject)
+        if not found:
+            self._cluster.check_knows()
+        self._outbox.reply(caller, FindStreamsResponse(streams=tuple(map(self._report().stream, found))))
+
+    def _status(self, caller: Hashable, request: StatusRequest, raw: bytes | memoryview, now: Now) -> None:
+        self._outbox.reply(caller, self._report().status(now.wall_us, in_flight_bytes=self._in_flight_bytes()))
+
+
+def _check_partitions(states: list[StreamState]) -> None:
+    count = sum(len(state.partitions) for state in states)
+    if len(states) > 1 and count > limits.METADATA_PARTITIONS_MAX:
+        text = f"streams with {count} partitions at once; the limit is {limits.METADATA_PARTITIONS_MAX}: ask for fewer"
+        raise RemoteError(ErrorCode.TOO_LARGE, text)
