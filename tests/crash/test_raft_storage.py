@@ -32,7 +32,7 @@ def entry(index: int, term: int, size_bytes: int = 10) -> Entry:
 
 
 def ready(*entries: Entry, state: HardState | None = None, snapshot: Snapshot | None = None) -> Ready:
-    return Ready(True, snapshot, entries, state, (), ())
+    return Ready(True, snapshot, entries, state, (), (), ())
 
 
 Save = Ready | Snapshot
@@ -368,7 +368,7 @@ def test_who_joins_begins_with_nothing_and_remembers_it() -> None:
 
 def test_a_commit_index_alone_is_not_written() -> None:
     storage = Storage.open(MemoryVfs(), BEGIN)
-    assert storage.save(Ready(False, None, (), HardState(0, None, 0), (), ())) is None
+    assert storage.save(Ready(False, None, (), HardState(0, None, 0), (), (), ())) is None
 
 
 def test_a_snapshot_makes_the_log_small() -> None:

@@ -145,6 +145,8 @@ RAFT_APPLY_BYTES_MAX = 4 * MIB  # entries that the application is handed at once
 RAFT_KEPT_ENTRIES_MAX = 1_000  # behind a snapshot, in memory: who lags less than that needs no snapshot
 RAFT_SNAPSHOT_CHUNK_BYTES = 512 * KIB  # one message; heartbeats must not wait long behind it
 RAFT_SNAPSHOT_BYTES_MAX = 1 * GIB  # a receiver holds it in memory
+RAFT_READS_MAX = 4_096  # reads that wait for a leader's confirmation
+RAFT_READ_CONTEXT_BYTES_MAX = 64
 RAFT_TERMS_AHEAD_MAX = 2**32  # a term beyond it is no term: elections do not come that often
 
 # Cluster

@@ -177,7 +177,7 @@ class _Metadata:
     def close(self) -> None:
         """Write all of it."""
         hard_state = HardState(_TERM, _BROKER, len(self._entries))
-        task = self._storage.save(Ready(True, None, tuple(self._entries), hard_state, (), ()))
+        task = self._storage.save(Ready(True, None, tuple(self._entries), hard_state, (), (), ()))
         assert task is not None
         task.run()
         self._storage.saved(task)

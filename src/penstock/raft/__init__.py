@@ -8,6 +8,7 @@ entries, `storage` is what a power loss leaves of it, and `tests/sim/raft` is wh
 | `core`       | `Raft`: roles, terms, votes; inputs in, a `Ready` out                |
 | `leader`     | sending the log out, counting who has it, handing over               |
 | `progress`   | what a leader knows of one follower, and what it may send there      |
+| `reads`      | reads that wait until the leader knows that it still leads           |
 | `follower`   | taking entries and snapshots                                         |
 | `log`        | entries in memory: committed, applied, on the disk                   |
 | `quorum`     | majorities                                                           |
@@ -38,6 +39,7 @@ The driver's loop, for one broker:
         for entry in ready.committed:
             application.apply(entry)                     #    a proposal is done if its index and its term come out
         raft.advance(ready)                              # 4. go on
+    # a read is served once raft.applied has reached the index that came for it
     # every few MiB: storage.save_snapshot(raft.compact(raft.applied, application.image()))
 
 If `task.run()` raises, `storage.save_failed(task, error)` hears it. After a NotWrittenError (a full disk)
@@ -46,8 +48,8 @@ Ready, at the next tick. After any other error the broker takes part no more unt
 on a full disk may use the reserve; for the rest: `storage.save(ready, may_use_reserve=False)`.
 
 Two voters survive no loss, just as one: three is the smallest cluster that survives one. A voter whose disk is lost has
-forgotten what it promised: it comes back only as a learner, after it was removed. Messages may get lost; what they
-said is said again. The last snapshot stays in memory, for those who need it.
+forgotten what it promised: it comes back only as a learner, after it was removed. Reads and messages may get lost; who
+asked asks again. The last snapshot stays in memory, for those who need it.
 """
 
 from penstock.raft.core import Raft
@@ -60,6 +62,7 @@ from penstock.raft.values import (
     HardState,
     Membership,
     RaftConfig,
+    Read,
     Ready,
     Snapshot,
     StoredState,
@@ -77,6 +80,7 @@ __all__ = [
     "NotWrittenError",
     "Raft",
     "RaftConfig",
+    "Read",
     "Ready",
     "SaveTask",
     "Snapshot",

@@ -47,6 +47,8 @@ from penstock.raft.messages import (
     HeartbeatResponse,
     LeadNow,
     Message,
+    ReadRequest,
+    ReadResponse,
     SnapshotChunk,
     SnapshotResponse,
     VoteRequest,
@@ -59,6 +61,7 @@ from penstock.raft.values import (
     HardState,
     Membership,
     RaftConfig,
+    Read,
     Ready,
     Snapshot,
     StoredState,
@@ -89,6 +92,7 @@ class Raft:
         self._vote = state.hard_state.vote
         self._saved = HardState(self._term, self._vote, self._log.commit)
         self._messages: list[Message] = []
+        self._reads: list[Read] = []
         self._out: Ready | None = None
         self._silent_ticks = 0  # since a leader was heard of, or a vote given
         self._patience_ticks = 0
@@ -191,6 +195,21 @@ class Raft:
             raise ChangeRefusedError(text)
         return leader.append(EntryKind.MEMBERSHIP, encode_membership(membership)), self._term
 
+    def read_index(self, context: bytes) -> None:
+        """Ask from which index on a read is up to date; the answer is in a Ready, or never comes: then ask again.
+
+        NotLeaderError if no leader is known, RemoteError (overloaded).
+        """
+        self._check_input()
+        assert len(context) <= limits.RAFT_READ_CONTEXT_BYTES_MAX
+        if isinstance(self._role, Leader):
+            if not self._role.read(self.id, context):
+                raise RemoteError(ErrorCode.OVERLOADED, "too many reads wait for the metadata leader; try again")
+        elif self.leader is not None:
+            self._send(ReadRequest(self.id, self.leader, self._term, context))
+        else:
+            raise NotLeaderError(None)
+
     def transfer(self, to: BrokerId) -> None:
         """Hand leadership over; proposals are refused until it has happened or is given up.
 
@@ -226,6 +245,7 @@ class Raft:
         log = self._log
         return bool(
             self._messages
+            or self._reads
             or log.new_snapshot is not None
             or log.stable_index < log.last_index
             or log.applied < log.commit
@@ -248,8 +268,10 @@ class Raft:
             hard_state=hard_state if hard_state != self._saved else None,
             messages=tuple(self._messages),
             committed=log.batch(applied, log.commit, self.config.apply_bytes_max, limits.RAFT_APPEND_ENTRIES_MAX),
+            reads=tuple(self._reads),
         )
         self._messages.clear()
+        self._reads.clear()
         return self._out
 
     def advance(self, ready: Ready) -> None:
@@ -275,6 +297,7 @@ class Raft:
         """
         assert ready is self._out, "ready() comes first"
         self._out = None
+        self._reads[:0] = ready.reads
         if not isinstance(self._role, Leader):
             return ()
         first_index = max(self._log.stable_index, self._role.first_index) + 1
@@ -326,7 +349,7 @@ class Raft:
         elif result is Vote.WON and candidate.is_pre_vote:
             self._stand(is_pre_vote=False)
         elif result is Vote.WON:
-            self._role = Leader(self.config, self._log, self._term, self._send)
+            self._role = Leader(self.config, self._log, self._term, self._send, self._reads.append)
 
     def _commit(self) -> None:
         role = self._role
@@ -369,6 +392,10 @@ class Raft:
                 return self._on_vote_request(message)
             case VoteResponse():
                 return self._on_vote_response(message)
+            case ReadRequest():
+                return self._on_read_request(message)
+            case ReadResponse():
+                return self._on_read_response(message)
             case LeadNow():
                 return self._on_lead_now(message)
             case AppendResponse() | HeartbeatResponse() | SnapshotResponse():
@@ -436,7 +463,7 @@ class Raft:
         if self._heard_leader(message.sender) is None or message.commit > self._log.last_index:
             return False
         self._log.commit_to(message.commit)
-        self._send(HeartbeatResponse(self.id, message.sender, self._term))
+        self._send(HeartbeatResponse(self.id, message.sender, self._term, message.round))
         return True
 
     def _on_chunk(self, message: SnapshotChunk) -> bool:
@@ -454,6 +481,16 @@ class Raft:
         is_sane = self._role.hear(message)
         self._commit()
         return is_sane
+
+    def _on_read_request(self, message: ReadRequest) -> bool:
+        if isinstance(self._role, Leader) and message.sender in self.membership:
+            self._role.read(message.sender, message.context)  # if there are too many, it asks again
+        return True
+
+    def _on_read_response(self, message: ReadResponse) -> bool:
+        if message.sender == self.leader:
+            self._reads.append(Read(message.index, message.context))
+        return self.leader in (None, message.sender)
 
     def _on_lead_now(self, message: LeadNow) -> bool:
         role = self._role

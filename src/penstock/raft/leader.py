@@ -1,4 +1,4 @@
-"""What a leader does: sends its log out, counts who has it, hands over.
+"""What a leader does: sends its log out, counts who has it, confirms reads, hands over.
 
 Rules: an entry is committed by counting only if it is of the leader's own term (Raft's figure 8); what came before is
 committed with it. The leader counts itself only as far as its own disk has it. Messages are made when a Ready is taken,
@@ -21,26 +21,31 @@ from penstock.raft.messages import (
     HeartbeatResponse,
     LeadNow,
     Message,
+    ReadResponse,
     SnapshotChunk,
     SnapshotResponse,
 )
 from penstock.raft.progress import Pace, Progress
 from penstock.raft.quorum import committed_index, is_majority
-from penstock.raft.values import Entry, EntryKind, RaftConfig, Snapshot
+from penstock.raft.reads import Pending, ReadQueue
+from penstock.raft.values import Entry, EntryKind, RaftConfig, Read, Snapshot
 
 Send = Callable[[Message], None]
+Answer = Callable[[Read], None]
 
 
 class Leader:
     """One leadership, from the election on."""
 
-    def __init__(self, config: RaftConfig, log: RaftLog, term: int, send: Send) -> None:
+    def __init__(self, config: RaftConfig, log: RaftLog, term: int, send: Send, answer: Answer) -> None:
         self._config = config
         self._id = config.id
         self._log = log
         self._term = term
         self._send = send
+        self._answer_here = answer
         self._progress: dict[BrokerId, Progress] = {}
+        self._reads = ReadQueue(config.id)
         self._crc: tuple[Snapshot, int] | None = None  # of the snapshot that was sent last
         self._uncommitted_bytes = sum(map(_cost, log.between(log.commit, log.last_index)))
         self._heartbeat_ticks = self._quorum_ticks = self._transfer_ticks = 0
@@ -100,6 +105,7 @@ class Leader:
         for entry in log.between(log.commit, index):
             self._uncommitted_bytes -= _cost(entry)
         log.commit_to(index)
+        self._reads.begin(index)
         self.is_dirty = True
         return True
 
@@ -135,15 +141,19 @@ class Leader:
         self._heartbeat_ticks = 0
         for member, progress in self._progress.items():
             commit = min(progress.match_index, self._log.commit)
-            self._send(Heartbeat(self._id, member, self._term, commit))
+            self._send(Heartbeat(self._id, member, self._term, commit, self._reads.round))
 
     # Out
 
     def flush(self) -> None:
         """Send what can be sent now."""
         self.is_dirty = False
+        if self._reads.wants_round:
+            self._reads.begin_round()
+            self._send_heartbeats()
         for member, progress in self._progress.items():
             self._send_log(member, progress)
+        self._confirm_reads()
 
     def _send_log(self, to: BrokerId, progress: Progress) -> None:
         log, config = self._log, self._config
@@ -201,8 +211,7 @@ class Leader:
         if isinstance(message, AppendResponse):
             return self._on_append_response(progress, message)
         if isinstance(message, HeartbeatResponse):
-            self._on_heartbeat_response(progress)
-            return True
+            return self._on_heartbeat_response(progress, message)
         return self._on_snapshot_response(progress, message)
 
     def _on_append_response(self, progress: Progress, message: AppendResponse) -> bool:
@@ -219,9 +228,15 @@ class Leader:
             self._go_on_with_transfer(message.sender)
         return True
 
-    def _on_heartbeat_response(self, progress: Progress) -> None:
+    def _on_heartbeat_response(self, progress: Progress, message: HeartbeatResponse) -> bool:
+        if message.round > self._reads.round:
+            return False
         if progress.is_overdue(2 * self._config.heartbeat_ticks):
             self.is_dirty = True
+        self._reads.heard(message.sender, message.round)
+        if len(self._reads):
+            self.is_dirty = True
+        return True
 
     def _on_snapshot_response(self, progress: Progress, message: SnapshotResponse) -> bool:
         if progress.snapshot is None or progress.snapshot.index != message.index:
@@ -231,6 +246,26 @@ class Leader:
         if progress.received(message.position):
             self.is_dirty = True
         return True
+
+    # Reads
+
+    def read(self, requester: BrokerId, context: bytes) -> bool:
+        """Queue a read; False if there are too many."""
+        if len(self._reads) >= limits.RAFT_READS_MAX:
+            return False
+        self._reads.add(requester, context, self._log.commit if self.has_committed else None)
+        self.is_dirty = True
+        return True
+
+    def _confirm_reads(self) -> None:
+        for read in self._reads.confirmed(self._log.membership.voters):
+            self._answer(read)
+
+    def _answer(self, read: Pending) -> None:
+        if read.requester == self._id:
+            self._answer_here(Read(read.index, read.context))
+        else:
+            self._send(ReadResponse(self._id, read.requester, self._term, read.index, read.context))
 
     # Handing over
 

@@ -7,8 +7,9 @@ lost, doubled, late or out of order. Fields are only ever added, at the end, wit
 |------------------|--------------------|--------------------------------------------------------------|
 | VoteRequest      | VoteResponse       | an election; before it a pre-vote, which changes nothing     |
 | AppendRequest    | AppendResponse     | entries, and how far they are committed                      |
-| Heartbeat        | HeartbeatResponse  | "I still lead"                                               |
+| Heartbeat        | HeartbeatResponse  | "I still lead"; the answers to a round confirm reads         |
 | SnapshotChunk    | SnapshotResponse   | a follower that is too far behind; ends in an AppendResponse |
+| ReadRequest      | ReadResponse       | a follower's read                                            |
 | LeadNow          |                    | "stand for election at once": the leader hands over          |
 """
 
@@ -20,6 +21,8 @@ import msgspec
 
 from penstock.base import limits
 from penstock.raft.values import Entry, Member, Membership, Number
+
+ReadContext = Annotated[bytes, msgspec.Meta(max_length=limits.RAFT_READ_CONTEXT_BYTES_MAX)]
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -66,10 +69,13 @@ class Heartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
     """I lead. `commit` is not above what the receiver is known to have."""
 
     commit: Number
+    round: Number
 
 
 class HeartbeatResponse(_Message, frozen=True, array_like=True, gc=False, tag=6):
     """You do."""
+
+    round: Number
 
 
 class SnapshotChunk(_Message, frozen=True, array_like=True, gc=False, tag=7):
@@ -91,7 +97,20 @@ class SnapshotResponse(_Message, frozen=True, array_like=True, gc=False, tag=8):
     position: Number
 
 
-class LeadNow(_Message, frozen=True, array_like=True, gc=False, tag=9):
+class ReadRequest(_Message, frozen=True, array_like=True, gc=False, tag=9):
+    """From which index on may I read?"""
+
+    context: ReadContext
+
+
+class ReadResponse(_Message, frozen=True, array_like=True, gc=False, tag=10):
+    """From this one on."""
+
+    index: Number
+    context: ReadContext
+
+
+class LeadNow(_Message, frozen=True, array_like=True, gc=False, tag=11):
     """Stand for election now."""
 
 
@@ -104,6 +123,8 @@ Message = (
     | HeartbeatResponse
     | SnapshotChunk
     | SnapshotResponse
+    | ReadRequest
+    | ReadResponse
     | LeadNow
 )
 

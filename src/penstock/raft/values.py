@@ -78,6 +78,14 @@ NO_STATE = HardState()
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """What was asked for as `context` may be read once everything up to `index` is applied."""
+
+    index: int
+    context: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class StoredState:
     """What a broker starts from: `entries` follow the snapshot without a gap."""
 
@@ -96,6 +104,7 @@ class Ready:
     hard_state: HardState | None  # 3. None: unchanged
     messages: tuple[Message, ...]  # 4. to other brokers; any of them may be lost
     committed: tuple[Entry, ...]  # 5. for the application, which has taken over `snapshot` before
+    reads: tuple[Read, ...]  # 6.
 
 
 @dataclass(frozen=True, slots=True)

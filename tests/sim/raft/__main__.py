@@ -24,7 +24,7 @@ def main(count: int, first: int) -> int:
             if failed == 1:
                 traceback.print_exc(file=sys.stdout)
             continue
-        counts += result.counts + Counter({"acks": result.acks})
+        counts += result.counts + Counter({"acks": result.acks, "reads": result.reads})
     print(f"{count} seeds from {first} on, {failed} failed, {time.monotonic() - started_s:.0f} s")
     print(", ".join(f"{number} {name}" for name, number in sorted(counts.items())))
     return failed

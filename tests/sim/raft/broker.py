@@ -19,6 +19,7 @@ from penstock.raft import (
     NotWrittenError,
     Raft,
     RaftConfig,
+    Read,
     Ready,
     SaveTask,
     Snapshot,
@@ -60,6 +61,8 @@ class Broker:
         self.saving: tuple[Ready, SaveTask] | None = None
         self.has_missed_tick = self.has_to_wait = False
         self.proposed: dict[tuple[int, int], bytes] = {}
+        self.reads: dict[bytes, int] = {}  # context: what the read must see at least
+        self.reads_known: list[Read] = []
         self.vfs = FaultyVfs(self.memory, self._plan, self._watch)
         self.storage = Storage.open(self.vfs, self.bootstrap)
         self.application = Application(self.storage.state.snapshot)
@@ -106,6 +109,14 @@ class Broker:
             self.proposed[self.raft.propose(value)] = value
         except RemoteError:
             self.world.count("refused proposals")
+
+    def read(self, context: bytes, must_see_index: int) -> None:
+        """Read what is up to date."""
+        try:
+            self.raft.read_index(context)
+            self.reads[context] = must_see_index
+        except RemoteError:
+            self.world.count("refused reads")
 
     # Outputs
 
@@ -172,7 +183,16 @@ class Broker:
                 assert value == entry.data
                 self.world.checks.acked(self, entry)
         self.raft.advance(ready)
+        self.reads_known += ready.reads
         self.world.checks.look(self)
+        self._serve_reads()
+
+    def _serve_reads(self) -> None:
+        waiting = self.reads_known
+        self.reads_known = [read for read in waiting if read.index > self.raft.applied]
+        for read in waiting:
+            if read.index <= self.raft.applied and read.context in self.reads:
+                self.world.checks.read(self, read, self.reads.pop(read.context))
 
     def compact(self) -> None:
         """Take a snapshot of the application; at once, for all that the disk takes time for is a save."""

@@ -9,13 +9,14 @@
 | state machine safety   | an index is committed with one entry everywhere; all applications fold to the same         |
 | promises are kept      | who starts again has the term, the vote and the entries that it told others of             |
 | acked is never lost    | what a client was told is committed, at that index; what was taken back is not             |
+| reads are linearizable | a read sees all that was acked, and all that any read saw, before it was asked for         |
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.raft import Entry, Ready
+from penstock.raft import Entry, Read, Ready
 from penstock.raft.leader import Leader
 from penstock.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from tests.sim.raft.application import DIGEST_BYTES, folded
@@ -43,7 +44,8 @@ class Checks:
         self.committed: list[Entry] = []
         self.digests = [bytes(DIGEST_BYTES)]  # behind each committed entry
         self.acks = 0
-        self.seen_index = 0  # acked up to there
+        self.reads = 0
+        self.seen_index = 0  # acked, or seen by a read
         self.taken_back: set[bytes] = set()
         self._votes: dict[int, tuple[int, int | None]] = {}  # by broker: the term and vote that it told of
         self._acknowledged: dict[int, dict[int, int]] = {}  # by broker: index to term of what it told a leader it has
@@ -155,3 +157,10 @@ class Checks:
     def retracted(self, value: bytes) -> None:
         """A client was told that its command was not taken."""
         self.taken_back.add(value)
+
+    def read(self, broker: Broker, read: Read, must_see_index: int) -> None:
+        """A client was shown the state."""
+        self.reads += 1
+        check(read.index >= must_see_index, f"a read of {read.index} on broker {broker.id}; {must_see_index} was seen")
+        self._check_application(broker)
+        self.seen_index = max(self.seen_index, broker.raft.applied)

@@ -109,6 +109,18 @@ MUTANTS = {
         "NEW_SNAPSHOT_PATH, SNAPSHOT_PATH)\n",
         "a log may be on the disk before the snapshot that it needs",
     ),
+    "read_no_quorum": Mutant(
+        "penstock.raft.reads",
+        "            if round_ > self.round or not is_majority(voters, behind):\n",
+        "            if round_ > self.round:\n",
+        "a leader that may be none answers reads",
+    ),
+    "read_early": Mutant(
+        "penstock.raft.leader",
+        "        self._reads.add(requester, context, self._log.commit if self.has_committed else None)\n",
+        "        self._reads.add(requester, context, self._log.commit)\n",
+        "a new leader answers reads before it knows what is committed",
+    ),
     "chunk_counted_back": Mutant(
         "penstock.raft.progress",
         "        if position >= self.chunk_end:  # or further: an answer before was lost\n",

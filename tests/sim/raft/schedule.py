@@ -2,7 +2,7 @@
 
 The mishaps aim where Raft is delicate: leaders lose their power or their majority with entries that few have, votes
 are cast while disks are slow, memberships change while leaders do, snapshots meet logs that are ahead of them or beside
-them.
+them, and clients read from whoever believes to lead.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Result:
 
     trace: str
     acks: int
+    reads: int
     counts: Counter[str]
 
 
@@ -101,16 +102,18 @@ class Storm:
                 broker = self.random.choice(world.up())
                 world.guarded(broker.id, broker.compact)
         self.peace()
-        return Result(world.trace, world.checks.acks, world.counts)
+        return Result(world.trace, world.checks.acks, world.checks.reads, world.counts)
 
     # Clients
 
     def clients(self) -> None:
-        """Propose, here and there."""
+        """Propose and read, here and there."""
         for broker in self.world.up():
             if self.random.random() < self.is_busy:
                 for _ in range(self.random.choice((1, 1, 1, 4))):
                     self.propose(broker)
+            if self.random.random() < self.is_busy / 2:
+                self.read(broker)
 
     def propose(self, broker: Broker) -> None:
         """A value of its own."""
@@ -118,6 +121,12 @@ class Storm:
         value = b"v%d" % self.values
         if broker.raft.is_leader:
             broker.ask(lambda: broker.propose(value))
+
+    def read(self, broker: Broker) -> None:
+        """It must see what was acked by now."""
+        self.values += 1
+        context, must_see_index = b"r%d" % self.values, self.world.checks.seen_index
+        broker.ask(lambda: broker.read(context, must_see_index))
 
     # Mishaps
 

@@ -26,13 +26,13 @@ def test_seeds(group: int) -> None:
     for seed in SEEDS[group::6]:
         result = run_seed(seed)
         counts.update(result.counts)
-        counts.update(acks=result.acks)
+        counts.update(acks=result.acks, reads=result.reads)
 
 
 def test_enough_happened() -> None:
     if not counts:
         pytest.skip("runs after the others")
-    for name in ("acks", "crashes", "changes", "compactions", "snapshots installed", "transfers", "retracted"):
+    for name in ("acks", "reads", "crashes", "changes", "compactions", "snapshots installed", "transfers", "retracted"):
         assert counts[name] >= 10, name
 
 

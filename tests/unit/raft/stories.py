@@ -8,7 +8,7 @@
 | `campaign ID`, `tick ID [N]`       | an election; time passes                                                       |
 | `propose ID TEXT …`                | one proposal each                                                              |
 | `change ID 1 2 / 3`                | another membership                                                             |
-| `transfer ID TO`                   | the leader hands over                                                          |
+| `read ID CONTEXT`, `transfer ID TO`| a read; the leader hands over                                                  |
 | `compact ID INDEX`                 | a snapshot                                                                     |
 | `ready ID`                         | what that broker has to do, and it does it; its messages are on their way      |
 | `disk ID full`                     | that broker's next Ready finds no room, and is taken back                      |
@@ -144,6 +144,9 @@ class Story:
         index, term = self.brokers[int(words[0])].propose_change(membership_of(words[1:]))
         return [f"proposed {index}:{term}"]
 
+    def _read(self, words: list[str], options: dict[str, str]) -> None:
+        self.brokers[int(words[0])].read_index(words[1].encode())
+
     def _transfer(self, words: list[str], options: dict[str, str]) -> None:
         self.brokers[int(words[0])].transfer(int(words[1]))
 
@@ -180,6 +183,7 @@ class Story:
         if ready.committed:
             seen.append(f"applies {', '.join(map(entry_text, ready.committed))}")
             self.applied[broker_id] += map(entry_text, ready.committed)
+        seen += [f"may read {read.context.decode()} at {read.index}" for read in ready.reads]
         self.way += ready.messages
         return [f"{broker_id} {text}" for text in seen]
 

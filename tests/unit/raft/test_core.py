@@ -34,6 +34,8 @@ from penstock.raft.messages import (
     HeartbeatResponse,
     LeadNow,
     Message,
+    ReadRequest,
+    ReadResponse,
     SnapshotChunk,
     SnapshotResponse,
     VoteRequest,
@@ -79,6 +81,7 @@ def leader(**settings: int) -> Raft:
         lambda broker: broker.step(LeadNow(2, 1, 1)),
         lambda broker: broker.propose(b""),
         lambda broker: broker.propose_change(Membership((1, 2))),
+        lambda broker: broker.read_index(b""),
         lambda broker: broker.transfer(2),
         lambda broker: broker.campaign(),
         lambda broker: broker.compact(1, b""),
@@ -101,7 +104,9 @@ def test_who_does_not_lead_refuses_and_says_who_does() -> None:
     with pytest.raises(NotLeaderError) as caught:
         broker.propose(b"a")
     assert caught.value.leader is None
-    broker.step(Heartbeat(1, 2, 1, 0))
+    with pytest.raises(NotLeaderError):
+        broker.read_index(b"r")
+    broker.step(Heartbeat(1, 2, 1, 0, 0))
     for ask, what in ((broker.propose, b"a"), (broker.propose_change, THREE.membership), (broker.transfer, 3)):
         with pytest.raises(NotLeaderError) as caught:
             ask(what)
@@ -125,6 +130,19 @@ def test_what_is_too_much_is_refused() -> None:
         broker.propose(bytes(36))
     with pytest.raises(RemoteError):
         broker.propose(b"")
+
+
+def test_too_many_reads_are_refused() -> None:
+    broker = leader()
+    for number in range(limits.RAFT_READS_MAX):
+        broker.read_index(b"%d" % number)
+    with pytest.raises(RemoteError) as caught:
+        broker.read_index(b"one more")
+    assert caught.value.code == ErrorCode.OVERLOADED
+    sent = done(broker)
+    assert [type(message) for message in sent] == [Heartbeat, Heartbeat]  # one round for all of them
+    broker.step(HeartbeatResponse(2, 1, 1, 1))
+    assert len(broker.ready().reads) == limits.RAFT_READS_MAX
 
 
 def test_a_single_voter_leads_at_once_and_changes_by_one() -> None:
@@ -174,18 +192,19 @@ def test_patience_is_drawn_from_the_generator() -> None:
 
 def test_a_disk_that_stays_full_lets_nothing_pile_up() -> None:
     broker = leader()
-    for _ in range(100):
+    for number in range(100):
         broker.tick()
         broker.propose(b"a")
+        broker.read_index(b"%d" % number)
         ready = broker.ready()
-        assert len(ready.entries) == 1
-        assert len(ready.messages) <= 4  # to each an entry, and every other tick a heartbeat
+        assert (len(ready.entries), len(ready.messages)) == (1, 4)
         assert [entry.index for entry in broker.retract(ready)] == [2]
-        broker.step(HeartbeatResponse(2, 1, 1))
+        broker.step(HeartbeatResponse(2, 1, 1, number + 1))
     assert broker.is_leader
     broker.propose(b"b")
     ready = broker.ready()
     assert [entry.data for entry in ready.entries] == [b"b"]
+    assert len(ready.reads) == 100
     broker.advance(ready)
 
 
@@ -225,10 +244,11 @@ def test_a_later_leader_takes_a_change_back() -> None:
     "message",
     [
         AppendRequest(2, 1, 1, 1, 1, 1),  # another leader of this term
-        Heartbeat(2, 1, 1, 1),
+        Heartbeat(2, 1, 1, 1, 0),
         AppendResponse(2, 1, 1, 99),  # more than was sent
         AppendResponse(2, 1, 1, 1, True, 99),
-        Heartbeat(2, 3, 1, 1),  # to somebody else
+        HeartbeatResponse(2, 1, 1, 99),  # a round that has not begun
+        Heartbeat(2, 3, 1, 1, 0),  # to somebody else
         VoteRequest(2, 1, 2**40, 5, 1, False, True),  # no term rises so fast
         LeadNow(2, 1, 1),
     ],
@@ -246,7 +266,7 @@ def test_what_cannot_be_is_dropped_and_counted(message: Message) -> None:
     [
         VoteResponse(9, 1, 7, False, False),
         AppendResponse(9, 1, 7, 1, True),
-        HeartbeatResponse(9, 1, 7),
+        HeartbeatResponse(9, 1, 7, 0),
         SnapshotResponse(9, 1, 7, 1, 0),
     ],
 )
@@ -258,7 +278,7 @@ def test_an_answer_of_who_is_no_member_is_ignored(message: Message) -> None:
 
 def test_a_request_of_a_later_leader_is_taken_from_whom_it_may_not_know_yet() -> None:
     broker = leader()
-    broker.step(Heartbeat(9, 1, 7, 1))
+    broker.step(Heartbeat(9, 1, 7, 1, 0))
     assert (broker.leader, broker.term) == (9, 7)
 
 
@@ -296,7 +316,7 @@ def entries(draw, prev_index: int, prev_term: int) -> tuple[Entry, ...]:
 @st.composite
 def messages(draw) -> Message:
     sender, to, term = draw(peers), draw(st.integers(1, 4)), draw(st.one_of(terms, terms, st.integers(0, 2**62)))
-    kind = draw(st.integers(0, 9))
+    kind = draw(st.integers(0, 11))
     prev = draw(small), draw(terms)
     return [
         lambda: VoteRequest(sender, to, term, draw(small), draw(terms), draw(st.booleans()), draw(st.booleans())),
@@ -304,10 +324,12 @@ def messages(draw) -> Message:
         lambda: AppendRequest(sender, to, term, *prev, draw(small), draw(entries(*prev))),
         lambda: AppendRequest(sender, to, term, *prev, draw(small), draw(entries(*prev))),
         lambda: AppendResponse(sender, to, term, draw(small), draw(st.booleans()), draw(small), draw(st.booleans())),
-        lambda: Heartbeat(sender, to, term, draw(small)),
-        lambda: HeartbeatResponse(sender, to, term),
+        lambda: Heartbeat(sender, to, term, draw(small), draw(small)),
+        lambda: HeartbeatResponse(sender, to, term, draw(small)),
         lambda: SnapshotChunk(sender, to, term, draw(small), draw(terms), draw(members), 4, draw(crcs), 0, b"data"),
         lambda: SnapshotResponse(sender, to, term, draw(small), draw(small)),
+        lambda: ReadRequest(sender, to, term, b"r"),
+        lambda: ReadResponse(sender, to, term, draw(small), b"r"),
         lambda: LeadNow(sender, to, term),
     ][kind]()
 
@@ -330,7 +352,7 @@ def give(broker: Raft, action) -> None:
         broker.step(action)
 
 
-ACTIONS = ["tick", "ready", "ready", "retract", "compact", "propose", "transfer"]
+ACTIONS = ["tick", "ready", "ready", "retract", "compact", "propose", "read_index", "transfer"]
 
 
 @given(

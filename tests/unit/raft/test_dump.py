@@ -19,7 +19,7 @@ def files() -> dict[str, bytes]:
         Entry(1, 2, EntryKind.COMMAND, b"command"),
         Entry(1, 3, EntryKind.MEMBERSHIP, encode_membership(Membership((1,), (2, 3)))),
     )
-    task = storage.save(Ready(True, None, entries, HardState(1, 1, 0), (), ()))
+    task = storage.save(Ready(True, None, entries, HardState(1, 1, 0), (), (), ()))
     assert task is not None
     task.run()
     return {name: memory.open(f"raft/{name}").read_at(0, 1_000) for name in ("log", "snapshot")}

@@ -19,6 +19,8 @@ from penstock.raft.messages import (
     Heartbeat,
     HeartbeatResponse,
     LeadNow,
+    ReadRequest,
+    ReadResponse,
     SnapshotChunk,
     SnapshotResponse,
     VoteRequest,
@@ -41,10 +43,12 @@ MESSAGES = [
     AppendRequest(1, 2, 3, 7, 2, 6, (entry(8, 3, encode_membership(MEMBERSHIP), EntryKind.MEMBERSHIP),)),
     AppendResponse(1, 2, 3, 9),
     AppendResponse(1, 2, 3, 9, True, 4, True),
-    Heartbeat(1, 2, 3, 5),
-    HeartbeatResponse(1, 2, 3),
+    Heartbeat(1, 2, 3, 5, 6),
+    HeartbeatResponse(1, 2, 3, 6),
     SnapshotChunk(1, 2, 3, 100, 2, MEMBERSHIP, 1_000, 0xFFFFFFFF, 10, b"data"),
     SnapshotResponse(1, 2, 3, 100, 14),
+    ReadRequest(1, 2, 3, b"context"),
+    ReadResponse(1, 2, 3, 9, b"context"),
     LeadNow(1, 2, 3),
 ]
 
@@ -80,12 +84,13 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     "fields",
     [
         [99, 1, 2, 3],  # no such message
-        [9, 0, 2, 3],  # nobody is broker 0
-        [9, 2**31, 2, 3],
-        [9, 1, 2, -1],
-        [9, 1, 2, 2**63],
-        [9, 1, 2, 3.5],
-        [9, 1, "2", 3],
+        [11, 0, 2, 3],  # nobody is broker 0
+        [11, 2**31, 2, 3],
+        [11, 1, 2, -1],
+        [11, 1, 2, 2**63],
+        [11, 1, 2, 3.5],
+        [11, 1, "2", 3],
+        [9, 1, 2, 3, b"x" * 65],  # a context that is too long
         [3, 1, 2, 3, 7, 2, 6, [[3, 8, 9, b""]]],  # no such kind of entry
         [7, 1, 2, 3, 100, 2, [[1], []], 10, 2**32, 0, b"x"],  # no CRC
     ],
