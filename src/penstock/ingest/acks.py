@@ -82,7 +82,7 @@ def store_failed(reason: str) -> AckError:
 
 
 def outcome_unknown(reason: str) -> AckError:
-    """The disk failed once it was written: it may be there after a restart, and to say no would have it stored twice."""
+    """The disk failed once it was written: it may be there after a restart; a no would have it stored twice."""
     return AckError(503, 10077, f"store failed: {reason}; {DOUBT}", ErrorCode.OUTCOME_UNKNOWN)
 
 
