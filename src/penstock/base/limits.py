@@ -158,7 +158,6 @@ FORWARD_TIMEOUT_MS = 10_000  # of a change that names no time itself
 FORWARD_RETRY_MS = 100
 FORWARD_GRACE_MS = 1_000  # a metadata leader that was asked keeps to the same time, and answers a little later
 PROMOTION_LAG_MAX = 100  # entries that a learner may lack when it becomes a voter
-METADATA_DEAF_MS = 1_000  # a save that takes so long: the others may elect another metadata leader meanwhile
 METADATA_UNTOLD_MS = 10_000  # whose full disk could not save what it was told, and is told nothing since, asks again
 METADATA_HAND_OVER_MS = 300_000  # between two that a metadata leader on a full disk asks for: each costs some reserve
 ROOM_LOOK_MS = 5_000  # a disk that took nothing is tried again

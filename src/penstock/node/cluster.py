@@ -30,6 +30,7 @@ from penstock.messages import (
     ForwardRequest,
     ForwardResponse,
     HeartbeatRequest,
+    HeartbeatResponse,
     JoinRequest,
     JoinResponse,
     PeerHelloRequest,
@@ -234,7 +235,9 @@ class Cluster:
         def answered(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError) and is_taken(response):
                 self._belonging.taken(response, self._clock().elapsed_us)
-            if not (is_own and self.quorum.is_deaf):  # else it may be deposed, and answers itself all the same
+            if is_own and isinstance(response, HeartbeatResponse):
+                self.quorum.confirm(lambda: done(response))  # it may be deposed, and not know it
+            else:
                 done(response)
 
         self.link.ask(request, answered)

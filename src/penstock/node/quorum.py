@@ -57,7 +57,6 @@ from penstock.raft.messages import FROM_MEMBERS
 _REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
 Done = Callable[[Outcome | RemoteError], None]
 _STALL_TICKS = limits.FLUSH_STALL_MS // limits.RAFT_TICK_MS
-_DEAF_TICKS = limits.METADATA_DEAF_MS // limits.RAFT_TICK_MS
 _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 _HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
 _UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
@@ -110,6 +109,8 @@ class Quorum:
         self._inputs: deque[_Input] = deque()  # ours, that wait for the same
         self._has_ticked = False  # meanwhile
         self._proposals: dict[int, _Proposal] = {}  # by index
+        self._confirmations: dict[bytes, Callable[[], None]] = {}  # who waits until most voters say that it leads
+        self._confirmed = 0  # how many were asked for so far
         self._is_current = False  # leads, and has applied all that was committed before
         self._told_term = 0  # in which the observer was told that it leads; 0: that it does not
 
@@ -158,14 +159,6 @@ class Quorum:
         if self.is_alone:
             return ""
         return _HUNG if self._is_saving and self._saving_ticks >= _STALL_TICKS else self._missed
-
-    @property
-    def is_deaf(self) -> bool:
-        """Whether a save has held it up for so long that the others may have another leader, of which it heard nothing.
-
-        The time in which a leader must have heard of most voters does not pass for it meanwhile.
-        """
-        return self._is_saving and self._saving_ticks >= _DEAF_TICKS
 
     @property
     def obstacle(self) -> str:
@@ -241,6 +234,18 @@ class Quorum:
                 self._raft.transfer(to)
 
         self._input(_Input(transfer, None))
+
+    def confirm(self, done: Callable[[], None]) -> None:
+        """`done` once most voters have answered this leader since; never if they do not."""
+        self._confirmed += 1
+        context = self._confirmed.to_bytes(8)
+
+        def ask() -> None:
+            if self.is_leader:
+                self._raft.read_index(context)
+                self._confirmations[context] = done
+
+        self._input(_Input(ask, None))
 
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """A message of a peer. RemoteError bad_frame."""
@@ -439,6 +444,9 @@ class Quorum:
             self._observer.replaced(before)
         for entry in ready.committed:
             self._apply(entry)
+        for read in ready.reads:
+            if (confirmed := self._confirmations.pop(read.context, None)) is not None:
+                confirmed()
         self._raft.advance(ready)
         self._is_acting = False
         if ready.snapshot is not None:
@@ -471,6 +479,7 @@ class Quorum:
         if self._told_term and (not leads or self._told_term != self._raft.term):
             self._told_term = 0
             self._is_current = False
+            self._confirmations.clear()
             self._observer.leads_no_more()
         if leads and self._is_current and not self._told_term:
             self._told_term = self._raft.term
