@@ -78,7 +78,7 @@ PEER_COMPLAINT_INTERVAL_MS_MAX = 3_600_000  # up to this, as long as the peer is
 REPLICA_POSITIONS_MAX = 10_000  # named in one request: 44 bytes each at most, so they fit REQUEST_BODY_BYTES_MAX
 REPLICA_NAMED_AT_ONCE = 1_000  # by this version: the leader's loop is held up for some 13 ms by so many
 REPLICA_FETCH_BYTES = 8 * MIB  # of one answer to a follower; a batch may pass it, so that a large message gets through
-REPLICA_CATCH_UP_BYTES = 2 * MIB  # of them, for replicas that are not in sync, where others have news
+REPLICA_CATCH_UP_BYTES = 2 * MIB  # of them, for replicas that are not in sync while others have news
 REPLICA_SHARE_BYTES_MIN = 64 * KIB  # of one partition in an answer: less would be all requests and no data
 REPLICA_RANGES_MAX = 128  # pieces of files in one answer; each holds one open until it is sent
 REPLICA_FETCH_WAIT_MS = 500  # one long poll of a follower
@@ -87,11 +87,11 @@ REPLICA_NEWS_DELAY_MS = 10  # how long a new committed_end waits for data to tra
 REPLICA_RETRY_MS_MIN = 50  # after the first failure; each further one doubles it
 REPLICA_RETRY_MS_MAX = 1_000
 REPLICA_LAG_MS_MAX = 10_000  # a follower that has not had all for so long leaves the ISR
-CATCH_UP_BYTES_PER_S = 64 * MIB  # of one broker, for all its replicas that are not in sync; on top of
-CATCH_UP_GAIN = 2  # times what their leaders get meanwhile: so each catches up, however much publishers bring
+CATCH_UP_BYTES_PER_S = 64 * MIB  # of one broker, for all its replicas that are not in sync
 ISR_CHANGE_TIMEOUT_MS = 2_000  # a request to change ISRs that is not answered by then is asked again
 ISR_RETRY_MS = 250  # after a change of an ISR was refused, or its answer was lost
 PROCESS_ID_CHARS_MAX = 64  # what a start of a broker is known by
+RUNS_MAX = 64  # starts of which nobody has heard yet; those beyond go by the name of the last
 SHARED_ISRS_MAX = 1_024  # ISRs, and terms of commits, of which a broker keeps one for all partitions that have it
 
 # Memory

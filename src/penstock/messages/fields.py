@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
 
 INT64_MAX = 2**63 - 1
@@ -24,6 +25,7 @@ BrokerIdField = Annotated[BrokerId, msgspec.Meta(ge=0, lt=2**31)]
 PeerIdField = Annotated[BrokerId, msgspec.Meta(ge=1, lt=2**31)]  # a member of a cluster
 IncarnationField = Annotated[Incarnation, msgspec.Meta(ge=1, le=INT64_MAX)]
 NameField = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]  # an id, a version, a rack
+ProcessField = Annotated[str, msgspec.Meta(max_length=limits.PROCESS_ID_CHARS_MAX)]  # a start of a broker
 AddressField = Annotated[str, msgspec.Meta(min_length=3, max_length=261)]  # HOST:PORT; a host has up to 255 bytes
 
 

@@ -32,6 +32,7 @@ from penstock.messages.fields import (
     NameField,
     PartitionField,
     PeerIdField,
+    ProcessField,
     Request,
     Response,
     StreamIdField,
@@ -81,7 +82,9 @@ class HeartbeatResponse(Response, frozen=True, kw_only=True):
 class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
     """A broker has started. `clean_stop`: nothing that it had written can be lost since the run `run_before`.
 
-    `process` is random for each start: the same one asks again where an answer is lost.
+    `process` is random for each start: the same one asks again where an answer is lost. `runs` are the processes that
+    are known to have run on this data directory, the present one last, an empty name for any that may have; none: not
+    known.
     """
 
     broker_id: PeerIdField
@@ -91,7 +94,8 @@ class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
     broker_version: NameField
     clean_stop: bool
     run_before: Annotated[int, msgspec.Meta(ge=0)] = 0
-    process: Annotated[str, msgspec.Meta(max_length=limits.PROCESS_ID_CHARS_MAX)] = ""
+    process: ProcessField = ""
+    runs: Annotated[tuple[ProcessField, ...], msgspec.Meta(max_length=limits.RUNS_MAX)] = ()
 
 
 class RegisterBrokerResponse(Response, frozen=True, kw_only=True):

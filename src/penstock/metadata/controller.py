@@ -56,7 +56,7 @@ from penstock.metadata.commands import (
     StopBroker,
 )
 from penstock.metadata.elections import Rules
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.image import BrokerState, ClusterImage, Outcome
 from penstock.metadata.preferred import PreferredLeaders
 from penstock.metadata.proposals import Proposal, Proposals
 from penstock.metadata.refusals import Refusals
@@ -300,6 +300,9 @@ class Controller:
         known = self._image.brokers.get(request.broker_id)
         if known is None and len(self._image.brokers) >= limits.BROKERS_MAX:
             return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
+        if known is not None and not _may_have_run_last(request, known):
+            text = f"broker {request.broker_id} has run since on a later state of this data directory"
+            return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(request.broker_id), older_copy=True)
         if known is not None and known.is_live and known.data_dir_id != request.data_dir_id:
             text = (
                 f"broker {request.broker_id} is there, at {known.address} with another data directory; if it is gone "
@@ -416,3 +419,10 @@ def _isr_result(result: int | RemoteError) -> IsrResult:
 
 def _ignore(outcome: Outcome | RemoteError) -> None:
     """Nobody waits: what is still so is found again."""
+
+
+def _may_have_run_last(request: RegisterBrokerRequest, known: BrokerState) -> bool:
+    """Whether the last run of the broker may have been on this very data directory, not on one it is a copy of."""
+    if known.data_dir_id != request.data_dir_id or not (known.process and request.runs):
+        return True
+    return known.process in request.runs or "" in request.runs

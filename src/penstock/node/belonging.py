@@ -3,7 +3,7 @@
 Rules: only a broker that has had no part in the cluster in this run ends itself for it; one that has goes on, whoever
 says what. A single stranger is no reason: it may be the one that is wrong. Where so many are of another cluster that
 the rest is no majority, this broker can have no part. Who bears its number or its address is given the time to be found
-dead.
+dead. Who has an older copy of its data directory has forgotten what it promised, and ends at once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from penstock.node.step import Outbox
 
 _TAKEN_US = limits.TAKEN_MS * 1_000
 _PAUSE_US = limits.PEER_SILENCE_MS_MAX * 1_000
+OLDER_COPY = "an older copy"
+"""In the reason with which such a broker ends."""
 
 
 class Belonging:
@@ -57,6 +59,17 @@ class Belonging:
             f"{settings.data_dir}: give it a number, an address and a data directory of its own, or stop the other one"
         )
 
+    def older_copy(self, error: RemoteError) -> None:
+        """This one's data directory is not as its last run has left it."""
+        if self.is_settled:
+            return
+        settings = self._settings
+        self._outbox.step.failure = (
+            f"the data directory {settings.data_dir} is {OLDER_COPY} of that of broker {settings.broker_id}: "
+            f"{error.message}. Put the newer one back, or start with an empty one (--data-dir): what it held is "
+            "fetched from the others"
+        )
+
 
 def is_stranger(error: RemoteError) -> bool:
     """Whether the refusal says that its sender is of another cluster."""
@@ -66,3 +79,8 @@ def is_stranger(error: RemoteError) -> bool:
 def is_taken(error: RemoteError) -> bool:
     """Whether the refusal says that somebody else bears our number or address."""
     return error.details.get("taken") is True
+
+
+def is_older_copy(error: RemoteError) -> bool:
+    """Whether the refusal says that our data directory is older than our last run."""
+    return error.details.get("older_copy") is True

@@ -38,6 +38,11 @@ class Opened(NamedTuple):
     deleted: tuple[StreamState, ...] = ()  # streams of the journal whose files may still be there
 
 
+def has_metadata(vfs: Vfs) -> bool:
+    """Whether there is anything to go on from."""
+    return not {f"{RAFT_PATH}/", JOURNAL_PATH}.isdisjoint(vfs.list(""))
+
+
 def open_storage(vfs: Vfs, settings: Settings) -> Opened:
     """The storage to begin with; blocking. PenstockError, OSError."""
     voters = tuple(sorted(settings.voters)) or (() if settings.join else (settings.broker_id,))

@@ -49,8 +49,8 @@ from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.administration import Administration
-from penstock.node.belonging import Belonging, is_stranger, is_taken
-from penstock.node.bootstrap import open_storage
+from penstock.node.belonging import Belonging, is_older_copy, is_stranger, is_taken
+from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.chronicle import Seen
 from penstock.node.clean_stop import take_clean_stop
 from penstock.node.folders import check_folders
@@ -59,9 +59,10 @@ from penstock.node.metadata_link import MetadataLink
 from penstock.node.observer import Place
 from penstock.node.peers import Peers, introduced
 from penstock.node.quorum import Quorum
+from penstock.node.runs import Runs
 from penstock.node.settings import Settings
 from penstock.node.standing import Standing
-from penstock.node.step import Join, Outbox
+from penstock.node.step import Join, Lane, Outbox
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
 from penstock.wire.bodies import answer_body, decode_request_body
@@ -137,6 +138,7 @@ class Cluster:
         self._belonging = Belonging(settings, outbox)
         self._is_started = False
         self._is_heard = True
+        self._runs = Runs(vfs)
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
         self._heard_us: int | None = None  # when a metadata leader was known last
@@ -150,14 +152,15 @@ class Cluster:
 
     def open(self) -> None:
         """Take part in the metadata as far as that goes without others; blocking. PenstockError, OSError."""
-        settings = self._settings
+        settings, has_data = self._settings, has_metadata(self._vfs)
         storage, notices, deleted = open_storage(self._vfs, settings)
         self.deleted += deleted
-        for note in notices:
-            self._outbox.notice(note)
         last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)
         check_folders(self._vfs, last_index)
-        stopped = take_clean_stop(self._vfs)  # only now: a start that is refused leaves everything as it is
+        self._runs.begin(settings.process, has_data=has_data)  # only now: who is refused leaves everything as it is
+        stopped = take_clean_stop(self._vfs)
+        for note in (*notices, *self._runs.notices):
+            self._outbox.notice(note)
         raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)
         self.quorum = Quorum(storage, raft, self._outbox, self._peers, data_dir_id=settings.data_dir_id, observer=self)
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
@@ -189,7 +192,8 @@ class Cluster:
             broker_version=settings.broker_version,
             clean_stop=stopped is not None,
             run_before=stopped or 0,
-            process=settings.process,
+            process=self._runs.process,
+            runs=self._runs.names,
         )
         self.standing = Standing(
             who,
@@ -235,6 +239,8 @@ class Cluster:
         def answered(response: Response | RemoteError) -> None:
             if isinstance(response, RemoteError) and is_taken(response):
                 self._belonging.taken(response, self._clock().elapsed_us)
+            elif isinstance(response, RemoteError) and is_older_copy(response):
+                self._belonging.older_copy(response)
             if is_own and isinstance(response, HeartbeatResponse):
                 self.quorum.confirm(lambda: done(response))  # it may be deposed, and not know it
             else:
@@ -389,7 +395,10 @@ class Cluster:
         if not self._is_started:
             return
         self.standing.image(self.image.brokers.get(self._settings.broker_id))
-        self._belonging.is_settled |= self.standing.incarnation is not None
+        if self.standing.incarnation is not None and not self._belonging.is_settled:
+            self._belonging.is_settled = True
+            if (forget := self._runs.registered()) is not None:
+                self._outbox.work(Lane.WRITE, forget, lambda error: None)
         self.look(self._clock())
         self._tell_addresses()
         self._consequences.standing_changed(self.standing.incarnation)

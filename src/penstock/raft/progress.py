@@ -95,7 +95,7 @@ class Progress:
         """The follower lacks the entry at `index` and has what is committed up to `commit`; whether that is news."""
         if self.pace is Pace.SNAPSHOT or (self.pace is Pace.PROBE and index != self.next_index - 1):
             return False
-        if self.pace is Pace.REPLICATE and index <= self.match_index:
+        if index <= self.match_index:  # late; or its disk is an older copy: then nothing helps, least of all haste
             return False
         self._turn(Pace.PROBE, max(self.match_index, commit) + 1)
         return True

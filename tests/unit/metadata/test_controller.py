@@ -147,7 +147,15 @@ class Cluster:
         self.controller.heartbeat(caller, request, 77, self.now)
         return caller
 
-    def register(self, broker_id: BrokerId, data_dir_id: str = "", *, clean_stop: bool = True) -> Hashable:
+    def register(
+        self,
+        broker_id: BrokerId,
+        data_dir_id: str = "",
+        *,
+        clean_stop: bool = True,
+        process: str = "",
+        runs: tuple[str, ...] = (),
+    ) -> Hashable:
         caller = self.caller()
         request = RegisterBrokerRequest(
             broker_id=broker_id,
@@ -155,6 +163,8 @@ class Cluster:
             address=f"h:{broker_id}",
             broker_version="1",
             clean_stop=clean_stop,
+            process=process,
+            runs=runs,
         )
         self.controller.register(caller, request, self.now)
         return caller
@@ -469,6 +479,46 @@ def test_registration_is_answered_once_it_is_applied() -> None:
 def test_a_copy_of_a_data_directory_is_refused() -> None:
     cluster = Cluster(2)
     assert cluster.error(cluster.register(THREE, "disk2")) == ErrorCode.CLUSTER_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("runs", "is_refused"),
+    [
+        (("a", "c"), True),
+        (("c",), True),
+        (("a", "b", "c"), False),
+        (("", "c"), False),  # anybody may have run on it
+        ((), False),  # of an older version
+    ],
+)
+def test_who_does_not_know_of_the_last_run_has_an_older_copy(runs: tuple[str, ...], *, is_refused: bool) -> None:
+    cluster = Cluster(2)
+    cluster.register(THREE, process="b", runs=("a", "b"))
+    cluster.commit()
+    cluster.after(3_000, ONE, TWO)
+    cluster.commit()
+    caller = cluster.register(THREE, process="c", runs=runs)
+    if is_refused:
+        assert cluster.error(caller) == ErrorCode.CLUSTER_MISMATCH
+        refusal = cluster.answers[caller]
+        assert isinstance(refusal, RemoteError)
+        assert refusal.details == {"broker_id": 3, "older_copy": True}
+    cluster.commit()
+    assert cluster.image.brokers[THREE].process == ("b" if is_refused else "c")
+
+
+def test_what_is_known_of_a_run_holds_for_its_disk_only() -> None:
+    cluster = Cluster(2)
+    cluster.register(THREE, process="b", runs=("b",))
+    cluster.commit()
+    cluster.after(3_000, ONE, TWO)
+    cluster.commit()
+    cluster.register(THREE, "empty", process="c", runs=("c",))
+    cluster.commit()
+    assert cluster.image.brokers[THREE].process == "c"
+    cluster.register(TWO, process="d", runs=("d",))  # no process is known of its last run
+    cluster.commit()
+    assert cluster.image.brokers[TWO].process == "d"
 
 
 def test_the_number_of_brokers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

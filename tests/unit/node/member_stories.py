@@ -85,6 +85,7 @@ class MemberStory:
     def __init__(self) -> None:
         self._ids: tuple[int, ...] = (1, 2, 3)
         self._disks: dict[int, tuple[MemoryVfs, str]] = {}  # of who is down, with the data directory's name
+        self._copies: dict[int, tuple[MemoryVfs, str]] = {}  # of disks, as they were once
 
     def tell(self, command: str) -> list[str]:
         """Carry out one command."""
@@ -120,8 +121,13 @@ class MemberStory:
             self._tick("1000")
         assert self._leaders() == [int(metadata)]
 
-    def _start(self, number: str) -> None:
-        memory, disk = self._disks.pop(int(number))
+    def _copy(self, number: str) -> None:
+        member = self._members[int(number)]
+        self._copies[int(number)] = member.memory.crash_clone(), member.disk_name
+
+    def _start(self, number: str, which: str = "") -> None:
+        assert which in ("", "copy")
+        memory, disk = (self._copies if which else self._disks).pop(int(number))
         self._members.start(int(number), memory, disk)
         self._members.settle()
 
@@ -133,7 +139,7 @@ class MemberStory:
         for number in map(int, numbers):
             member = self._members[number]
             left = self._members.kill(number)
-            self._disks[number] = left if power else member.memory, member.disk_name
+            self._disks.setdefault(number, (left if power else member.memory, member.disk_name))  # of a copy: the newer
         if self._members.members:
             self._members.settle()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.node.belonging import Belonging, is_stranger, is_taken
+from penstock.node.belonging import OLDER_COPY, Belonging, is_older_copy, is_stranger, is_taken
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 
 VOTERS = (BrokerId(1), BrokerId(2), BrokerId(3))
 STRANGER = RemoteError(ErrorCode.CLUSTER_MISMATCH, "it belongs to cluster b", cluster_id="b")
 TAKEN = RemoteError(ErrorCode.CLUSTER_MISMATCH, "broker 3 is there already", taken=True)
+OLDER = RemoteError(ErrorCode.CLUSTER_MISMATCH, "broker 3 has run since", older_copy=True)
 TAKEN_US = limits.TAKEN_MS * 1_000
 
 
@@ -39,6 +40,7 @@ def test_who_has_its_part_goes_on_whoever_says_what() -> None:
         one.refused("there", BrokerId(broker_id), STRANGER, VOTERS)
     one.taken(TAKEN, 1)
     one.taken(TAKEN, 1 + TAKEN_US)
+    one.older_copy(OLDER)
     assert outbox.step.failure == ""
 
 
@@ -51,6 +53,13 @@ def test_whose_number_is_taken_ends_once_that_one_had_the_time_to_be_found_dead(
     assert outbox.step.failure.startswith("broker 3 is there already; this one is broker 3")
 
 
+def test_who_has_an_older_copy_ends_at_once() -> None:
+    one, outbox = belonging()
+    one.older_copy(OLDER)
+    assert outbox.step.failure.startswith(f"the data directory /data is {OLDER_COPY} of that of broker 3")
+    assert "broker 3 has run since. Put the newer one back, or start with an empty one" in outbox.step.failure
+
+
 def test_a_refusal_long_ago_does_not_count() -> None:
     one, outbox = belonging()
     one.taken(TAKEN, 0)
@@ -59,5 +68,7 @@ def test_a_refusal_long_ago_does_not_count() -> None:
 
 
 def test_refusals_are_told_apart() -> None:
-    assert [is_stranger(STRANGER), is_taken(STRANGER)] == [True, False]
-    assert [is_stranger(TAKEN), is_taken(TAKEN)] == [False, True]
+    errors = (STRANGER, TAKEN, OLDER)
+    assert [is_stranger(error) for error in errors] == [True, False, False]
+    assert [is_taken(error) for error in errors] == [False, True, False]
+    assert [is_older_copy(error) for error in errors] == [False, False, True]

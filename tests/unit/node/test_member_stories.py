@@ -15,6 +15,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `brokers`                                   | who leads the metadata, and who is live                                |
 | `kill N …`, `power N …`                     | processes end; with `power` all that is not synced is lost             |
 | `stop N`, `start N`, `wipe N`               | a clean stop; a start; an empty disk                                   |
+| `copy N`, `start N copy`                    | a copy of its disk is kept; a start on that                            |
 | `hang N`, `wake N`                          | it gets no turn, but keeps its connections; it goes on                 |
 | `cut N M …`, `heal`                         | no connection between N and these; all connections                     |
 | `disk N waits`, `disk N works`              | its disk work is held back; it is done                                 |

@@ -25,6 +25,7 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
 )
+from penstock.node.belonging import OLDER_COPY
 from penstock.node.clean_stop import CLEAN_STOP_PATH
 from penstock.node.standing import Standing
 from penstock.vfs.faulty import Fault, no_faults
@@ -94,6 +95,10 @@ def test_an_older_copy_of_a_data_directory_leads_nobody_to_lose_what_was_acked()
     left = {one: brokers.kill(one) for one in brokers.ids}
     for one in brokers.ids:
         brokers.start(one, copy if one == stopped else left[one])
+    brokers.run(20_000)
+    assert OLDER_COPY in brokers[stopped].failure
+    brokers.kill(stopped)
+    brokers.start(stopped, left[stopped])
     brokers.run(20_000)
     assert brokers.led("s").stream("s").partitions[0].log_end == 2
 

@@ -55,6 +55,14 @@ def test_a_rejection_goes_back_to_what_is_committed_there() -> None:
     assert progress.next_index == 11  # never below what it is known to have
 
 
+def test_who_has_lost_what_it_acknowledged_is_not_asked_in_haste() -> None:
+    progress = replicating(10)
+    progress.probe()
+    progress.sent(12, 0)
+    assert not progress.rejected(10, 4)  # its disk is an older copy
+    assert not progress.may_append(9)  # until the answer is overdue
+
+
 def test_what_is_not_answered_is_sent_again() -> None:
     progress = replicating(3)
     progress.sent(6, 0)

@@ -1,0 +1,145 @@
+"""Which processes have run on a data directory: what tells it from an older copy of itself.
+
+Rules: a start adds its own process, durably, before it says anything to anybody. So whoever was registered with this
+data directory is in its file, and the metadata leader, who knows which process was registered last, refuses a
+directory that does not name it: somebody ran on a later state of it since. Nothing else is concluded: what is missing
+for another reason must never end a broker.
+
+| there is                          | then                                                                          |
+|-----------------------------------|-------------------------------------------------------------------------------|
+| no file, in a directory with data | it was used by a version that wrote none: begins with ANY, which is any run   |
+| a damaged slot                    | ANY behind what the other one says: power was lost while it was written, or   |
+|                                   | a bit has flipped                                                             |
+| RUNS_MAX names                    | the start goes on under the last name: nobody was registered for so long      |
+| no room on the disk               | the same; without any name, its process has none                              |
+| the image has this process        | ANY, and names of long ago, are given up                                      |
+
+A name that was asked to be registered may still arrive when later ones have, so half of the names are always kept.
+The file has two slots that are written in turn, so that one is always whole, and a full disk needs no room for a start.
+One slot, SLOT_BYTES, little-endian, padded with zeros; the one with the higher number counts:
+
+| byte | type  | field                                                        |
+|------|-------|--------------------------------------------------------------|
+| 0    | u32   | CRC-32C of all that follows, without the padding             |
+| 4    | u32   | length of the names                                          |
+| 8    | u64   | number of the write                                          |
+| 16   | bytes | the names, the oldest first, a line feed between; ANY is empty |
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable
+from contextlib import closing
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.hot.crc import crc32c
+from penstock.raft.tasks import RESERVE_PATH
+from penstock.vfs import Vfs
+from penstock.vfs.reserve import Reserve
+
+RUNS_PATH = "runs"
+ANY = ""
+SLOT_BYTES = 8192
+_CRC = struct.Struct("<I")
+_HEAD = struct.Struct("<4xIQ")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_KEPT = limits.RUNS_MAX // 2
+
+assert _HEAD.size + limits.RUNS_MAX * (limits.PROCESS_ID_CHARS_MAX + 1) <= SLOT_BYTES  # names are ASCII
+
+
+class _Slot(NamedTuple):
+    number: int
+    names: tuple[str, ...]
+
+
+class Runs:
+    """The processes that have run on one data directory; `begin` first."""
+
+    def __init__(self, vfs: Vfs) -> None:
+        self._vfs = vfs
+        self._number = 0  # of the write that counts
+        self.names: tuple[str, ...] = ()  # the oldest first
+        self.notices: list[str] = []  # what an operator should know
+
+    @property
+    def process(self) -> str:
+        """The name under which this start speaks; empty: it has none."""
+        return self.names[-1] if self.names else ANY
+
+    def begin(self, process: str, *, has_data: bool) -> None:
+        """Add this start to those that are there; blocking. OSError."""
+        self.names = self._read(has_data=has_data)
+        if not process or len(self.names) >= limits.RUNS_MAX:
+            return
+        names = (*self.names, process)
+        try:
+            self._write(names)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self.notices.append(f"cannot note this start in {RUNS_PATH}: {error.strerror or error}")
+        else:
+            self.names = names
+
+    def registered(self) -> Callable[[], None] | None:
+        """The image has this process: what gives up names that are needed no more, for a disk thread, if there are any.
+
+        Its OSError changes nothing.
+        """
+        if ANY not in self.names and len(self.names) <= _KEPT:
+            return None
+        names = tuple(name for name in self.names if name != ANY)[-_KEPT:]
+        return (lambda: self._write(names)) if names else None
+
+    def _read(self, *, has_data: bool) -> tuple[str, ...]:
+        if RUNS_PATH not in self._vfs.list(""):
+            return (ANY,) if has_data else ()
+        with closing(self._vfs.open(RUNS_PATH, read_only=True)) as file:
+            halves = [file.read_at(at, SLOT_BYTES) for at in (0, SLOT_BYTES)]
+        slots = [slot for slot in map(_unpacked, halves) if slot is not None]
+        if not slots:
+            return (ANY,)
+        self._number, names = max(slots)
+        if len(slots) < sum(map(any, halves)):
+            self.notices.append(f"{RUNS_PATH} is damaged: whether this is an older copy may not be found out")
+            return (*names[-_KEPT:], ANY)
+        return names[-limits.RUNS_MAX :]
+
+    def _write(self, names: tuple[str, ...]) -> None:
+        number = self._number + 1
+        content = _packed(_Slot(number, names))
+        is_new = RUNS_PATH not in self._vfs.list("")
+        if is_new:  # both slots at once: a full disk gives no room for the second one later
+            content += bytes(SLOT_BYTES)
+        reserve = Reserve(self._vfs, RESERVE_PATH)
+        try:
+            with closing(self._vfs.open(RUNS_PATH, create=True)) as file:
+                reserve.make_room(len(content), lambda: file.write_at((number - 1) % 2 * SLOT_BYTES, content))
+                file.sync()
+        finally:
+            reserve.close()
+        if is_new:
+            self._vfs.sync_dir("")
+        self._number = number
+
+
+def _packed(slot: _Slot) -> bytes:
+    names = "\n".join(slot.names).encode()
+    body = (_HEAD.pack(len(names), slot.number) + names)[_CRC.size :]
+    content = _CRC.pack(crc32c(body)) + body
+    assert len(content) <= SLOT_BYTES, slot
+    return content.ljust(SLOT_BYTES, b"\0")
+
+
+def _unpacked(content: bytes) -> _Slot | None:
+    if len(content) < _HEAD.size:
+        return None
+    (crc,), (length, number) = _CRC.unpack_from(content), _HEAD.unpack_from(content)
+    body = content[_CRC.size : _HEAD.size + length]
+    if length > len(content) or crc32c(body) != crc:
+        return None
+    return _Slot(number, tuple(body[_HEAD.size - _CRC.size :].decode().split("\n")))
