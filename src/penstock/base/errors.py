@@ -39,6 +39,7 @@ class ErrorCode(StrEnum):
     CORRUPT_RANGE = "corrupt_range"  # what is stored there is damaged
     READ_ONLY = "read_only"
     STORAGE_FAILED = "storage_failed"
+    OUTCOME_UNKNOWN = "outcome_unknown"  # as the reason of another one: what was sent may or may not be stored
     OVERLOADED = "overloaded"
     NATS_UNAVAILABLE = "nats_unavailable"
     NATS_REFUSED = "nats_refused"

@@ -21,6 +21,7 @@ from penstock.hot.acks import pubacks
 from penstock.hot.refusals import answers_alike
 
 __all__ = [
+    "DOUBT",
     "NUMBER",
     "AckError",
     "ack_tails",
@@ -31,6 +32,7 @@ __all__ = [
     "headers_too_large",
     "message_too_large",
     "numbered_body",
+    "outcome_unknown",
     "pubacks",
     "store_failed",
     "unavailable",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 
+DOUBT = "the message may or may not be stored"
 NUMBER = "\0"
 """Stands in a description where the number of each message goes."""
 _NUMBER_JSON = b"\\u0000"
@@ -76,6 +79,11 @@ def headers_too_large(size: int | str, limit: int) -> AckError:
 def store_failed(reason: str) -> AckError:
     """The disk refused; what was stored before is safe."""
     return AckError(503, 10077, f"store failed: {reason}")
+
+
+def outcome_unknown(reason: str) -> AckError:
+    """The disk failed once it was written: it may be there after a restart; a no would have it stored twice."""
+    return AckError(503, 10077, f"store failed: {reason}; {DOUBT}", ErrorCode.OUTCOME_UNKNOWN)
 
 
 def unavailable(reason: str) -> AckError:

@@ -84,6 +84,10 @@ def label(stream: StreamState, partition: int) -> str:
     return name if len(stream.partitions) == 1 else f"partition {partition} of {name}"
 
 
+def _in_doubt(reason: str) -> RemoteError:
+    return RemoteError(ErrorCode.STORAGE_FAILED, f"{reason}; {acks.DOUBT}", reason=ErrorCode.OUTCOME_UNKNOWN)
+
+
 class Partition:
     """One partition here. An idle one is small: what it counts and what waits is made when needed."""
 
@@ -319,7 +323,8 @@ class Partition:
             return acks.unavailable(str(error))
         except OperationalError as error:
             self._note_refusal(error)
-            return acks.store_failed(str(error))
+            is_cut_back = self.log.state is not LogState.FENCED
+            return acks.store_failed(str(error)) if is_cut_back else acks.outcome_unknown(str(error))
         self.impediment = ""
         self.counters["messages_in"] += end - start
         size_bytes = len(data)
@@ -361,6 +366,9 @@ class Partition:
             self.log.append(message, header)
         except OperationalError as error:
             self._note_refusal(error)
+            if self.log.state is LogState.FENCED:
+                step.replies.append(Reply(caller, _in_doubt(str(error))))
+                return
             text = f"nothing was stored: {error}"
             code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
             step.replies.append(Reply(caller, RemoteError(code, text)))
@@ -429,13 +437,13 @@ class Partition:
 
     def fail_pending(self, reason: str, step: Step) -> None:
         """What is written can no longer be made durable: tell who waits. It may or may not be there after a restart."""
-        error = acks.store_failed(reason)
+        error = acks.outcome_unknown(reason)
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
             self._refuse(pending.replies, error, step)
             if pending.caller is not None:
-                step.replies.append(Reply(pending.caller, RemoteError(ErrorCode.STORAGE_FAILED, reason)))
+                step.replies.append(Reply(pending.caller, _in_doubt(reason)))
 
     def abandon(self, error: RemoteError, step: Step) -> None:
         """Nobody commits it here any more: publishers hear nothing (they were never acked), callers get `error`."""

@@ -360,7 +360,7 @@ class Upkeep:
     def close(self, partition: Partition) -> None:
         """Sync, answer who waits for that, close; blocking. A log whose sync is still under way is left as it is."""
         if partition.flushing or partition.cutting is not None:
-            text = "the broker stopped while the disk did not answer: the message may or may not be stored"
+            text = "the broker stopped while the disk did not answer"
             partition.fail_pending(text, self._outbox.step)
             return
         try:
@@ -368,7 +368,7 @@ class Upkeep:
         except OperationalError as failure:
             self._outbox.notice(f"{partition.label}: {failure}")
             # It is written: to say that it was not would have it written twice.
-            text = f"the broker stopped and could not sync: the message may or may not be stored ({failure})"
+            text = f"the broker stopped and could not sync ({failure})"
             partition.fail_pending(text, self._outbox.step)
         if partition.leadership is not None:
             partition.leadership.flushed(partition.log.flushed_end)

@@ -12,7 +12,8 @@ handed back. `rules` holds every comparison that safety rests on, as pure functi
 | `sessions`  | leader   | fetches of followers: what is news, long polls, fair shares                       |
 | `positions` | leader   | what a follower has named, and was told of it                                     |
 | `follower`  | follower | one partition: reconcile, append, truncate, reset                                 |
-| `fetcher`   | follower | one leader's broker: what is named next, back-off, throttle                       |
+| `fetcher`   | follower | one leader's broker: what is named next, back-off                                 |
+| `pace`      | follower | how fast a log that catches up may come; `rate`: what all of them share           |
 
 ```
 follower                                            leader

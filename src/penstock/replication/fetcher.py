@@ -3,8 +3,8 @@
 Rules: a partition is named when its log stands still and wants more, and gets one answer for it; see
 `messages.replicas`. One long poll waits at the leader. A second request is made only if there is something to name, and
 has the first one answered at once. Whatever goes wrong with a request ends the session: the next one names everything
-again, so nothing depends on what came of it. Partitions that are not in sync are named within a byte rate of their own;
-those in sync never wait for them.
+again, so nothing depends on what came of it. Partitions that are not in sync are named within a byte rate of their own,
+or else only as fast as a multiple of what their leader gets (`pace`); those in sync never wait for them.
 
 ```
               ┌── stalled: its leader, or its log, said no; for longer each time ◀─┐
@@ -32,9 +32,11 @@ from penstock.messages import (
     PartitionName,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
+    ReplicaNews,
     ReplicaProgressRequest,
 )
 from penstock.replication.follower import Following, Orders
+from penstock.replication.pace import Pace
 from penstock.replication.rate import ByteRate
 
 _IN_FLIGHT_MAX = 2  # one that waits, and one that has it answered
@@ -79,6 +81,7 @@ class Fetcher:
         self._followings: dict[PartitionKey, Following] = {}
         self._ready: dict[PartitionKey, None] = {}
         self._catching_up: dict[PartitionKey, None] = {}
+        self._paces: dict[PartitionKey, Pace] = {}  # of those that are not in sync
         self._stalls: dict[PartitionKey, int] = {}  # how often in a row
         self._stalled: list[tuple[int, PartitionKey]] = []  # a heap: until when
         self._forgotten: dict[PartitionKey, None] = {}  # the leader is to be told
@@ -116,6 +119,7 @@ class Fetcher:
         self._followings[key] = following
         self._forgotten.pop(key, None)
         self._stalls.pop(key, None)
+        self._paces.pop(key, None)
         if following.may_ask:
             self._ready[key] = None
 
@@ -125,7 +129,10 @@ class Fetcher:
             return
         following.unasked()
         is_known = key in self._named or key in self._impeded
-        for place in (self._ready, self._catching_up, self._stalls, self._flushed, self._impeded, self._untold):
+        for place in (
+            *(self._ready, self._catching_up, self._paces, self._stalls),
+            *(self._flushed, self._impeded, self._untold),
+        ):
             place.pop(key, None)
         if is_known:
             self._named.discard(key)
@@ -151,9 +158,11 @@ class Fetcher:
     def in_sync(self, following: Following, is_in_sync: bool) -> None:
         """Whether the image says that it is in the ISR: from then on it waits for nothing."""
         following.is_in_sync = is_in_sync
-        if is_in_sync and following.key in self._catching_up:
-            del self._catching_up[following.key]
-            self._ready[following.key] = None
+        if is_in_sync:
+            self._paces.pop(following.key, None)
+            if following.key in self._catching_up:
+                del self._catching_up[following.key]
+                self._ready[following.key] = None
 
     def registered(self, incarnation: Incarnation, now_us: int) -> None:
         """This broker was registered anew: what it said in its run before does not count."""
@@ -265,8 +274,8 @@ class Fetcher:
             position_end = position + news.size_bytes
             following = self._followings.get(PartitionKey(news.stream_id, news.partition))
             if following is not None:
-                if news.size_bytes and not following.is_in_sync:
-                    self._catch_up.take(news.size_bytes, now_us)
+                if not following.is_in_sync:
+                    self._charge(following, news, now_us)
                 orders = following.news(news)
                 if orders.error:
                     self.stall(following, now_us)
@@ -274,13 +283,31 @@ class Fetcher:
             position = position_end
         return out
 
+    def _charge(self, following: Following, news: ReplicaNews, now_us: int) -> None:
+        """Something came of a partition that is not in sync."""
+        key, log_end = following.key, following.log.log_end
+        pace = self._paces.get(key) or self._paces.setdefault(key, Pace())
+        if news.leader_epoch == following.leader_epoch and news.committed_end:
+            pace.told(news.committed_end, log_end)
+        if news.size_bytes:
+            self._catch_up.take(news.size_bytes, now_us)
+            pace.came(news.size_bytes, log_end)
+        elif key in self._catching_up and pace.is_free(log_end):
+            del self._catching_up[key]
+            self._ready[key] = None
+
     def proceed(self, following: Following) -> None:
         """What was ordered is done: its batches are appended, or its log is cut."""
         key = following.key
         if self._followings.get(key) is not following or not following.may_ask:
             return
         self._stalls.pop(key, None)
-        (self._ready if following.is_in_sync else self._catching_up)[key] = None
+        is_free = following.is_in_sync
+        if (pace := self._paces.get(key)) is not None:
+            log_end = following.log.log_end
+            self._catch_up.give(pace.taken(log_end))
+            is_free = is_free or pace.is_free(log_end)
+        (self._ready if is_free else self._catching_up)[key] = None
 
     def stall(self, following: Following, now_us: int) -> None:
         """It cannot be done now: name the partition again later."""

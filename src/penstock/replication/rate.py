@@ -23,6 +23,10 @@ class ByteRate:
         self._pass(now_us)
         self._saved_bytes -= size_bytes
 
+    def give(self, size_bytes: int) -> None:
+        """So many of those cost nothing."""
+        self._saved_bytes += size_bytes  # no more than was taken; `_pass` bounds it anyway
+
     def free_us(self, now_us: int) -> int:
         """From when on somebody may take; not after `now_us`: at once."""
         self._pass(now_us)

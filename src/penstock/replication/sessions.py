@@ -288,7 +288,9 @@ class Sessions:
         left_bytes = session.bytes_max
         kept_bytes = min(limits.REPLICA_CATCH_UP_BYTES, left_bytes // 4) if session.catching_up else 0
         left_bytes = kept_bytes + max(0, self._fill(session, session.in_sync, left_bytes - kept_bytes, news, found))
-        self._fill(session, session.catching_up, min(left_bytes, limits.REPLICA_CATCH_UP_BYTES), news, found)
+        if found:  # who is in sync is not to wait long behind what others have missed
+            left_bytes = min(left_bytes, limits.REPLICA_CATCH_UP_BYTES)
+        self._fill(session, session.catching_up, left_bytes, news, found)
         self._fill_ends(session, news)
         if not news and only_with_news and session.deadline_us > now_us:
             return

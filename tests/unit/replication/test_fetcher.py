@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from penstock.base import limits
@@ -222,6 +224,93 @@ def test_catching_up_keeps_to_its_rate_and_what_is_in_sync_does_not_wait() -> No
     assert (at_us - follower.now_us) // 1_000 == 1_000
     follower.now_us = at_us
     assert named(follower.request()[1]) == [(1, 1)]
+
+
+class Publishers:
+    """They bring messages of `message_bytes` to a leader that has `lead` of them; its follower catches up."""
+
+    def __init__(self, follower: Follower, *, lead: int, message_bytes: int) -> None:
+        self.follower = follower
+        self.leader_end = lead
+        self.message_bytes = message_bytes
+        self.came_bytes = 0
+        self.epoch = 5
+        self.asked: deque[tuple[int, bool]] = deque()
+
+    @property
+    def lag(self) -> int:
+        return self.leader_end - self.follower.followings[0].log.log_end
+
+    def round(self, messages: int, round_us: int = 10_000, messages_max: int = 2_000) -> None:
+        """One round trip, in which so many come."""
+        follower = self.follower
+        follower.now_us += round_us
+        self.leader_end += messages
+        while (sent := follower.fetcher.request(follower.now_us)) is not None:
+            self.asked.append((sent.number, bool(sent.request.changed)))
+        number, is_named = self.asked.popleft()
+        count = min(self.lag, messages_max) if is_named else 0
+        news = ReplicaNews(1, 0, self.epoch, self.leader_end, size_bytes=count * self.message_bytes)
+        for delivery in follower.answer(number, news):
+            if delivery.orders.append:
+                log = delivery.following.log
+                assert isinstance(log, ModelLog)
+                log.append(Batch(self.epoch, log.log_end, log.log_end + count, news.size_bytes, (1,) * count))
+                self.came_bytes += news.size_bytes
+                follower.fetcher.proceed(delivery.following)
+
+
+@pytest.mark.parametrize("message_bytes", [1_000, 8_000])
+def test_a_replica_catches_up_also_where_publishers_bring_more_than_its_rate(message_bytes: int) -> None:
+    follower = Follower(in_sync=False, bytes_per_s=1_000_000)
+    publishers = Publishers(follower, lead=20_000, message_bytes=message_bytes)
+    rounds = 0
+    while publishers.lag > 100:  # what comes in one round
+        publishers.round(100)  # ten or eighty times the rate
+        rounds += 1
+        assert rounds < 400, f"it is {publishers.lag} behind"
+
+
+def test_what_it_takes_beyond_twice_what_its_leader_gets_keeps_to_the_rate() -> None:
+    follower = Follower(in_sync=False, bytes_per_s=1_000_000)
+    publishers = Publishers(follower, lead=1_000_000, message_bytes=1_000)
+    for _ in range(1_000):  # 10 s
+        publishers.round(1)  # 100 kB/s
+    assert 10_000_000 <= publishers.came_bytes <= 14_250_000  # 10 s of the rate, twice 1 MB, and one answer too many
+
+
+def test_who_catches_up_with_a_leader_that_gets_nothing_keeps_to_the_rate() -> None:
+    follower = Follower(in_sync=False, bytes_per_s=1_000_000)
+    publishers = Publishers(follower, lead=1_000_000, message_bytes=1_000)
+    for _ in range(1_000):
+        publishers.round(0)
+    assert 10_000_000 <= publishers.came_bytes <= 12_250_000
+
+
+def test_who_has_all_says_so_though_others_have_used_up_the_rate() -> None:
+    """Else it were behind again before it could join."""
+    follower = Follower(2, in_sync=False, bytes_per_s=1_000_000)
+    number, _ = follower.request()
+    first = data(1, 9_000_000)
+    for delivery in follower.answer(number, first, ReplicaNews(2, 0, 5, 1, size_bytes=100)):
+        follower.take(delivery)
+    number, request = follower.request()
+    assert named(request) == [(2, 1)]
+
+
+def test_another_leader_has_to_get_something_first() -> None:
+    """Where its log ends is no news of what publishers bring."""
+    follower = Follower(in_sync=False, bytes_per_s=1_000_000)
+    publishers = Publishers(follower, lead=1_000, message_bytes=1_000)
+    publishers.round(0)
+    publishers.leader_end, publishers.epoch = 1_000_000, 6
+    following = follower.followings[0]
+    follower.fetcher.forget(following.key)
+    following.follow(1, 6)
+    follower.fetcher.follow(following)
+    for _ in range(1_000):
+        publishers.round(0)
+    assert publishers.came_bytes <= 13_250_000
 
 
 def test_who_joins_the_isr_waits_for_nothing_any_more() -> None:

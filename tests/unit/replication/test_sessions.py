@@ -182,6 +182,15 @@ def test_who_is_in_sync_goes_first_and_who_catches_up_has_a_share() -> None:
     assert leader.news() == [(2, 6 * MIB), (1, 2 * MIB)]
 
 
+def test_who_catches_up_has_the_whole_answer_while_nobody_else_has_news() -> None:
+    leader = Leader(2, isr=(1,))
+    leader.led[2].image(Partition((1, 2, 3), (1, 2), 1, 5, 2), LIVE, 0)
+    for _ in range(100):
+        leader.append(1, MIB)
+    leader.fetch((1, 0), (2, 0), first=True)
+    assert leader.news() == [(1, 8 * MIB)]
+
+
 def test_where_logs_diverge_the_fetch_says_where_and_counts_for_nothing() -> None:
     leader = Leader()
     leader.logs[1].append(Batch(3, 0, 4, 10, (0,) * 4))
