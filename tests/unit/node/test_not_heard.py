@@ -7,7 +7,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import PartitionId
-from penstock.messages import AppendRequest, ListOffsetsRequest
+from penstock.messages import AppendRequest, DeleteStreamRequest, ListOffsetsRequest
 from tests.unit.node.harness import batch_of
 from tests.unit.node.members import Brokers, Member
 from tests.unit.node.test_members import formed, with_stream
@@ -121,4 +121,17 @@ def test_a_metadata_leader_that_slept_is_heard_once_the_others_say_that_it_leads
     led.publish("s", b"late", reply="r")
     assert led.quorum.is_leader  # as far as it knows
     assert led.acks == []
+    assert led.nats.sids("s") == []
+
+
+def test_a_metadata_leader_whose_disk_hangs_does_not_count_its_own_answers(brokers: Brokers) -> None:
+    led = brokers.led("s")
+    if brokers.leader is not led:
+        brokers.leader.quorum.hand_over(led.broker_id)
+        brokers.run(1_000)
+    assert brokers.leader is led
+    led.disk_runs_at_once = False
+    led.request(DeleteStreamRequest(name="s"))  # a command, which its disk does not take
+    brokers.run(limits.SESSION_MS + limits.HEARTBEAT_MS)
+    assert led.quorum.is_leader  # as far as it knows
     assert led.nats.sids("s") == []
