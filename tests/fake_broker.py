@@ -46,7 +46,7 @@ from penstock.messages import (
     StreamInfo,
     api_versions,
 )
-from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
+from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer
 from tests.groups import Columns, encoded
 
 Answer = tuple[Response, bytes]
@@ -94,6 +94,7 @@ class FakeBroker:
         self.fetch_bytes = limits.FETCH_BYTES_DEFAULT
         self.answer_bytes_max = 2**62  # of a longer answer the rest waits for `go_on`
         self.go_on = asyncio.Event()
+        self.damaged_answers = 0  # so many of those that follow have a bit flipped on their way
         self.address = ""
         self.connections = 0
         self.appended = asyncio.Condition()
@@ -165,10 +166,13 @@ class FakeBroker:
         except Cut:
             writer.transport.abort()
         except RemoteError as error:
-            writer.write(encode_error(frame.api, frame.version, frame.correlation_id, error))
+            writer.write(encode_answer(frame, error))
         else:
-            head = encode_response_head(frame.api, frame.version, frame.correlation_id, response, len(raw))
-            frame_bytes = head + raw
+            head = encode_answer(frame, response, len(raw), (raw,))
+            frame_bytes = bytearray(head + raw)
+            if self.damaged_answers:
+                self.damaged_answers -= 1
+                frame_bytes[len(head) // 2] ^= 0x10
             writer.write(frame_bytes[: self.answer_bytes_max])
             if rest := frame_bytes[self.answer_bytes_max :]:
                 await self.go_on.wait()

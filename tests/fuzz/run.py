@@ -43,8 +43,9 @@ SHARES = {
     "message": 15,
     "rows": 12,
     "join": 5,
-    "envelope": 18,
+    "envelope": 15,
     "keyhash": 4,
+    "frames": 3,
     "numbers": 5,
 }
 

@@ -13,6 +13,7 @@ plain data, the errors that may come included; any other exception is a finding.
 | join     | the same for several messages behind each other, gathered and joined                   |
 | envelope | whether to mend the checksum, then an envelope                                         |
 | keyhash  | how many value offsets, these, then keys                                               |
+| frames   | whether to mend the checksums, where the reads end, then frames of the socket API       |
 | numbers  | how many offsets, these, then timestamps; the first and the last bound them, or nearly |
 """
 
@@ -24,15 +25,20 @@ from types import ModuleType
 from typing import Any
 
 from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec, layout
 from penstock.batch.header import CRC_POSITION
 from penstock.hot.crc import crc32c, crc32c_with_gap
+from penstock.wire import FrameDecoder
 from tests.batch_samples import MIXED, Row, message_of
 
 Modules = Callable[[str], ModuleType]
 """A module of the hot path by its name, in one of the two modes."""
 
 _PATCH = struct.Struct("<HI")
+_CHECKED_HEAD_BYTES = 24
+_FRAME_BYTES_MAX = 100_000
+_REFUSALS = (ErrorCode.BAD_FRAME, ErrorCode.DAMAGED_FRAME, ErrorCode.TOO_LARGE)  # and no others
 _NAME = b"orders"
 _TAIL = b',"partition":0}'
 _PATTERNS = (b"a.b", b">", b"*.b", b"orders.*", b"$JS.>")
@@ -232,6 +238,28 @@ def keyhash(modules: Modules, data: bytes) -> object:
     return column, module.xxh64(keys), module.partition_of(keys, 1 + count)
 
 
+def frames(modules: Modules, data: bytes) -> object:
+    """Frames of a connection between brokers: whole ones come out, or one lasting refusal."""
+    text = bytearray(data[2:])
+    if data[:1] > b"\x7f" and len(text) >= _CHECKED_HEAD_BYTES:
+        body_bytes, covered = struct.unpack_from("<I", text, 12)[0], text[5] & 0x20
+        end = len(text) if covered else _CHECKED_HEAD_BYTES + body_bytes
+        struct.pack_into("<I", text, 16, crc32c(bytes(text[_CHECKED_HEAD_BYTES:end])))
+        struct.pack_into("<I", text, 20, crc32c(bytes(text[:20])))
+    decoder = FrameDecoder(_FRAME_BYTES_MAX)
+    found: list[object] = []
+    step = 1 + data[1] if len(data) > 1 else 1
+    for begin in range(0, len(text), step):
+        decoder.receive(text[begin : begin + step])
+        try:
+            while (frame := decoder.next_frame()) is not None:
+                found.append(frame._replace(raw=bytes(frame.raw)))
+        except RemoteError as error:
+            return [*found, _REFUSALS.index(error.code)]
+        assert decoder.buffered_bytes <= _FRAME_BYTES_MAX + 4
+    return found
+
+
 def numbers(modules: Modules, data: bytes) -> object:
     """The offsets and timestamps of a batch, beside what its header says."""
     end = 1 + 8 * (data[0] % 16) if data else 0
@@ -261,5 +289,6 @@ TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
     "join": join,
     "envelope": envelope,
     "keyhash": keyhash,
+    "frames": frames,
     "numbers": numbers,
 }

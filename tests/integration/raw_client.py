@@ -12,7 +12,7 @@ from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
 from penstock.messages import HelloRequest, Request
-from penstock.wire import Frame, FrameDecoder, encode_request
+from penstock.wire import Frame, FrameDecoder, encode_checked_request, encode_request
 
 HELLO = encode_request(HelloRequest(client_name="raw", client_version="0"), 1)
 _TIMEOUT_S = 20.0
@@ -33,8 +33,12 @@ class RawClient:
         self.writer.write(data)
 
     def ask(self, request: Request, correlation_id: int) -> None:
-        """Write one request."""
+        """Write one request, without checksums."""
         self.send(encode_request(request, correlation_id))
+
+    def ask_as_broker(self, request: Request, correlation_id: int) -> None:
+        """Write one request, with checksums."""
+        self.send(encode_checked_request(request, correlation_id))
 
     async def frame(self) -> Frame | None:
         """The next frame, or None at the end of the connection."""

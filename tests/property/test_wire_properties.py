@@ -9,12 +9,20 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import API_OF_REQUEST, APIS, FetchRequest
-from penstock.wire import HEAD_BYTES, Frame, FrameDecoder, decode_request, decode_response, encode_head
+from penstock.wire import (
+    HEAD_BYTES,
+    Frame,
+    FrameDecoder,
+    decode_request,
+    decode_response,
+    encode_checked_head,
+    encode_head,
+)
 
 FRAMES = st.lists(
     st.builds(
         Frame,
-        api=st.integers(0, 2**16 - 1),
+        api=st.integers(0, 2**13 - 1),
         version=st.integers(0, 2**16 - 1),
         correlation_id=st.integers(0, 2**32 - 1),
         body=st.binary(max_size=300),
@@ -22,6 +30,7 @@ FRAMES = st.lists(
         raw=st.one_of(
             st.binary(max_size=50), st.integers(32_760, 32_780).map(lambda size: bytes(range(256)) * (size // 256))
         ),
+        is_checked=st.booleans(),
     ),
     max_size=6,
 )
@@ -29,7 +38,11 @@ CUTS = st.lists(st.integers(1, 5_000), min_size=1, max_size=30)
 
 
 def encoded(frame: Frame) -> bytes:
-    return encode_head(frame.api, frame.version, frame.correlation_id, frame.body, len(frame.raw)) + bytes(frame.raw)
+    raw = bytes(frame.raw)
+    if frame.is_checked:
+        head = (frame.api, frame.version, frame.correlation_id, frame.body, len(raw))
+        return encode_checked_head(*head, (raw,) if frame.api % 2 else None) + raw
+    return encode_head(frame.api, frame.version, frame.correlation_id, frame.body, len(raw)) + raw
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -83,6 +96,30 @@ def test_what_is_read_straight_into_its_place_gives_the_same_frames(
     assert not decoder.in_frame
 
 
+@given(FRAMES, CUTS, st.data())
+def test_any_single_flipped_bit_among_frames_with_checksums_is_found(
+    frames: list[Frame], cuts: list[int], data: st.DataObject
+) -> None:
+    sent = [frame._replace(is_checked=True, api=frame.api | 1) for frame in frames] or [Frame(1, 1, 1, b"", b"", True)]
+    whole = bytearray(b"".join(map(encoded, sent)))
+    bit = data.draw(st.integers(0, len(whole) * 8 - 1))
+    whole[bit // 8] ^= 1 << bit % 8
+    decoder = FrameDecoder(10**6)
+    out: list[Frame] = []
+    error: RemoteError | None = None
+    for piece in pieces(bytes(whole), cuts):
+        decoder.receive(piece)
+        try:
+            while (frame := decoder.next_frame()) is not None:
+                out.append(frame._replace(raw=bytes(frame.raw)))
+        except RemoteError as caught:
+            error = caught
+    assert error is not None
+    assert error.code in (ErrorCode.DAMAGED_FRAME, ErrorCode.TOO_LARGE)
+    assert out == sent[: len(out)]
+    assert len(out) < len(sent)
+
+
 @given(st.binary(max_size=2_000), CUTS, st.integers(12, 500))
 def test_hostile_bytes_give_frames_within_the_limit_or_one_lasting_error(
     data: bytes, cuts: list[int], limit: int
@@ -99,7 +136,8 @@ def test_hostile_bytes_give_frames_within_the_limit_or_one_lasting_error(
             errors.append(error)
         assert decoder.buffered_bytes <= (0 if errors else limit + 4)
     assert all(error is errors[0] for error in errors)
-    assert all(error.code in (ErrorCode.BAD_FRAME, ErrorCode.TOO_LARGE) for error in errors)
+    refusals = (ErrorCode.BAD_FRAME, ErrorCode.DAMAGED_FRAME, ErrorCode.TOO_LARGE)
+    assert all(error.code in refusals for error in errors)
 
 
 @given(st.binary(max_size=400), st.sampled_from(sorted(APIS)))

@@ -22,6 +22,7 @@ class ErrorCode(StrEnum):
     """Stable names of the errors that cross the socket. Never renamed, only added to."""
 
     BAD_FRAME = "bad_frame"
+    DAMAGED_FRAME = "damaged_frame"  # its checksum is wrong: nothing of it was read
     BAD_REQUEST = "bad_request"
     UNSUPPORTED_VERSION = "unsupported_version"
     TOO_LARGE = "too_large"

@@ -9,11 +9,12 @@ read, no time of the client's runs. A client that closes its sending half is ans
 
 With peer hello a connection becomes that of another broker: only then are requests between brokers taken. It has
 buffers and numbers of its own, so that no client is in its way, and must not be silent: a broker always has something
-to say. If its peer hello is refused, it is closed.
+to say. If its peer hello is refused, it is closed. The first frame of a connection says whether all that follow, and
+the answers, have checksums; between brokers they must.
 
 | what                                   | what happens                                                     |
 |----------------------------------------|------------------------------------------------------------------|
-| malformed or oversized frame           | an error frame, then the connection is closed                    |
+| malformed, damaged or oversized frame  | an error frame, then the connection is closed                    |
 | no hello within HELLO_TIMEOUT_MS       | closed, also if some of it came                                  |
 | half a frame and then silence          | closed after WRITE_STALL_MS_MAX                                  |
 | half a frame, and the rest slowly      | closed after that and its size at TRANSFER_BYTES_PER_S_MIN       |
@@ -40,7 +41,7 @@ from penstock.broker.peer_connection import watch_peer
 from penstock.broker.shared_budget import SharedBudget, Waiting
 from penstock.messages import Api, HelloRequest, PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import Extent, Payload
-from penstock.wire import Frame, FrameDecoder, decode_request, encode_error, encode_response_head
+from penstock.wire import Frame, FrameDecoder, decode_request, encode_answer, encode_error
 from penstock.wire.session import PEER_NAME
 
 _log = logging.getLogger("penstock.server")
@@ -53,9 +54,17 @@ class Caller:
     """One open request: where its answer goes."""
 
     connection: Connection
-    api: int
-    version: int
-    correlation_id: int
+    frame: Frame  # its head; the rest is not kept
+
+    @property
+    def api(self) -> int:
+        """The number of the request."""
+        return self.frame.api
+
+    @property
+    def correlation_id(self) -> int:
+        """That of the request."""
+        return self.frame.correlation_id
 
 
 class ConnectionOwner(Protocol):
@@ -79,6 +88,9 @@ class ConnectionOwner(Protocol):
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """It is that broker's from now on."""
+
+    def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
+        """What came on a connection with checksums cannot be what was sent; it is closed."""
 
     def connection_closed(self, connection: Connection) -> None:
         """The end of it; `connection.open_requests` will not be answered."""
@@ -112,6 +124,7 @@ class Connection:
         self._elapsed_us = elapsed_us
         self._decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
         self._hello_done = False
+        self._is_checked = False  # its frames, and the answers, have checksums
         self._overload = overload
         self._buffers = owner.buffers
         self._output = Output(sock, owner.buffers, owner.files, elapsed_us)
@@ -192,7 +205,9 @@ class Connection:
         try:
             frame = self._decoder.next_frame()
         except RemoteError as error:
-            self._refuse(Frame(0, 0, 0, b"", b""), error)
+            if self._is_checked and error.code == ErrorCode.DAMAGED_FRAME:
+                self._owner.frame_damaged(self, error)
+            self._refuse(Frame(0, 0, 0, b"", b"", self._is_checked), error)
             return
         if frame is None:
             self._await_rest()
@@ -246,7 +261,13 @@ class Connection:
         )
 
     def _take_frame(self, frame: Frame) -> None:
-        caller = Caller(self, frame.api, frame.version, frame.correlation_id)
+        if not self._hello_done:
+            self._is_checked = frame.is_checked
+        elif frame.is_checked != self._is_checked:
+            text = "of the frames on one connection all have checksums, or none"
+            self._refuse(frame, RemoteError(ErrorCode.BAD_FRAME, text))
+            return
+        caller = Caller(self, frame._replace(body=b"", raw=b""))
         if frame.correlation_id in self.open_requests:
             text = f"correlation id {frame.correlation_id} is in use by a request that is not answered yet"
             self._refuse(frame, RemoteError(ErrorCode.BAD_FRAME, text))
@@ -271,6 +292,10 @@ class Connection:
             self._refuse(frame, RemoteError(ErrorCode.BAD_REQUEST, "the first request on a connection is hello"))
             return
         elif isinstance(request, PeerHelloRequest):
+            if not self._is_checked:
+                text = "the frames between brokers have checksums, and yours have none; upgrade the older of the two"
+                self._refuse(frame, RemoteError(ErrorCode.UNSUPPORTED_VERSION, text))
+                return
             if self.broker_id not in (None, request.broker_id):
                 text = f"this connection is that of broker {self.broker_id}"
                 self._refuse(frame, RemoteError(ErrorCode.CLUSTER_MISMATCH, text))
@@ -306,7 +331,7 @@ class Connection:
         """Say what was wrong and close: after a frame that cannot be trusted, nothing else can."""
         self._begin_end()
         self._give_reserved()
-        self._send_error(Caller(self, frame.api, frame.version, frame.correlation_id), error)
+        self._send_error(Caller(self, frame), error)
         self._set_reading(not self._ended)
 
     # Writing
@@ -331,7 +356,8 @@ class Connection:
     def _send_response(self, caller: Caller, response: Response, payload: Payload) -> None:
         pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
         raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
-        head = encode_response_head(caller.api, caller.version, caller.correlation_id, response, raw_bytes)
+        memory = [piece for piece in pieces if not isinstance(piece, Extent)]
+        head = encode_answer(caller.frame, response, raw_bytes, memory if len(memory) == len(pieces) else None)
         try:
             taken = self._output.add_payload(head, *pieces)
         except OSError as error:
@@ -344,7 +370,7 @@ class Connection:
         self._flush()
 
     def _send_error(self, caller: Caller, error: RemoteError) -> None:
-        self._output.add(encode_error(caller.api, caller.version, caller.correlation_id, error))
+        self._output.add(encode_answer(caller.frame, error))
         self._flush()
 
     def _flush(self) -> None:

@@ -281,11 +281,13 @@ class Driver:
             answers_dropped=link.answers_dropped,
             gaps=status.nats.gaps,
         )
+        damaged_frames = self.server.damaged_frames + self.peers.damaged_frames
         return msgspec.structs.replace(
             status,
             nats=nats,
             connections=len(self.server.connections),
             requests_in_flight=self.server.open_request_count,
+            counters=status.counters | ({"damaged_frames": damaged_frames} if damaged_frames else {}),
         )
 
     # Disk threads

@@ -76,6 +76,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     ) -> None:
         self.state = PeerState.CONNECTING
         self.end_reason = ""
+        self.is_damaged = False  # it ended because a frame was damaged on its way, there or back
         self.refusal: RemoteError | None = None  # why the other side and this one are no peers, where that is known
         self._peer_id = peer_id
         self._hello = hello
@@ -183,6 +184,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 case Refused(correlation_id, error):
                     self._refused(correlation_id, error)
                 case Broken(error, _):
+                    self.is_damaged = error.code == ErrorCode.DAMAGED_FRAME
                     self.end(error.message)
 
     def _introduce(self) -> None:
@@ -229,7 +231,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         assert len(payload) <= limits.APPEND_BYTES_MAX, len(payload)
         now_s = self._elapsed_us() / 1e6
         deadline_s = now_s + limits.PEER_ANSWER_MS_MAX / 1e3
-        correlation_id, head = self._session.request(request, now_s, deadline_s, len(payload))
+        correlation_id, head = self._session.request(request, now_s, deadline_s, payload)
         self._transport.writelines((head, payload) if payload else (head,))
         waiting_bytes = self._transport.get_write_buffer_size()
         if waiting_bytes > limits.PEER_WRITE_QUEUE_BYTES_MAX:

@@ -76,6 +76,7 @@ class Peers:
     ) -> None:
         """`failed` hears of a mistake in the program that has ended the care for a peer."""
         self.hello = hello
+        self.damaged_frames = 0  # on the way to a peer or back; each has cost its connection
         self._owner = owner
         self._elapsed_us = elapsed_us
         self._random = random
@@ -185,6 +186,8 @@ class Peers:
             self._complaints.was_well(f"broker {link.broker_id}")
         if not link.is_dropped:
             self.complain(f"broker {link.broker_id}", f"{link.address}: {reason}")
+        if link.connection is not None and link.connection.is_damaged:
+            self.damaged_frames += 1
         if was_up:
             self._owner.peer_lost(link.broker_id)
         if link.connection is not None and link.connection.refusal is not None:

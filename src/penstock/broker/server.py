@@ -88,6 +88,7 @@ class Server:
     ) -> None:
         """`open_files_max` is what the whole process may have open; clients get their shares of it."""
         self.connections: set[Connection] = set()
+        self.damaged_frames = 0  # that came; each has cost its connection
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
         self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
@@ -202,6 +203,14 @@ class Server:
         if before is not None and before is not connection:
             _log.info("closing %s: broker %d has connected anew, from %s", before.peer, broker_id, connection.peer)
             before.close()
+
+    def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
+        """Count it, and tell."""
+        self.damaged_frames += 1
+        who = connection.peer if connection.broker_id is None else f"broker {connection.broker_id} ({connection.peer})"
+        line = self._complaints.line("damaged", f"closing {who}: {error}", self._elapsed_us())
+        if line is not None:
+            _log.warning("%s", line)
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget it, and what it asked for."""

@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_open:
             raise ConnectionLost(self._reason, sent=False)
         assert self._transport is not None
-        correlation_id, head = self._session.request(request, self._loop.time(), deadline_s, len(raw))
+        correlation_id, head = self._session.request(request, self._loop.time(), deadline_s, raw)
         answer: asyncio.Future[tuple[Response, bytes | memoryview]] = self._loop.create_future()
         self._answers[correlation_id] = answer
         self._transport.writelines((head, raw) if raw else (head,))
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reason = error.message
         # A broker that refuses the connection itself says why; anything else is a connection that broke.
         failure: Exception = error
-        if error.code in (ErrorCode.STOPPING, ErrorCode.TIMED_OUT):
+        if error.code in (ErrorCode.STOPPING, ErrorCode.TIMED_OUT, ErrorCode.DAMAGED_FRAME):
             failure = ConnectionLost(error.message, sent=True)
         if not self._ready.done():
             self._ready.set_exception(failure)

@@ -6,7 +6,7 @@ nothing that follows on the connection can be trusted: answer (under correlation
 
 | module    | what it does                                                     |
 |-----------|------------------------------------------------------------------|
-| `frames`  | bytes ⇄ `Frame`: head, MessagePack body, raw part                 |
+| `frames`  | bytes ⇄ `Frame`: head, checksums, MessagePack body, raw part      |
 | `bodies`  | `Frame` ⇄ the types of `penstock.messages`, versions and errors    |
 | `session` | one connection, as the asking side sees it: requests and answers   |
 """
@@ -16,12 +16,14 @@ from __future__ import annotations
 from penstock.wire.bodies import (
     decode_request,
     decode_response,
+    encode_answer,
+    encode_checked_request,
     encode_error,
     encode_request,
     encode_response_head,
     request_versions,
 )
-from penstock.wire.frames import HEAD_BYTES, Frame, FrameDecoder, encode_head
+from penstock.wire.frames import HEAD_BYTES, Frame, FrameDecoder, encode_checked_head, encode_head
 
 __all__ = [
     "HEAD_BYTES",
@@ -29,6 +31,9 @@ __all__ = [
     "FrameDecoder",
     "decode_request",
     "decode_response",
+    "encode_answer",
+    "encode_checked_head",
+    "encode_checked_request",
     "encode_error",
     "encode_head",
     "encode_request",

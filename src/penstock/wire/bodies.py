@@ -7,6 +7,7 @@ The body of a failed response is `{"error": {"code", "message", "details"}}`, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import API_OF_REQUEST, APIS, ApiSpec, ApiVersions, ErrorBody, HelloResponse, Request, Response
-from penstock.wire.frames import Frame, encode_head
+from penstock.wire.frames import Buffer, Frame, encode_checked_head, encode_head
 
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
 _encoder = msgspec.msgpack.Encoder()
@@ -33,10 +34,20 @@ def _decoder(message_type: type[Any]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode_request(request: Request, correlation_id: int, *, version: int | None = None, raw_bytes: int = 0) -> bytes:
-    """The frame of `request` up to its raw part; in the newest version unless `version` says which."""
+    """The frame of `request` up to its raw part, without checksums; in the newest version or that one."""
     spec = API_OF_REQUEST[type(request)]
     body = _encoder.encode(request)
     return encode_head(spec.api, spec.version_max if version is None else version, correlation_id, body, raw_bytes)
+
+
+def encode_checked_request(
+    request: Request, correlation_id: int, *, version: int | None = None, raw: Buffer = b""
+) -> bytes:
+    """The same with checksums, which cover its raw part."""
+    spec = API_OF_REQUEST[type(request)]
+    body = _encoder.encode(request)
+    spoken = spec.version_max if version is None else version
+    return encode_checked_head(spec.api, spoken, correlation_id, body, len(raw), (raw,))
 
 
 def encode_response_head(api: int, version: int, correlation_id: int, response: Response, raw_bytes: int = 0) -> bytes:
@@ -44,9 +55,23 @@ def encode_response_head(api: int, version: int, correlation_id: int, response: 
     return encode_head(api, version, correlation_id, _encoder.encode(response), raw_bytes)
 
 
+def encode_answer(
+    frame: Frame, answer: Response | RemoteError, raw_bytes: int = 0, raw: Iterable[Buffer] | None = None
+) -> bytes:
+    """The frame that answers that one, up to its raw part; with checksums if that one had them.
+
+    `raw`: the pieces of the raw part, where all of them are at hand; None leaves it uncovered.
+    """
+    body = answer_body(answer)
+    if not frame.is_checked:
+        return encode_head(frame.api, frame.version, frame.correlation_id, body, raw_bytes)
+    covered = () if raw_bytes == 0 else raw
+    return encode_checked_head(frame.api, frame.version, frame.correlation_id, body, raw_bytes, covered)
+
+
 def encode_error(api: int, version: int, correlation_id: int, error: RemoteError) -> bytes:
-    """The whole frame that answers a request with `error`."""
-    return encode_head(api, version, correlation_id, _encoder.encode(_MaybeError(error=_error_body(error))), 0)
+    """The whole frame that answers a request with `error`, without checksums."""
+    return encode_head(api, version, correlation_id, answer_body(error), 0)
 
 
 def _error_body(error: RemoteError) -> ErrorBody:
@@ -117,7 +142,20 @@ def decode_answer_body(body: bytes, request_type: type[Request]) -> Response:
     except _MALFORMED as error:
         text = f"the answer to a {name} request cannot be read: {_reason(error)}"
         raise RemoteError(ErrorCode.BAD_FRAME, text) from None
-    raise RemoteError(maybe.error.code, maybe.error.message, **_text_keys(maybe.error.details))
+    raise _remote_error(maybe.error)
+
+
+def refusal_in(body: bytes) -> RemoteError | None:
+    """What a broker says in the body of a refusal; None if it is none."""
+    try:
+        maybe = _maybe_error_decoder.decode(body)
+    except _MALFORMED:
+        return None
+    return None if maybe.error is None else _remote_error(maybe.error)
+
+
+def _remote_error(said: ErrorBody) -> RemoteError:
+    return RemoteError(said.code, said.message, **_text_keys(said.details))
 
 
 def request_versions(hello: HelloResponse) -> dict[int, int]:

@@ -14,24 +14,45 @@ All numbers little-endian:
           │ bytes  │       │         │                │            │ MessagePack │ as on disk    │
           └────────┴───────┴─────────┴────────────────┴────────────┴─────────────┴───────────────┘
                    └──────────────────────────── frame_bytes ────────────────────────────────────┘
+
+**Checksums.** TCP's own sum has 16 bits, and memory and network cards err where it does not look; what is wrong in a
+request of a broker would stay in the metadata for good. So a frame may carry two CRC-32C between head and body, and
+the two highest bits of `api` say that it does:
+
+    byte  0        4              6                    16          20         24
+          ┌────────┬──────────────┬────────────────────┬───────────┬──────────┬─ ─ ─ ─ ─┐
+          │ frame_ │ api + 0xC000 │ the rest of a head │ u32       │ u32      │ body,   │
+          │ bytes  │   (+ 0x2000) │                    │ rest_crc  │ head_crc │ raw     │
+          └────────┴──────────────┴────────────────────┴───────────┴──────────┴─ ─ ─ ─ ─┘
+
+`head_crc` is that of the 20 bytes before it, and is checked first: so no length is believed that has changed, and
+nobody waits for bytes that are not to come. `rest_crc` is that of the body and, with 0x2000, of the raw part behind
+it. A raw part that goes from a file to the socket is not covered: it is batches, each of which has a CRC of its own.
+One bit of the two alone is damage: so no single bit that changes makes one kind of frame into the other.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.hot.crc import crc32c
 
 Buffer = bytes | bytearray | memoryview
 
 _HEAD = struct.Struct("<IHHII")
+_CRC = struct.Struct("<I")
 HEAD_BYTES = _HEAD.size
+CHECKED_HEAD_BYTES = HEAD_BYTES + 2 * _CRC.size
 _LENGTH_BYTES = 4
 FRAME_BYTES_MIN = HEAD_BYTES - _LENGTH_BYTES
 CORRELATION_ID_END = 2**32
+API_END = 0x2000
+_RAW_IS_COVERED = 0x2000
+_IS_CHECKED = 0xC000
 
 _OWN_MEMORY_BYTES_MIN = 32 * limits.KIB
 """A raw part from here on is gathered in memory of its own; a smaller one is copied out of what was read."""
@@ -47,12 +68,30 @@ class Frame(NamedTuple):
     correlation_id: int
     body: bytes
     raw: bytes | memoryview
+    is_checked: bool = False  # it had checksums, and they were right
 
 
 def encode_head(api: int, version: int, correlation_id: int, body: bytes, raw_bytes: int) -> bytes:
     """A frame up to its raw part, which the caller sends behind it: exactly `raw_bytes` bytes."""
+    assert 0 <= api < API_END, api
     frame_bytes = FRAME_BYTES_MIN + len(body) + raw_bytes
     return _HEAD.pack(frame_bytes, api, version, correlation_id, len(body)) + body
+
+
+def encode_checked_head(
+    api: int, version: int, correlation_id: int, body: bytes, raw_bytes: int, raw: Iterable[Buffer] | None
+) -> bytes:
+    """The same with checksums. `raw`: the pieces of the raw part; None: it is not covered."""
+    assert 0 <= api < API_END, api
+    crc = crc32c(body)
+    marks = _IS_CHECKED
+    if raw is not None:
+        marks |= _RAW_IS_COVERED
+        for piece in raw:
+            crc = crc32c(piece, crc)
+    frame_bytes = CHECKED_HEAD_BYTES - _LENGTH_BYTES + len(body) + raw_bytes
+    head = _HEAD.pack(frame_bytes, api | marks, version, correlation_id, len(body)) + _CRC.pack(crc)
+    return b"".join((head, _CRC.pack(crc32c(head)), body))
 
 
 class FrameDecoder:
@@ -76,6 +115,7 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._position = 0  # what lies before it is taken
         self._unfinished: Frame | None = None  # its raw part has begun
+        self._raw_crc: tuple[int, int] | None = None  # of what came before it, and what all of it must come to
         self._raw: memoryview | None = None  # its own memory, once that is given
         self._raw_bytes = 0
         self._raw_filled_bytes = 0
@@ -152,22 +192,46 @@ class FrameDecoder:
                 self._check_frame_bytes(int.from_bytes(self._buffer[self._position : self._position + 4], "little"))
             return None
         frame_bytes, api, version, correlation_id, body_bytes = _HEAD.unpack_from(self._buffer, self._position)
+        head_bytes = HEAD_BYTES
+        if marks := api & _IS_CHECKED:
+            head_bytes = CHECKED_HEAD_BYTES
+            if marks != _IS_CHECKED:
+                self._check_frame_bytes(frame_bytes)  # first: of nonsense, that says more
+                self._refuse_damage("one of the two bits that mark a frame with checksums is set")
+            if available < head_bytes:
+                self._check_frame_bytes(frame_bytes)
+                return None
+            self._check_head()
         self._check_frame_bytes(frame_bytes)
-        self._check_body_bytes(body_bytes, frame_bytes)
-        raw_bytes = frame_bytes - FRAME_BYTES_MIN - body_bytes
+        rest_bytes = frame_bytes + _LENGTH_BYTES - head_bytes
+        self._check_body_bytes(body_bytes, rest_bytes, frame_bytes)
+        raw_bytes = rest_bytes - body_bytes
         own_memory = raw_bytes >= _OWN_MEMORY_BYTES_MIN
-        if available < HEAD_BYTES + body_bytes + (0 if own_memory else raw_bytes):
+        if available < head_bytes + body_bytes + (0 if own_memory else raw_bytes):
             return None
-        body_start = self._position + HEAD_BYTES
+        body_start = self._position + head_bytes
         raw_start = body_start + body_bytes
         body = bytes(memoryview(self._buffer)[body_start:raw_start])
+        raw_crc = None
+        if marks:
+            expected = _CRC.unpack_from(self._buffer, self._position + HEAD_BYTES)[0]
+            raw_crc = (crc32c(body), expected)
+            if not api & _RAW_IS_COVERED:
+                self._check_rest(*raw_crc)
+                raw_crc = None
+            api &= ~(_IS_CHECKED | _RAW_IS_COVERED)
+        frame = Frame(api, version, correlation_id, body, b"", bool(marks))
         if own_memory:
             self._position = raw_start
-            self._unfinished = Frame(api, version, correlation_id, body, b"")
+            self._unfinished = frame
+            self._raw_crc = raw_crc
             self._raw_bytes = raw_bytes
             return self._finished()
         self._position = raw_start + raw_bytes
-        return Frame(api, version, correlation_id, body, bytes(memoryview(self._buffer)[raw_start : self._position]))
+        raw = bytes(memoryview(self._buffer)[raw_start : self._position])
+        if raw_crc is not None:
+            self._check_rest(crc32c(raw, raw_crc[0]), raw_crc[1])
+        return frame._replace(raw=raw)
 
     def _own_memory(self) -> memoryview:
         """The memory of the raw part that has begun, with all in it that has come."""
@@ -187,8 +251,23 @@ class FrameDecoder:
             return None
         frame = self._unfinished._replace(raw=self._own_memory().toreadonly())
         self._unfinished = self._raw = None
+        raw_crc, self._raw_crc = self._raw_crc, None
+        if raw_crc is not None:
+            self._check_rest(crc32c(frame.raw, raw_crc[0]), raw_crc[1])
         self._raw_bytes = self._raw_filled_bytes = 0
         return frame
+
+    def _check_head(self) -> None:
+        with memoryview(self._buffer) as view:
+            end = self._position + CHECKED_HEAD_BYTES
+            expected = _CRC.unpack_from(view, end - _CRC.size)[0]
+            found = crc32c(view[self._position : end - _CRC.size])
+        if found != expected:
+            self._refuse_damage(f"the checksum of its head is {expected:08x}, its bytes come to {found:08x}")
+
+    def _check_rest(self, found: int, expected: int) -> None:
+        if found != expected:
+            self._refuse_damage(f"its checksum is {expected:08x}, its bytes come to {found:08x}")
 
     def _check_frame_bytes(self, frame_bytes: int) -> None:
         if frame_bytes < FRAME_BYTES_MIN:
@@ -200,16 +279,24 @@ class FrameDecoder:
                 frame_bytes,
             )
 
-    def _check_body_bytes(self, body_bytes: int, frame_bytes: int) -> None:
-        if body_bytes > frame_bytes - FRAME_BYTES_MIN:
+    def _check_body_bytes(self, body_bytes: int, rest_bytes: int, frame_bytes: int) -> None:
+        if body_bytes > rest_bytes:
             text = f"a body of {body_bytes} bytes does not fit its frame of {frame_bytes} bytes"
             self._refuse(ErrorCode.BAD_FRAME, text, frame_bytes)
         if body_bytes > self.body_bytes_max:
             text = f"a body of {body_bytes} bytes is over the limit of {self.body_bytes_max} bytes here"
             self._refuse(ErrorCode.TOO_LARGE, text, frame_bytes)
 
+    def _refuse_damage(self, what: str) -> None:
+        self._fail(RemoteError(ErrorCode.DAMAGED_FRAME, f"a frame was damaged on its way: {what}"))
+
     def _refuse(self, code: ErrorCode, message: str, frame_bytes: int) -> None:
-        self._error = RemoteError(code, message, frame_bytes=frame_bytes, frame_bytes_max=self.frame_bytes_max)
+        self._fail(RemoteError(code, message, frame_bytes=frame_bytes, frame_bytes_max=self.frame_bytes_max))
+
+    def _fail(self, error: RemoteError) -> None:
+        self._error = error
+        self._unfinished = self._raw = None
+        self._raw_bytes = self._raw_filled_bytes = 0
         self._buffer = bytearray()
         self._position = 0
-        raise self._error
+        raise error

@@ -3,7 +3,7 @@
 Rules: bytes and `now` (seconds, any steady clock) come in, bytes and events go out; no socket, no clock. A request is
 in flight until its answer has come, also when its caller has given up: the broker still works on it. What the broker
 sends is not trusted: an answer to nothing, or one that cannot be read, closes the session. Who asks may be a client or
-another broker.
+another broker. All frames have checksums, both ways; only a broker that did not get so far may refuse without them.
 
 | state        | hello()      | request()    | receive()               | closed()  |
 |--------------|--------------|--------------|-------------------------|-----------|
@@ -30,8 +30,8 @@ from penstock.messages import (
     Response,
     api_versions,
 )
-from penstock.wire.bodies import decode_response, encode_request, request_versions
-from penstock.wire.frames import Frame, FrameDecoder
+from penstock.wire.bodies import decode_response, encode_checked_request, refusal_in, request_versions
+from penstock.wire.frames import Buffer, Frame, FrameDecoder
 
 _FRAME_OVERHEAD_BYTES = 1 * limits.MIB  # head and body around the largest raw part
 
@@ -125,10 +125,13 @@ class Session:
         request = HelloRequest(
             client_name=self._client_name[:256], client_version=self._client_version, api_versions=api_versions()
         )
-        return self._put_in_flight(request, now_s, deadline_s, API_OF_REQUEST[HelloRequest].version_max, 0)[1]
+        return self._put_in_flight(request, now_s, deadline_s, API_OF_REQUEST[HelloRequest].version_max, b"")[1]
 
-    def request(self, request: Request, now_s: float, deadline_s: float, raw_bytes: int = 0) -> tuple[int, bytes]:
-        """(correlation id, frame up to its raw part). RemoteError if the broker does not speak this request."""
+    def request(self, request: Request, now_s: float, deadline_s: float, raw: Buffer = b"") -> tuple[int, bytes]:
+        """(correlation id, frame up to its raw part, which the caller sends behind it).
+
+        RemoteError if the broker does not speak this request.
+        """
         assert self.state is SessionState.READY, self.state
         assert not self.is_full
         spec = API_OF_REQUEST[type(request)]
@@ -140,7 +143,7 @@ class Session:
                 "upgrade the older of the two",
                 api=int(spec.api),
             )
-        return self._put_in_flight(request, now_s, deadline_s, version, raw_bytes)
+        return self._put_in_flight(request, now_s, deadline_s, version, raw)
 
     @property
     def missing_raw_bytes(self) -> int:
@@ -227,16 +230,18 @@ class Session:
         return Broken(error, lost)
 
     def _put_in_flight(
-        self, request: Request, now_s: float, deadline_s: float, version: int, raw_bytes: int
+        self, request: Request, now_s: float, deadline_s: float, version: int, raw: Buffer
     ) -> tuple[int, bytes]:
         correlation_id = self._next_correlation_id
         self._next_correlation_id = correlation_id % (2**32 - 1) + 1
         assert correlation_id not in self._in_flight
-        frame = encode_request(request, correlation_id, version=version, raw_bytes=raw_bytes)
+        frame = encode_checked_request(request, correlation_id, version=version, raw=raw)
         self._in_flight[correlation_id] = _InFlight(type(request), now_s, deadline_s, True)
         return correlation_id, frame
 
     def _answer(self, frame: Frame) -> Event | None:
+        if not frame.is_checked:
+            return self.closed(self._unchecked(frame))
         entry = self._in_flight.pop(frame.correlation_id, None)
         if entry is None:
             return self.closed(self._unasked(frame))
@@ -249,6 +254,10 @@ class Session:
         if isinstance(response, HelloResponse):
             return self._ready(response)
         return Answered(frame.correlation_id, response, frame.raw) if entry.waited_for else None
+
+    def _unchecked(self, frame: Frame) -> RemoteError:
+        # Of an older broker, of one that could not read our first frame, or that has too many connections.
+        return refusal_in(frame.body) or RemoteError(ErrorCode.BAD_FRAME, "an answer came without checksums")
 
     def _unasked(self, frame: Frame) -> RemoteError:
         # The broker answers a frame that it cannot read with an error under correlation id 0, and closes.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
@@ -28,7 +31,7 @@ from penstock.messages import (
 )
 from penstock.node.peers import introduced
 from penstock.node.step import PeerRequest
-from penstock.wire import Frame, decode_response, encode_request
+from penstock.wire import Frame, decode_response, encode_answer, encode_checked_request
 from tests.integration.raw_client import HELLO, RawClient, raw_client
 
 OURS = PeerHelloResponse(cluster_id="c", broker_id=2, data_dir_id="disk-2", broker_version="1")
@@ -37,7 +40,7 @@ SAID_HELLO = HelloResponse(
     broker_id=2, broker_version="1", cluster_id="c", format_version=1, api_versions=api_versions()
 )
 RAFT = RaftRequest(data_dir_id="disk-1")
-PEER_HELLO = encode_request(HelloRequest(client_name="penstock broker 1", client_version="1"), 1)
+PEER_HELLO = encode_checked_request(HelloRequest(client_name="penstock broker 1", client_version="1"), 1)
 TIMEOUT_S = 10.0
 
 
@@ -109,7 +112,7 @@ async def _code(client: RawClient, kind: type[Request]) -> str:
 
 
 async def _peer(client: RawClient, who: PeerHelloRequest = THEIRS) -> None:
-    client.send(PEER_HELLO + encode_request(who, 2))
+    client.send(PEER_HELLO + encode_checked_request(who, 2))
     await _said(client)
     assert decode_response(await _said(client), PeerHelloRequest) == OURS
 
@@ -121,12 +124,58 @@ async def test_what_brokers_ask_is_answered_to_brokers_only() -> None:
         client.ask(RAFT, 2)
         assert await _code(client, RaftRequest) == ErrorCode.BAD_REQUEST
         assert (owner.callers, server.peers) == ([], {})
-        client.ask(THEIRS, 3)
-        await _said(client)
-        client.ask(RAFT, 4)
+    async with _serving(owner) as (server, address), raw_client(address) as broker:
+        await _peer(broker)
+        broker.ask_as_broker(RAFT, 4)
         await owner.until(1)
         assert list(server.peers) == [1]
     assert owner.gone == owner.callers
+
+
+async def test_a_broker_whose_frames_have_no_checksums_is_told_to_be_upgraded() -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address), raw_client(address) as client:
+        await client.hello()
+        client.ask(THEIRS, 3)
+        refusal = await _said(client)
+        assert not refusal.is_checked
+        with pytest.raises(RemoteError, match="upgrade the older of the two") as caught:
+            decode_response(refusal, PeerHelloRequest)
+        assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+        assert await client.is_closed()
+        assert server.peers == {}
+
+
+async def test_all_frames_of_a_connection_have_checksums_or_none() -> None:
+    owner = Owner()
+    async with _serving(owner) as (_, address), raw_client(address) as peer, raw_client(address) as client:
+        await _peer(peer)
+        peer.ask(RAFT, 3)
+        assert await _code(peer, RaftRequest) == ErrorCode.BAD_FRAME
+        assert await peer.is_closed()
+        await client.hello()
+        client.ask_as_broker(StatusRequest(), 3)
+        assert await _code(client, StatusRequest) == ErrorCode.BAD_FRAME
+        assert await client.is_closed()
+    assert owner.callers == []
+
+
+async def test_a_damaged_frame_is_counted_told_and_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    owner = Owner()
+    async with _serving(owner) as (server, address):
+        for _ in range(2):
+            async with raw_client(address) as peer:
+                await _peer(peer)
+                damaged = bytearray(encode_checked_request(RAFT, 3, raw=b"message") + b"message")
+                damaged[-1] ^= 1
+                peer.send(bytes(damaged))
+                told = await _said(peer)
+                assert (told.correlation_id, told.is_checked) == (0, True)
+                assert b"damaged_frame" in told.body
+                assert await peer.is_closed()
+        assert server.damaged_frames == 2
+    assert owner.callers == []
+    assert len([record for record in caplog.records if "damaged on its way" in record.getMessage()]) == 1
 
 
 async def test_clients_that_take_every_connection_keep_no_broker_out() -> None:
@@ -140,7 +189,7 @@ async def test_clients_that_take_every_connection_keep_no_broker_out() -> None:
             assert await _code(third, HelloRequest) == ErrorCode.OVERLOADED
             await _peer(broker)
             assert list(server.peers) == [1]
-            broker.ask(RAFT, 3)
+            broker.ask_as_broker(RAFT, 3)
             await owner.until(1)
 
 
@@ -151,7 +200,7 @@ async def test_whoever_names_itself_a_broker_and_is_none_is_told_so_and_closed()
         async with raw_client(address) as liar:
             liar.send(PEER_HELLO)
             await _said(liar)
-            liar.ask(StatusRequest(), 2)
+            liar.ask_as_broker(StatusRequest(), 2)
             assert await _code(liar, StatusRequest) == ErrorCode.OVERLOADED
             assert await liar.is_closed()
             assert owner.callers == []
@@ -179,7 +228,7 @@ async def test_a_broker_of_another_cluster_or_with_our_id_is_told_so_and_closed(
             **{"cluster_id": "c", "broker_id": 1, "data_dir_id": "x", "broker_version": "1", field: value}
         )
         async with _serving(owner) as (server, address), raw_client(address) as client:
-            client.send(PEER_HELLO + encode_request(who, 2))
+            client.send(PEER_HELLO + encode_checked_request(who, 2))
             await _said(client)
             assert await _code(client, PeerHelloRequest) == ErrorCode.CLUSTER_MISMATCH
             assert await client.is_closed()
@@ -191,9 +240,9 @@ async def test_a_connection_does_not_change_its_broker() -> None:
     async with _serving(owner) as (_, address), raw_client(address) as client:
         await _peer(client)
         other = PeerHelloRequest(cluster_id="c", broker_id=3, data_dir_id="disk-3", broker_version="1")
-        client.ask(THEIRS, 3)  # the same again is how a peer asks whether we live
+        client.ask_as_broker(THEIRS, 3)  # the same again is how a peer asks whether we live
         assert decode_response(await _said(client), PeerHelloRequest) == OURS
-        client.ask(other, 4)
+        client.ask_as_broker(other, 4)
         assert await _code(client, PeerHelloRequest) == ErrorCode.CLUSTER_MISMATCH
         assert await client.is_closed()
 
@@ -202,7 +251,7 @@ async def test_a_broker_that_connects_anew_has_its_old_connection_closed() -> No
     owner = Owner()
     async with _serving(owner) as (server, address), raw_client(address) as old, raw_client(address) as new:
         await _peer(old)
-        old.ask(RAFT, 3)
+        old.ask_as_broker(RAFT, 3)
         await owner.until(1)
         await _peer(new)
         assert await old.is_closed()
@@ -217,9 +266,11 @@ async def test_a_broker_may_have_more_open_than_a_client_and_needs_none_of_their
         server.buffers.take_anyway(server.buffers.total)
         count = limits.PEER_REQUESTS_MAX
         assert count > limits.IN_FLIGHT_REQUESTS_MAX
-        client.send(b"".join(encode_request(RAFT, number + 10, raw_bytes=4) + b"four" for number in range(count - 1)))
+        client.send(
+            b"".join(encode_checked_request(RAFT, number + 10, raw=b"four") + b"four" for number in range(count - 1))
+        )
         large = bytes(limits.MIB)
-        client.send(encode_request(RAFT, 9, raw_bytes=len(large)) + large)
+        client.send(encode_checked_request(RAFT, 9, raw=large) + large)
         await owner.until(count)
         assert owner.raws[-1] == large
         for caller in reversed(owner.callers):
@@ -290,3 +341,82 @@ async def test_both_sides_together() -> None:
         assert [await asking.next(), await asking.next()] == ["lost 2", "up 2"]
         await peers.stop()
         assert await asking.next() == "lost 2"
+
+
+class Wire:
+    """Between two brokers. `flip` the bit of that number of what goes each way, counted from now on."""
+
+    def __init__(self, there: str) -> None:
+        self.address = ""
+        self.flipped = 0
+        self._there = there
+        self._bits: dict[bool, int | None] = {True: None, False: None}
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def flip(self, bit: int, *, is_asked: bool) -> None:
+        self._bits[is_asked] = bit
+
+    async def came(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._there.rpartition(":")
+        there_reader, there_writer = await asyncio.open_connection(host, int(port))
+        self._writers += [writer, there_writer]
+        await asyncio.gather(
+            self._pass_on(reader, there_writer, is_asked=True), self._pass_on(there_reader, writer, is_asked=False)
+        )
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_asked: bool) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                bit = self._bits[is_asked]
+                if bit is not None and bit < len(data) * 8:
+                    damaged = bytearray(data)
+                    damaged[bit // 8] ^= 1 << bit % 8
+                    data, self._bits[is_asked] = bytes(damaged), None
+                    self.flipped += 1
+                elif bit is not None:
+                    self._bits[is_asked] = bit - len(data) * 8
+                writer.write(data)
+        writer.close()
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+class Telling(Owner):
+    """Answers every Raft message, and keeps it."""
+
+    def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
+        super().request_received(caller, request, raw)
+        if isinstance(request, RaftRequest):
+            caller.connection.reply(caller, RaftResponse(), None)
+
+
+@pytest.mark.parametrize("is_asked", [True, False], ids=["requests", "answers"])
+async def test_what_a_flipped_bit_destroys_is_asked_again_and_never_believed(is_asked: bool) -> None:
+    owner, asking = Telling(), Asking()
+    timing = Timing(reconnect_ms_min=1, reconnect_ms_max=2)
+    async with _serving(owner) as (server, address):
+        wire = Wire(address)
+        between = await asyncio.start_server(wire.came, "127.0.0.1", 0)
+        peers = Peers(asking, THEIRS, lambda: 0, lambda: 0.5, failed=lambda error: None, timing=timing)
+        peers.set_address(BrokerId(2), f"127.0.0.1:{between.sockets[0].getsockname()[1]}")
+        assert await asking.next() == "up 2"
+        frame = encode_checked_request(RAFT, 3, raw=b"message") + b"message"
+        if not is_asked:
+            frame = encode_answer(Frame(65, 1, 3, b"", b"", True), RaftResponse())
+        # A length that grows may leave a frame cut short, which silence ends: here no time passes.
+        for bit in range(0, len(frame) * 8, 5):
+            wire.flip(bit, is_asked=is_asked)
+            peers.send(PeerRequest(BrokerId(2), bit, RAFT, b"message"))
+            assert [await asking.next(), await asking.next()] == ["lost 2", "up 2"], bit
+            peers.send(PeerRequest(BrokerId(2), bit, RAFT, b"message"))
+            assert await asking.next() == f"answered {bit}"
+        assert wire.flipped == len(range(0, len(frame) * 8, 5))
+        assert set(asking.answers.values()) == {RaftResponse()}
+        assert set(owner.raws) == {b"message"}
+        # One that is longer than any frame may be is refused as such.
+        assert wire.flipped - 16 <= (server if is_asked else peers).damaged_frames <= wire.flipped
+        await peers.stop()
+        wire.close()
+        between.close()

@@ -31,7 +31,8 @@ from penstock.messages import (
     api_versions,
 )
 from penstock.node.step import Join, PeerRequest
-from penstock.wire import Frame, decode_request, encode_error, encode_response_head
+from penstock.wire import Frame, decode_request, encode_answer, encode_response_head
+from tests.checked_frames import checked
 from tests.integration.raw_client import RawClient
 
 OURS = PeerHelloRequest(cluster_id="c", broker_id=1, data_dir_id="disk-1", broker_version="1")
@@ -113,7 +114,7 @@ class Theirs(RawClient):
 
     def answer(self, frame: Frame, response: Response, raw: bytes = b"") -> None:
         """Answer one request."""
-        self.send(encode_response_head(frame.api, frame.version, frame.correlation_id, response, len(raw)) + raw)
+        self.send(encode_answer(frame, response, len(raw), (raw,)) + raw)
 
     async def greet(self, hello: HelloResponse = HELLO) -> None:
         """Answer hello."""
@@ -209,7 +210,7 @@ async def test_requests_are_pipelined_and_answers_find_them() -> None:
         assert raft.raw == b"one"
         raw = bytes(range(256)) * (9 * limits.MIB // 256)
         theirs.answer(fetch, ReplicaFetchResponse(), raw)
-        theirs.send(encode_error(other.api, other.version, other.correlation_id, RemoteError("fenced_epoch", "no")))
+        theirs.send(encode_answer(other, RemoteError("fenced_epoch", "no")))
         theirs.answer(raft, RaftResponse())
         await owner.until("answered 2", "answered 3", "answered 1")
         assert owner.answers[2] == (ReplicaFetchResponse(), raw)
@@ -263,27 +264,28 @@ def _no_frame(theirs: Theirs) -> None:
 
 
 def _answer_to_nothing(theirs: Theirs) -> None:
-    theirs.send(encode_response_head(Api.RAFT, 1, 4711, RaftResponse()))
+    theirs.send(checked(encode_response_head(Api.RAFT, 1, 4711, RaftResponse())))
 
 
 def _oversize(theirs: Theirs) -> None:
     head = encode_response_head(Api.REPLICA_FETCH, 1, 3, ReplicaFetchResponse(), 2**31)
-    theirs.send(head)
+    theirs.send(checked(head))
 
 
 def _half_a_frame(theirs: Theirs) -> None:
-    theirs.send(encode_response_head(Api.REPLICA_FETCH, 1, 3, ReplicaFetchResponse(), 100_000) + b"x" * 50_000)
+    head = encode_response_head(Api.REPLICA_FETCH, 1, 3, ReplicaFetchResponse(), 100_000)
+    theirs.send(checked(head + b"x" * 50_000))
     theirs.writer.close()
 
 
 def _wrong_answer(theirs: Theirs) -> None:
-    theirs.send(encode_response_head(Api.RAFT, 1, 3, RaftResponse()))  # to a fetch
+    theirs.send(checked(encode_response_head(Api.RAFT, 1, 3, RaftResponse())))  # to a fetch
 
 
 def _unreadable(theirs: Theirs) -> None:
     frame = bytearray(encode_response_head(Api.REPLICA_FETCH, 1, 3, ReplicaFetchResponse()))
     frame[16:] = b"\xc1" * len(frame[16:])
-    theirs.send(bytes(frame))
+    theirs.send(checked(bytes(frame)))
 
 
 def _reset(theirs: Theirs) -> None:
@@ -322,7 +324,7 @@ async def test_nonsense_instead_of_a_hello_is_tried_again() -> None:
         refusing = await place.next()
         await refusing.greet()
         frame = await refusing.request(PeerHelloRequest)
-        refusing.send(encode_error(frame.api, 1, frame.correlation_id, RemoteError("cluster_mismatch", "go away")))
+        refusing.send(encode_answer(frame, RemoteError("cluster_mismatch", "go away")))
         assert await refusing.is_closed()
         older = await place.next()
         await older.greet(HelloResponse(broker_id=2, broker_version="0", cluster_id="c", format_version=1))
@@ -515,7 +517,7 @@ async def test_one_broker_after_the_other_is_asked_to_let_us_join_whoever_it_is(
         await unready.introduce()
         frame = await unready.request(JoinRequest)
         assert decode_request(frame) == JOIN
-        unready.send(encode_error(frame.api, 1, frame.correlation_id, RemoteError("broker_unavailable", "not yet")))
+        unready.send(encode_answer(frame, RemoteError("broker_unavailable", "not yet")))
         assert await unready.is_closed()
         impostor = await second.next()
         await impostor.greet()

@@ -94,6 +94,20 @@ async def test_an_address_that_cannot_be_is_a_value_error(server: str) -> None:
         await penstock.aio.connect(server)
 
 
+async def test_what_was_damaged_on_its_way_is_asked_again(broker: FakeBroker, client: aio.Client) -> None:
+    fill(broker, 1)
+    broker.damaged_answers = 1
+    assert [info.name for info in await client.streams()] == ["a"]
+    assert broker.connections == 2
+    broker.damaged_answers = 2  # not even the first answer of the next connection comes through
+    assert (await client.status()).broker_version == "fake"
+    assert broker.connections == 4
+    stream = await client.stream("a")
+    broker.damaged_answers = 1
+    with pytest.raises(penstock.OutcomeUnknown, match="damaged on its way"):
+        await client.append(stream, [{"value": b"x"}])
+
+
 async def test_something_else_listens_there() -> None:
     ended = asyncio.Event()
 

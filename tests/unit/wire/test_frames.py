@@ -9,13 +9,80 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.wire import HEAD_BYTES, FrameDecoder, encode_head
+from penstock.wire import HEAD_BYTES, Frame, FrameDecoder, encode_checked_head, encode_head
 
 
 def test_the_bytes_of_a_frame() -> None:
     assert encode_head(7, 1, 258, b"ab", 3) + b"xyz" == bytes.fromhex(
         "11000000 0700 0100 02010000 02000000 6162 78797a"
     )
+
+
+def test_the_bytes_of_a_frame_with_checksums() -> None:
+    raw = b"xyz"
+    assert encode_checked_head(7, 1, 258, b"ab", 3, (raw,)) + raw == bytes.fromhex(
+        "19000000 07e0 0100 02010000 02000000 726539d7 7b664922 6162 78797a"
+    )
+    assert encode_checked_head(7, 1, 258, b"ab", 3, None) + raw == bytes.fromhex(
+        "19000000 07c0 0100 02010000 02000000 3629a2e2 f1e3cd32 6162 78797a"
+    )
+
+
+@pytest.mark.parametrize("raw", [b"", b"xyz", bytes(40_000)], ids=["none", "small", "large"])
+def test_a_frame_with_checksums_is_read_as_it_was_written(raw: bytes) -> None:
+    for covered in ((raw,), (raw[:1], raw[1:]), None):
+        decoder = FrameDecoder(100_000)
+        decoder.receive(encode_checked_head(7, 1, 258, b"ab", len(raw), covered) + raw)
+        assert decoder.next_frame() == Frame(7, 1, 258, b"ab", raw, True)
+        assert not decoder.in_frame
+
+
+@pytest.mark.parametrize("raw", [b"", b"xyz"], ids=["none", "raw part"])
+def test_every_single_flipped_bit_is_found(raw: bytes) -> None:
+    whole = encode_checked_head(7, 1, 258, b"body", len(raw), (raw,)) + raw
+    for bit in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        decoder = FrameDecoder(1_000)
+        decoder.receive(damaged)
+        with pytest.raises(RemoteError) as caught:
+            decoder.next_frame()
+        assert caught.value.code in (ErrorCode.DAMAGED_FRAME, ErrorCode.TOO_LARGE), bit
+
+
+def test_nobody_waits_for_the_bytes_of_a_length_that_has_changed() -> None:
+    decoder = FrameDecoder(10_000_000)
+    head = bytearray(encode_checked_head(7, 1, 258, b"body", 0, ()))
+    head[2] ^= 0x40  # 4 MiB more
+    decoder.receive(head)
+    with pytest.raises(RemoteError) as caught:
+        decoder.next_frame()
+    assert caught.value.code == ErrorCode.DAMAGED_FRAME
+
+
+def test_damage_in_a_large_raw_part_is_found_at_its_end_and_nothing_of_it_is_handed_out() -> None:
+    raw = bytes(range(256)) * 400
+    damaged = bytearray(raw)
+    damaged[70_000] ^= 1
+    decoder = FrameDecoder(1_000_000)
+    decoder.receive(encode_checked_head(7, 1, 1, b"x", len(raw), (raw,)) + damaged[:-1])
+    assert decoder.next_frame() is None
+    decoder.receive(damaged[-1:])
+    for _ in range(2):
+        with pytest.raises(RemoteError, match="damaged on its way"):
+            decoder.next_frame()
+    assert decoder.buffered_bytes == 0
+
+
+def test_a_head_with_checksums_comes_byte_by_byte() -> None:
+    decoder = FrameDecoder(1_000)
+    whole = encode_checked_head(7, 1, 258, b"body", 3, (b"xyz",)) + b"xyz"
+    for position in range(len(whole) - 1):
+        decoder.receive(whole[position : position + 1])
+        assert decoder.next_frame() is None
+        assert decoder.missing_bytes in (None, len(whole) - position - 1)
+    decoder.receive(whole[-1:])
+    assert decoder.next_frame() == Frame(7, 1, 258, b"body", b"xyz", True)
 
 
 def test_a_length_beyond_the_limit_is_refused_after_four_bytes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.base import limits
@@ -19,6 +21,7 @@ from penstock.messages import (
 )
 from penstock.wire import FrameDecoder, decode_request, encode_error, encode_head, encode_response_head
 from penstock.wire.session import Answered, Broken, Ready, Refused, Session, SessionState
+from tests.checked_frames import checked
 
 HELLO = HelloResponse(broker_id=1, broker_version="1", cluster_id="c", format_version=1, api_versions=api_versions())
 FETCHED = FetchResponse(log_start=0, committed_end=5, base_offset=0, end_offset=5, format_version=1, leader_epoch=1)
@@ -29,12 +32,12 @@ NEVER_S = 1e9
 def ready(hello: HelloResponse = HELLO) -> Session:
     session = Session("test", "1")
     session.hello(0.0, 10.0)
-    assert session.receive(encode_response_head(Api.HELLO, 1, 1, hello), 0.1) == [Ready(hello)]
+    assert session.receive(checked(encode_response_head(Api.HELLO, 1, 1, hello)), 0.1) == [Ready(hello)]
     return session
 
 
 def fetched(correlation_id: int, raw: bytes = b"") -> bytes:
-    return encode_response_head(Api.FETCH, 1, correlation_id, FETCHED, len(raw)) + raw
+    return checked(encode_response_head(Api.FETCH, 1, correlation_id, FETCHED, len(raw)) + raw)
 
 
 def test_the_first_frame_is_a_hello_that_says_what_the_client_speaks() -> None:
@@ -89,7 +92,7 @@ def test_a_refusal_has_the_class_of_its_code() -> None:
     session = ready()
     number, _ = session.request(FETCH, 1.0, NEVER_S)
     error = RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, "gone", log_start=4)
-    (event,) = session.receive(encode_error(Api.FETCH, 1, number, error), 2.0)
+    (event,) = session.receive(checked(encode_error(Api.FETCH, 1, number, error)), 2.0)
     assert isinstance(event, Refused)
     assert event.error.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert event.error.details == {"log_start": 4}
@@ -187,9 +190,9 @@ def test_a_request_that_the_broker_does_not_speak_is_refused_here() -> None:
     "data",
     [
         fetched(99),
-        encode_head(Api.GET, 1, 2, b"\x80", 0),
-        encode_head(Api.FETCH, 1, 2, b"\x80", 0),
-        encode_head(Api.FETCH, 1, 2, b"\xc1", 0),
+        checked(encode_head(Api.GET, 1, 2, b"\x80", 0)),
+        checked(encode_head(Api.FETCH, 1, 2, b"\x80", 0)),
+        checked(encode_head(Api.FETCH, 1, 2, b"\xc1", 0)),
         b"\x00\x00\x00\x00",
         b"\xff\xff\xff\xff",
         b"HTTP/1.1 400 Bad Request\r\n",
@@ -207,10 +210,12 @@ def test_nonsense_from_the_broker_closes_the_session_and_loses_what_was_in_fligh
     assert session.receive(fetched(number), 3.0) == []
 
 
-def test_the_brokers_word_on_a_bad_frame_is_told() -> None:
+@pytest.mark.parametrize("wrapped", [checked, bytes])  # one that could not read our first frame knows of no checksums
+def test_the_brokers_word_on_a_bad_frame_is_told(wrapped: Callable[[bytes], bytes]) -> None:
     session = ready()
     session.request(StatusRequest(), 1.0, NEVER_S)
-    (event,) = session.receive(encode_error(0, 0, 0, RemoteError(ErrorCode.TOO_LARGE, "no more than 5 bytes")), 2.0)
+    said = encode_error(0, 0, 0, RemoteError(ErrorCode.TOO_LARGE, "no more than 5 bytes"))
+    (event,) = session.receive(wrapped(said), 2.0)
     assert isinstance(event, Broken)
     assert event.error.code == ErrorCode.TOO_LARGE
 
@@ -221,3 +226,22 @@ def test_a_refused_hello_ends_the_session_with_the_brokers_reason() -> None:
     (event,) = session.receive(encode_error(Api.HELLO, 1, 1, RemoteError(ErrorCode.OVERLOADED, "full")), 1.0)
     assert isinstance(event, Broken)
     assert event.error.code == ErrorCode.OVERLOADED
+
+
+def test_an_answer_without_checksums_is_not_believed() -> None:
+    session = ready()
+    number, _ = session.request(FETCH, 1.0, NEVER_S)
+    (event,) = session.receive(encode_response_head(Api.FETCH, 1, number, FETCHED), 2.0)
+    assert isinstance(event, Broken)
+    assert event.lost == (number,)
+    assert "without checksums" in event.error.message
+
+
+def test_a_damaged_answer_ends_the_session() -> None:
+    session = ready()
+    number, _ = session.request(FETCH, 1.0, NEVER_S)
+    damaged = bytearray(fetched(number))
+    damaged[-1] ^= 0x40
+    (event,) = session.receive(damaged, 2.0)
+    assert isinstance(event, Broken)
+    assert (event.lost, event.error.code) == ((number,), ErrorCode.DAMAGED_FRAME)
