@@ -23,7 +23,7 @@ import penstock
 from penstock import aio
 from penstock.broker.nats_server import find_nats_server
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 _SOURCES = str(Path(penstock.__file__).parent.parent)
 _SERVE = ("-c", "from penstock.cli import main; main()", "serve")
 _READY = re.compile(r"ready client=(\S+) nats=(\S+) data=")

@@ -18,7 +18,7 @@ from penstock.broker.nats_server import find_nats_server
 from penstock.hot.group import Group
 from tests.groups import messages
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 QUICK = LinkTiming(reconnect_ms_min=10, reconnect_ms_max=50, tls_first_ms=200)
 Event = TypeVar("Event")
 Row = tuple[bytes, bytes | None, bytes | None, bytes]

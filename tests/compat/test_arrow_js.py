@@ -21,7 +21,7 @@ from tests.segments import PARTITION, STREAM_ID, Row, Segment, write_segment
 
 SCRIPT = Path(__file__).parent / "js" / "read_segment.mjs"
 MODULES = Path(sys.prefix) / "js"
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 180
 
 
 def node() -> str:

@@ -12,7 +12,7 @@ from penstock.batch.schema import schema_message
 from tests.groups import Columns, encoded
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/read-the-files.md").read_text(encoding="utf-8")
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 def write_stream(folder: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_example_satisfies_a_strict_type_checker(tmp_path: Path) -> None:
         env={**os.environ, "MYPYPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout

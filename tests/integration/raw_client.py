@@ -15,7 +15,7 @@ from penstock.messages import HelloRequest, Request
 from penstock.wire import Frame, FrameDecoder, encode_checked_request, encode_request
 
 HELLO = encode_request(HelloRequest(client_name="raw", client_version="0"), 1)
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 
 
 class RawClient:

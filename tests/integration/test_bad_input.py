@@ -116,7 +116,7 @@ async def test_garbage_on_the_nats_connection_is_stored_as_it_came(broker: Broke
     await client.create_stream("garbage", "garbage.>")
     host, _, port = broker.nats_url.removeprefix("nats://").rpartition(":")
     cookie = bytes.fromhex("b90e43b400ff0000")
-    with socket.create_connection((host, int(port)), timeout=10) as raw:
+    with socket.create_connection((host, int(port)), timeout=60) as raw:
         raw.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
         raw.sendall(b"PUB garbage.cookie 8\r\n" + cookie + b"\r\n")
         raw.sendall(b"HPUB garbage.headers 14 15\r\n\r\nnot headers\0x\r\n"[:-2] + b"\r\n")

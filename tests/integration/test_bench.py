@@ -24,8 +24,9 @@ from penstock.bench.report import Comparison, Report, read_json
 from penstock.bench.rounds import Measurement, publish_measure, untrue
 from penstock.bench.systems import VARIANTS, JetStreamLog, Log, PenstockLog
 from penstock.bench.throughput import publishing, reading, started
+from tests.extent import needs_time
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 LOAD = Load(size=100, messages=600, window=40, seconds_max=20.0)
 
 
@@ -35,6 +36,7 @@ def valid(comparison: Comparison) -> dict[str, int]:
     return {name: one.rounds for name, one in comparison.systems.items()}
 
 
+@needs_time
 def test_every_kind_of_system_is_published_to_and_read(tmp_path: Path) -> None:
     names = ("penstock", "jetstream", "echo-raw", "null")
     told: list[Measurement] = []
@@ -119,6 +121,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-W", "error", "-m", "penstock", "bench", *arguments]
 
 
+@needs_time
 def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     file = tmp_path / "results" / "report.json"
     file.parent.mkdir()

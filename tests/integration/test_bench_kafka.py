@@ -25,7 +25,7 @@ LOAD = Load(size=100, messages=500, window=50, seconds_max=20.0)
 def mock_broker() -> Iterator[Address]:
     """One that stores in memory; it lives as long as the producer that made it."""
     producer = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 3})
-    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    (broker,) = producer.list_topics(timeout=60).brokers.values()
     yield Address(broker.host, broker.port)
     producer.close()
 
@@ -39,7 +39,7 @@ def test_what_was_acked_is_read_back(mock_broker: Address, publishers: int, sett
     assert (published.acks, published.errors) == (500, 0)
     assert untrue(log, published, ordered=publishers == 1) is None
     task = ReadTask(str(log.address), log.topic, "", 500)
-    assert difference(published.sent, worker.run(kafka.read, task, timeout_s=60).found) is None
+    assert difference(published.sent, worker.run(kafka.read, task, timeout_s=150).found) is None
 
 
 def test_a_message_more_in_the_topic_voids_the_round(mock_broker: Address) -> None:

@@ -33,8 +33,9 @@ from penstock.bench.report import Report, now, read_json, write_json
 from penstock.bench.systems import System, nats_server, variant
 from penstock.bench.worker import run
 from penstock.cli.app import app
+from tests.extent import needs_time
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 
 
 @pytest.fixture(scope="module", params=["penstock-os", "jetstream", "echo"])
@@ -72,7 +73,7 @@ def test_a_consumer_can_be_left_out(system: System) -> None:
 def test_messages_that_nobody_stores_have_no_latency(tmp_path: Path) -> None:
     plan = LatencyLoad(rate_per_s=100.0, seconds=0.1).plan(1)
     with nats_server(tmp_path) as (nats, _):
-        sent = run(send, SendTask(nats, "nobody.listens", plan, 5.0), timeout_s=30.0)
+        sent = run(send, SendTask(nats, "nobody.listens", plan, 5.0), timeout_s=120.0)
     assert isinstance(sent, Sent)
     assert sent.errors == plan.count
     assert "503" in sent.first_error
@@ -84,7 +85,7 @@ def test_messages_that_nobody_acks_were_waited_for(tmp_path: Path) -> None:
     with nats_server(tmp_path) as (nats, _), NatsSocket(nats) as silent:
         silent.send(b"SUB silence 1\r\n")
         silent.barrier()
-        sent = run(send, SendTask(nats, "silence", plan, 0.2), timeout_s=30.0)
+        sent = run(send, SendTask(nats, "silence", plan, 0.2), timeout_s=120.0)
     assert isinstance(sent, Sent)
     assert (sent.errors, set(sent.acked_ns), sent.content.messages) == (0, {0}, plan.count)
     assert missing_of(plan, sent, None) == {ACK: plan.measured}
@@ -117,6 +118,7 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
+@needs_time
 def test_the_command_shows_writes_and_draws_what_it_measured(tmp_path: Path) -> None:
     json_file, page, again = tmp_path / "run.json", tmp_path / "run.html", tmp_path / "again.html"
     load = ("--size", "64", "--rate", "200", "--duration", "500ms", "--rounds", "2")

@@ -128,7 +128,7 @@ def test_what_was_acked_is_read_back_and_the_stream_deleted(tmp_path: Path, publ
             assert untrue(log, published, ordered=publishers == 1) is None
             assert isinstance(log, LiftbridgeLog)
             task = ReadTask(str(log.service), log.stream, "", 500)
-            assert difference(published.sent, worker.run(liftbridge.read, task, timeout_s=60).found) is None
+            assert difference(published.sent, worker.run(liftbridge.read, task, timeout_s=150).found) is None
             assert set(system.processes) == {"liftbridge", "nats-server"}
             assert set(published.cpu_seconds) == {"liftbridge", "nats-server", "generator"}
         assert len(fake.deleted) == 1

@@ -11,8 +11,10 @@ from penstock.base.errors import OperationalError
 from penstock.bench import reach, scale
 from penstock.broker.child import serving
 from penstock.client import blocking
+from tests.extent import needs_time
 
 
+@needs_time
 def test_a_small_run_measures_everything(tmp_path: Path) -> None:
     steps: list[str] = []
     sizes = scale.Plan(streams=4, messages=40_000, short_messages=20_000)

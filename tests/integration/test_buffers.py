@@ -90,7 +90,7 @@ async def test_unfinished_requests_wait_unread_for_room(tmp_path: Path) -> None:
         fitting = LARGE_BYTES // len(raw)
         await _until(broker.server, fitting * len(raw))
         # Small requests, also such as come in pieces, are served meanwhile, and so are other appends.
-        await client.append(info, [{"value": bytes(200_000)}], timeout=5)
+        await client.append(info, [{"value": bytes(200_000)}], timeout=30)
         assert (await client.status()).connections == 21
         # One leaves, the others send the rest: all that wait get their turn.
         senders[0].writer.transport.abort()

@@ -21,7 +21,7 @@ from penstock.cli.options import complete_stream
 from penstock.hot import is_compiled
 from tests.broker_process import running_broker
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 PENSTOCK = [sys.executable, "-m", "penstock"]
 
 Run = Callable[..., Result]

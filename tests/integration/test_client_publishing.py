@@ -220,7 +220,7 @@ async def test_without_an_ack_nothing_is_awaited_but_a_flush_proves_that_it_went
     assert await client.publish("orders", b"x", ack="none") is None  # type: ignore[func-returns-value]
     for number in range(2_000):
         assert (await client.publish_nowait("orders", b"%d" % number, ack="none")).result() is None
-    await client.flush(timeout=5)
+    await client.flush(timeout=30)
     while len(leader.got) < 2_001:
         leader.arrived.clear()
         await asyncio.wait_for(leader.arrived.wait(), 5)

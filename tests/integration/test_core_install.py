@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.extent import needs_time
+
+pytestmark = needs_time
+
 ROOT = Path(__file__).resolve().parents[2]
 WHEELS = Path(sys.prefix) / "wheels"
 """Where dev.py keeps the core's wheels, so that this test needs no network. Elsewhere pip fetches them."""

@@ -17,7 +17,7 @@ import pytest
 import penstock
 from tests.flights_package import flight, write_flights_package
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 ROWS = 3_000
 
 

@@ -14,7 +14,7 @@ from penstock.cli.demo_check import Disagreement
 from penstock.cli.demo_cluster import check
 from tests.broker_process import running_broker
 
-TIMEOUT_S = 110.0
+TIMEOUT_S = 240.0
 
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

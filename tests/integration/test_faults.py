@@ -32,7 +32,7 @@ from tests.integration.publishers import connected_to
 from tests.integration.raw_client import RawClient, raw_client, rows_message
 
 CHILD = str(Path(__file__).parent / "child")
-END_S = 10.0  # after SIGTERM, whatever hangs
+END_S = 30.0  # after SIGTERM, whatever hangs
 
 FAULTS = {
     "sendfile finds a bad sector": ("sendfile", errno.EIO),
@@ -48,11 +48,11 @@ def _port(client: RawClient) -> int:
 
 
 async def _everybody_else_is_served(client: aio.Client, nats_url: str) -> None:
-    await client.append("b", [{"value": b"z"}], timeout=5)
-    await client.create_stream("d", "d", timeout=5)
-    await client.delete_stream("d", timeout=5)
+    await client.append("b", [{"value": b"z"}], timeout=30)
+    await client.create_stream("d", "d", timeout=30)
+    await client.delete_stream("d", timeout=30)
     async with connected_to(nats_url) as connection:
-        assert (await connection.jetstream().publish("b", b"from NATS", timeout=5)).stream == "b"
+        assert (await connection.jetstream().publish("b", b"from NATS", timeout=30)).stream == "b"
     assert (await client.status()).partitions_by_state == {"online": 3}
 
 
@@ -126,7 +126,7 @@ async def test_a_segment_that_is_too_short_becomes_damage_that_is_told(tmp_path:
             (segment,) = (tmp_path / "data").glob("streams/*/0/*.arrows")
             os.truncate(segment, segment.stat().st_size - 15_000)
             with pytest.raises(penstock.CorruptRange) as raised:
-                _ = [message async for message in client.messages("a", timeout=5)]
+                _ = [message async for message in client.messages("a", timeout=30)]
             assert raised.value.details["file"].endswith(segment.name)
             (partition,) = (await client.stream("a")).partitions
             assert partition.state == "read_only"
@@ -177,8 +177,8 @@ async def test_idle_clients_leave_the_logs_their_files(tmp_path: Path) -> None:
                 assert all(told)
                 assert (await client.status()).connections == 64 + 8
                 for _ in range(5):
-                    await client.append(info, [{"value": b"x" * 3_000}], timeout=5)
-                await client.create_stream("b", "b", timeout=5)
+                    await client.append(info, [{"value": b"x" * 3_000}], timeout=30)
+                await client.create_stream("b", "b", timeout=30)
                 assert len([message async for message in client.messages("a")]) == 5
             finally:
                 for _, writer in idle:

@@ -44,7 +44,7 @@ async def _acks(publisher: Nats, subject: str, count: int, value: bytes = b"x", 
     await publisher.publish(
         subject, value, reply=inbox, headers={name.replace("_", "-"): text for name, text in headers.items()} or None
     )
-    found = [json.loads((await replies.next_msg(timeout=5)).data) for _ in range(count)]
+    found = [json.loads((await replies.next_msg(timeout=30)).data) for _ in range(count)]
     await replies.unsubscribe()
     return sorted(found, key=lambda ack: str(ack["stream"]))
 
@@ -160,7 +160,7 @@ async def test_a_service_on_a_streams_subject_answers_its_requester(client: aio.
         await client.create_stream(f"served-{acks}", f"served.{acks}", acks=acks)
         service = await publisher.subscribe(f"served.{acks}", cb=answer)
         for number in range(50):
-            reply = await publisher.request(f"served.{acks}", b"%d" % number, timeout=5)
+            reply = await publisher.request(f"served.{acks}", b"%d" % number, timeout=30)
             assert reply.data == b"answer to %d" % number
         await service.unsubscribe()
         reader = client.messages(f"served-{acks}", follow=True)
@@ -175,7 +175,7 @@ async def test_the_publisher_may_want_no_ack(client: aio.Client, publisher: Nats
     replies = await publisher.subscribe(inbox)
     await publisher.publish("silent", b"none", reply=inbox, headers={"Penstock-Ack": "none"})
     await publisher.publish("silent", b"all", reply=inbox)
-    assert json.loads((await replies.next_msg(timeout=5)).data)["offset"] == 1
+    assert json.loads((await replies.next_msg(timeout=30)).data)["offset"] == 1
     await publisher.publish("silent", b"without a reply subject")
     assert (await js.publish("silent", b"last")).seq == 4
     assert replies.pending_msgs == 0

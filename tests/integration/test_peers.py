@@ -15,7 +15,7 @@ from tests.broker_process import eventually, running_nats
 from tests.integration.in_process import InProcess, broker_in_process
 
 FIRST, SECOND = BrokerId(1), BrokerId(2)
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class Asked:

@@ -28,10 +28,10 @@ def test_the_commands_and_then_the_python_example(tmp_path: Path) -> None:
         environment = {**os.environ, "PENSTOCK_SERVER": broker.client_address}
         for command in commands:
             run = [sys.executable, "-c", _CLI, *shlex.split(command)[1:]]
-            done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=180, check=False)
             assert done.returncode == 0, (command, done.stderr)
         done = subprocess.run(
-            [sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=180, check=False
         )
         assert done.returncode == 0, done.stderr
         assert "stored at offset 1 on the disk: True" in done.stdout

@@ -39,7 +39,7 @@ async def test_a_publisher_that_never_reads_its_acks_harms_nobody_else(tmp_path:
                 connection = await nats.connect(nats_server.url)
                 js = connection.jetstream()
                 for number in range(_GOOD_ACKS):
-                    assert (await js.publish("good", b"", timeout=10)).seq == number + 1
+                    assert (await js.publish("good", b"", timeout=60)).seq == number + 1
 
                 async def are_dropped() -> bool:
                     return (await client.status()).nats.answers_dropped > 0

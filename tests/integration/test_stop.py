@@ -20,7 +20,7 @@ from tests.broker_process import BrokerProcess, eventually, running_broker, runn
 from tests.integration.publishers import check_nothing_acked_is_lost, publishers
 from tests.integration.raw_client import raw_client
 
-STOP_S = 10.0
+STOP_S = 30.0
 
 
 async def _stop(broker: BrokerProcess) -> None:

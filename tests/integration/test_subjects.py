@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.base.subjects import begins_with_wildcard, is_reserved, matches, subject_mistake
 from tests.nats_servers import running_nats
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class PlainClient:

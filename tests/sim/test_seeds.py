@@ -45,7 +45,7 @@ def test_a_seed_comes_to_the_same_in_any_process() -> None:
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT / "src")},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=True,
         )
         digests.add(finished.stdout.splitlines()[-1])

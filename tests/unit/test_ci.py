@@ -27,12 +27,14 @@ ONE = '{{\\n  "tests/a.py::test_b": true\\n}}'
 MANY = "{{" + ",".join(f'\\n  "tests/a.py::test_b[{number}]": true' for number in range(9)) + "\\n}}"
 
 
-def run(folder: Path, *, failed: str = ONE, second: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *, failed: str = ONE, first: str = FIRST, second: str = "", code: int = 0
+) -> subprocess.CompletedProcess[str]:
     (folder / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
     make = folder / "bin" / "make"
     make.parent.mkdir()
-    make.write_text(MAKE.format(second=second, code=code, first=FIRST, failed=failed.format()))
+    make.write_text(MAKE.format(second=second, code=code, first=first, failed=failed.format()))
     make.chmod(0o755)
     environment = {**os.environ, "PATH": f"{make.parent}:{os.environ['PATH']}"}
     return subprocess.run(
@@ -59,8 +61,12 @@ def test_what_fails_again_has_failed(tmp_path: Path) -> None:
     assert "UNSTEADY" not in finished.stdout
 
 
-@pytest.mark.parametrize("failed", [MANY, "{{}}"], ids=["many", "nothing ran"])
-def test_where_it_cannot_be_chance_there_is_no_second_go(tmp_path: Path, failed: str) -> None:
-    finished = run(tmp_path, failed=failed, second="1 passed in 1.20s")
+@pytest.mark.parametrize(
+    ("failed", "first"),
+    [(MANY, FIRST), ("{{}}", FIRST), (ONE, "!!!!!!!! KeyboardInterrupt !!!!!!!!\n" + FIRST)],
+    ids=["many", "nothing ran", "interrupted"],
+)
+def test_where_it_cannot_be_chance_there_is_no_second_go(tmp_path: Path, failed: str, first: str) -> None:
+    finished = run(tmp_path, failed=failed, first=first, second="1 passed in 1.20s")
     assert (finished.returncode, calls(tmp_path)) == (2, 1)
     assert finished.stdout.splitlines()[-1] == FIRST

@@ -49,7 +49,7 @@ def test_a_seed_goes_the_same_way_in_every_process() -> None:
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=True,
         ).stdout
         for hash_seed in ("1", "2")
