@@ -185,6 +185,10 @@ class Driver:
             self.peers.cut(broker_id, "its answer found a mistake in the program")
         self.schedule()
 
+    def peer_receiving(self, broker_id: BrokerId, size_bytes: int) -> None:
+        """A large answer of another broker is on its way."""
+        self._node.receiving(broker_id, size_bytes, self.now())
+
     def peer_joined(self, response: JoinResponse) -> None:
         """Some broker has said what the cluster is."""
         self._node.joined(response, self.now())

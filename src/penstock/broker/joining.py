@@ -66,6 +66,9 @@ class _Attempt:
             assert isinstance(response, JoinResponse)
             self.said.set_result(response)
 
+    def receiving(self, size_bytes: int) -> None:
+        """It has as long as it has."""
+
     def ended(self) -> None:
         """There will be none."""
         if not self.said.done():

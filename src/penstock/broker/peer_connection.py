@@ -3,7 +3,10 @@
 Rules: nothing that comes is trusted, and no error leaves: it ends this one connection, with a reason. Requests are
 pipelined; whoever does not take or answer them costs no more than PEER_WRITE_QUEUE_BYTES_MAX and PEER_REQUESTS_MAX. A
 peer that has said nothing for a while is asked again who it is: so one that has vanished is noticed though nobody wants
-anything of it, and a long answer needs no haste. Time passes only in `sweep`, which the owner calls once a second.
+anything of it. It is asked as well where this side has nothing to say for long because a large answer comes: the other
+one would take that for the end. The time that answers have stands still while a large one comes quickly enough, so what
+is asked behind it has its time, too: each costs the others no more than its size at TRANSFER_BYTES_PER_S_MIN. Time
+passes only in `sweep`, which the owner calls once a second.
 
 | state       | on                                  | becomes                                                    |
 |-------------|-------------------------------------|------------------------------------------------------------|
@@ -56,6 +59,9 @@ class PeerCalls(Protocol):
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """The answer to what was sent with that token."""
 
+    def receiving(self, size_bytes: int) -> None:
+        """So much more has come of a large answer, 0 as it begins; told every PEER_RECEIVED_MS."""
+
     def ended(self) -> None:
         """Nothing more comes; `end_reason` says why."""
 
@@ -86,8 +92,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._tokens: dict[int, int] = {}  # by correlation id
-        self._asked_who: int | None = None  # the correlation id of the peer hello that is not answered
-        self._heard_us = elapsed_us()
+        self._asked_who: set[int] = set()  # the correlation ids of peer hellos that are not answered
+        self._heard_us = self._said_us = elapsed_us()
+        self._large_bytes = 0  # that have come of a large answer, and are not told yet
+        self._large_us = 0  # when they were told last
+        self._held_us = 0  # how long the time of answers has stood still
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait_gone(self) -> None:
@@ -121,10 +130,20 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         if silent_ms > limits.PEER_SILENCE_MS_MAX:
             self.end(f"it said nothing for {silent_ms} ms")
-        elif silent_ms > limits.PEER_PING_MS and self.state is PeerState.UP and self._asked_who is None:
+        elif self.state is PeerState.UP and self._should_ask(now_us, silent_ms):
             self._ask_who()
-        for expired in self._session.expire(now_us / 1e6):
+        for expired in self._session.expire(self._answer_s(now_us)):
             self.end(expired.error.message)
+
+    def _should_ask(self, now_us: int, silent_ms: int) -> bool:
+        if self._session.is_full:
+            return False
+        if self._session.missing_raw_bytes:
+            return now_us - self._said_us >= limits.PEER_SPEAK_MS * 1_000  # the answer comes behind this one
+        return silent_ms > limits.PEER_PING_MS and not self._asked_who
+
+    def _answer_s(self, now_us: int) -> float:
+        return (now_us - self._held_us) / 1e6
 
     def end(self, reason: str) -> None:
         """End it now. Twice is fine; the first reason counts."""
@@ -152,7 +171,8 @@ class PeerConnection(asyncio.BufferedProtocol):
             watch_peer(self._socket)
         self.state = PeerState.GREETING
         now_us = self._heard_us = self._elapsed_us()
-        transport.write(self._session.hello(now_us / 1e6, now_us / 1e6 + limits.PEER_ANSWER_MS_MAX / 1e3))
+        now_s = self._answer_s(now_us)
+        transport.write(self._session.hello(now_s, now_s + limits.PEER_ANSWER_MS_MAX / 1e3))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: where to put bytes."""
@@ -161,7 +181,22 @@ class PeerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """asyncio: bytes have come."""
         self._heard_us = self._elapsed_us()
-        self._handle(self._session.received(nbytes, self._heard_us / 1e6))
+        was_large = self._session.missing_raw_bytes > 0
+        if was_large:
+            self._note_large(nbytes)
+        self._handle(self._session.received(nbytes, self._answer_s(self._heard_us)))
+        if not was_large and self._session.missing_raw_bytes:
+            self._large_bytes, self._large_us = 0, self._heard_us
+            self._calls.receiving(0)
+
+    def _note_large(self, nbytes: int) -> None:
+        self._large_bytes += nbytes
+        passed_us = self._heard_us - self._large_us
+        if passed_us < limits.PEER_RECEIVED_MS * 1_000:
+            return
+        self._held_us += min(passed_us, self._large_bytes * 1_000_000 // limits.TRANSFER_BYTES_PER_S_MIN)
+        size_bytes, self._large_bytes, self._large_us = self._large_bytes, 0, self._heard_us
+        self._calls.receiving(size_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone."""
@@ -194,20 +229,23 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _ask_who(self) -> None:
         try:
-            self._asked_who = self._write(self._hello, b"")
+            correlation_id = self._write(self._hello, b"")
         except RemoteError as error:
             self.end(error.message)
+            return
+        if correlation_id is not None:
+            self._asked_who.add(correlation_id)
 
     def _answered(self, correlation_id: int, response: Response, raw: bytes | memoryview) -> None:
-        if correlation_id == self._asked_who:
+        if correlation_id in self._asked_who:
             assert isinstance(response, PeerHelloResponse)
-            self._asked_who = None
+            self._asked_who.remove(correlation_id)
             self._take_introduction(response)
         elif (token := self._tokens.pop(correlation_id, None)) is not None:
             self._calls.answered(token, response, raw)
 
     def _refused(self, correlation_id: int, error: RemoteError) -> None:
-        if correlation_id == self._asked_who:
+        if correlation_id in self._asked_who:
             if error.code == ErrorCode.CLUSTER_MISMATCH:
                 self.refusal = error
             self.end(f"it refuses us: {error}")
@@ -229,7 +267,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         """The correlation id, or None if that ended the connection. RemoteError if the peer does not speak it."""
         assert self._transport is not None
         assert len(payload) <= limits.APPEND_BYTES_MAX, len(payload)
-        now_s = self._elapsed_us() / 1e6
+        self._said_us = self._elapsed_us()
+        now_s = self._answer_s(self._said_us)
         deadline_s = now_s + limits.PEER_ANSWER_MS_MAX / 1e3
         correlation_id, head = self._session.request(request, now_s, deadline_s, payload)
         self._transport.writelines((head, payload) if payload else (head,))

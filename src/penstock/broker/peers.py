@@ -47,6 +47,9 @@ class PeerOwner(Protocol):
     ) -> None:
         """What came of a request."""
 
+    def peer_receiving(self, broker_id: BrokerId, size_bytes: int) -> None:
+        """So much more has come of a large answer, 0 as it begins."""
+
     def peer_joined(self, response: JoinResponse) -> None:
         """Some broker has said what the cluster is."""
 
@@ -197,6 +200,10 @@ class Peers:
         """Pass it on."""
         self._owner.peer_answered(link.broker_id, token, response, raw)
 
+    def receiving(self, link: _Link, size_bytes: int) -> None:
+        """Pass it on."""
+        self._owner.peer_receiving(link.broker_id, size_bytes)
+
     def new_connection(self, link: _Link) -> PeerConnection:
         """One whose socket is still to be made."""
         return PeerConnection(link.broker_id, self.hello, link, self._elapsed_us)
@@ -292,6 +299,10 @@ class _Link:
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """Pass it on."""
         self._owner.answered(self, token, response, raw)
+
+    def receiving(self, size_bytes: int) -> None:
+        """Pass it on."""
+        self._owner.receiving(self, size_bytes)
 
     def ended(self) -> None:
         """The connection is gone."""

@@ -189,6 +189,11 @@ class Follows:
             fetcher.lost(now.elapsed_us)
             self._tell_unreachable(fetcher)
 
+    def receiving(self, broker_id: BrokerId, size_bytes: int, now: Now) -> None:
+        """So much more has come of a large answer of that broker, 0 as it begins."""
+        if (fetcher := self._fetchers.get(broker_id)) is not None:
+            fetcher.receiving(size_bytes, now.elapsed_us)
+
     def tick(self, now: Now) -> None:
         """Time has passed: a leader that is connected and silent is not there either."""
         for leader, fetcher in self._fetchers.items():

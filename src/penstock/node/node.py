@@ -307,6 +307,11 @@ class Node:
             self._now = now
             self._peers.answered(broker_id, token, response, raw)
 
+    def receiving(self, broker_id: BrokerId, size_bytes: int, now: Now) -> None:
+        """So much more has come of a peer's large answer, 0 as it begins: it is not silent. Nothing is decided."""
+        if not self._is_stopped:
+            self._replicas.follows.receiving(broker_id, size_bytes, now)
+
     def joined(self, response: JoinResponse, now: Now) -> None:
         """A broker has answered the `join` of a step: what the cluster is, and who is in it."""
         if not self._is_stopped:

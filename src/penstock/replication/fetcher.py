@@ -96,6 +96,9 @@ class Fetcher:
         self._is_open = False
         self._failures = 0
         self._retry_us = 0
+        self._patient_us = 0  # what has come of answers has the next one wait so long
+        self._began_us: int | None = None  # when a large answer did
+        self._bytes_max = limits.REPLICA_FETCH_BYTES
         self.listened_us: int | None = None  # when the leader answered last and had NATS
         self.unreachable_since_us: int | None = None  # the leader, for the heartbeat
 
@@ -223,7 +226,7 @@ class Fetcher:
             changed=tuple(changed),
             forgotten=tuple(forgotten),
             impeded=tuple(impeded),
-            bytes_max=limits.REPLICA_FETCH_BYTES,
+            bytes_max=self._bytes_max,
             wait_ms_max=0 if self._ready else limits.REPLICA_FETCH_WAIT_MS,
         )
         return FetchSent(self._number, request)
@@ -264,7 +267,10 @@ class Fetcher:
                 number, RemoteError(ErrorCode.BAD_FRAME, "the batches are not those that were announced"), now_us
             )
             raise RemoteError(ErrorCode.BAD_FRAME, "the batches of a replica fetch are not those that it announces")
+        if self._asked[0].number == number:
+            self._patient_us = now_us + _TIMEOUT_US  # the next one could not come before
         self._asked = deque(asked for asked in self._asked if asked.number != number)
+        self._note_speed(raw_bytes, now_us)
         self._failures = 0
         self.unreachable_since_us = None
         if response.has_nats:
@@ -282,6 +288,29 @@ class Fetcher:
                 out.append(Delivery(following, orders, position, position_end))
             position = position_end
         return out
+
+    def receiving(self, size_bytes: int, now_us: int) -> None:
+        """So much more has come of a large answer, 0 as it begins: the leader is there, if that is enough."""
+        if self._began_us is None:
+            self._began_us = now_us
+        if self._asked:
+            earned_us = size_bytes * 1_000_000 // limits.TRANSFER_BYTES_PER_S_MIN
+            self._patient_us = min(self._due_us + earned_us, now_us + _TIMEOUT_US)
+
+    @property
+    def _due_us(self) -> int:
+        """When the leader should have answered at the latest."""
+        return max(self._asked[0].deadline_us, self._patient_us)
+
+    def _note_speed(self, raw_bytes: int, now_us: int) -> None:
+        """Ask for as much as comes in REPLICA_ANSWER_MS: whoever else waits, waits behind it."""
+        took_us = 0 if self._began_us is None else now_us - self._began_us
+        self._began_us = None
+        if took_us > limits.REPLICA_ANSWER_MS * 1_000:
+            self._bytes_max = raw_bytes * limits.REPLICA_ANSWER_MS * 1_000 // took_us
+        elif took_us < limits.REPLICA_ANSWER_MS * 500:
+            self._bytes_max *= 2
+        self._bytes_max = min(max(self._bytes_max, limits.REPLICA_SHARE_BYTES_MIN), limits.REPLICA_FETCH_BYTES)
 
     def _charge(self, following: Following, news: ReplicaNews, now_us: int) -> None:
         """Something came of a partition that is not in sync."""
@@ -353,14 +382,14 @@ class Fetcher:
 
     def tick(self, now_us: int) -> bool:
         """Whether the leader's broker has not answered in time: then its connection is of no use."""
-        if not self._asked or now_us < self._asked[0].deadline_us:
+        if not self._asked or now_us < self._due_us:
             return False
         self.failed(self._asked[0].number, RemoteError(ErrorCode.TIMED_OUT, "no answer"), now_us)
         return True
 
     def next_deadline_us(self, now_us: int) -> int | None:
         """When `tick`, and then `request`, have something to do."""
-        first_us = self._asked[0].deadline_us if self._asked else None  # the others were asked later
+        first_us = self._due_us if self._asked else None  # the others were asked later
         if not self._followings:
             return first_us
         if not self._is_open:
@@ -384,6 +413,8 @@ class Fetcher:
     def _end_session(self) -> None:
         self._is_open = False
         self._asked.clear()
+        self._patient_us = 0
+        self._began_us = None
         self._forgotten.clear()
         self._flushed.clear()
         self._untold.update(self._impeded)

@@ -316,6 +316,9 @@ class Asking:
         self.answers[token] = response
         self.events.put_nowait(f"answered {token}")
 
+    def peer_receiving(self, broker_id: BrokerId, size_bytes: int) -> None:
+        pass
+
     def peer_joined(self, response: JoinResponse) -> None:
         raise AssertionError(response)
 

@@ -71,6 +71,9 @@ class Owner:
         self.answers[token] = (response, bytes(raw))
         self._note(f"answered {token}")
 
+    def peer_receiving(self, broker_id: BrokerId, size_bytes: int) -> None:
+        pass
+
     def peer_joined(self, response: JoinResponse) -> None:
         self.members = [member.broker_id for member in response.members]
         self._note("joined")

@@ -168,6 +168,74 @@ def test_a_leader_that_does_not_answer_is_unreachable_since_then() -> None:
     assert follower.fetcher.unreachable_since_us is None
 
 
+def receive(follower: Follower, bytes_per_s: int, seconds: float) -> bool:
+    """So much of answers comes, for so long; whether the leader is given up meanwhile."""
+    for _ in range(int(seconds * 10)):
+        follower.now_us += 100_000
+        follower.fetcher.receiving(bytes_per_s // 10, follower.now_us)
+        if follower.fetcher.tick(follower.now_us):
+            return True
+    return False
+
+
+def test_a_leader_is_there_as_long_as_enough_of_its_answer_comes() -> None:
+    follower = Follower()
+    number, _ = follower.request()
+    follower.fetcher.flushed(follower.followings[0])
+    assert not receive(follower, 100_000, 80)
+    follower.fetcher.follow(Following(PartitionKey(9, 0), ModelLog(), 1, 5))
+    second, _ = follower.request()
+    assert not receive(follower, 100_000, 80)
+    assert follower.fetcher.unreachable_since_us is None
+    assert len(follower.answer(number, data(1, 16_000_000))) == 1
+    assert not follower.fetcher.tick(follower.now_us)  # what was asked meanwhile comes behind it
+    follower.now_us += TIMEOUT_US - 1
+    assert not follower.fetcher.tick(follower.now_us)
+    assert follower.fetcher.next_deadline_us(follower.now_us) == follower.now_us + 1
+    follower.answer(second)
+    assert follower.fetcher.unreachable_since_us is None
+
+
+def test_a_leader_of_whose_answer_too_little_comes_is_unreachable_soon() -> None:
+    for bytes_per_s, longest_s in ((0, 1.5), (1_000, 1.6), (limits.TRANSFER_BYTES_PER_S_MIN // 2, 3.1)):
+        follower = Follower()
+        follower.request()
+        begun_us = follower.now_us
+        assert receive(follower, bytes_per_s, 60)
+        assert follower.now_us - begun_us <= longest_s * 1_000_000
+        assert follower.fetcher.unreachable_since_us == follower.now_us
+
+
+def test_what_came_before_gives_a_leader_that_hangs_no_time() -> None:
+    follower = Follower()
+    follower.request()
+    assert not receive(follower, 1_000_000_000, 1)
+    begun_us = follower.now_us
+    assert receive(follower, 0, 60)
+    assert follower.now_us == begun_us + TIMEOUT_US
+
+
+def test_a_slow_link_is_asked_for_as_much_as_comes_in_a_second() -> None:
+    follower = Follower(in_sync=True)
+    number, request = follower.request()
+    sizes = [request.bytes_max]
+    for _ in range(4):  # a link of 1 MB/s
+        follower.fetcher.receiving(0, follower.now_us)
+        assert not receive(follower, 1_000_000, request.bytes_max / 1_000_000)
+        (delivery,) = follower.answer(number, data(1, request.bytes_max))
+        follower.take(delivery)
+        number, request = follower.request()
+        sizes.append(request.bytes_max)
+    assert sizes[0] == limits.REPLICA_FETCH_BYTES
+    assert all(size <= 1_100_000 for size in sizes[1:]), sizes
+    for _ in range(5):  # it is quick again
+        follower.now_us += 10_000
+        (delivery,) = follower.answer(number, data(1, request.bytes_max))
+        follower.take(delivery)
+        number, request = follower.request()
+    assert request.bytes_max == limits.REPLICA_FETCH_BYTES
+
+
 def test_a_leader_that_owes_too_many_answers_stays_unreachable() -> None:
     follower = Follower()
     follower.request()
