@@ -151,7 +151,7 @@ RAFT_SNAPSHOT_CHUNK_BYTES = 512 * KIB  # one message; heartbeats must not wait l
 RAFT_SNAPSHOT_BYTES_MAX = 1 * GIB  # a receiver holds it in memory
 RAFT_READS_MAX = 4_096  # reads that wait for a leader's confirmation
 RAFT_READ_CONTEXT_BYTES_MAX = 64
-RAFT_TERMS_AHEAD_MAX = 2**32  # a term beyond it is no term: elections do not come that often
+RAFT_ROUNDS_AHEAD_MAX = 2**24  # a term beyond it is no term: elections do not come that often
 
 # Cluster
 RAFT_TICK_MS = 100  # an election timeout is 10 to 19 of them

@@ -225,7 +225,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         servers = parse_nats_urls(running.embedded.url)
     listeners, client_address = bind(config.listen)
     settings = _settings(config, running, servers, config.advertise or client_address, open_files_max)
-    node = Node(RealVfs(config.data_dir), settings, random.Random())  # noqa: S311 (no secret: who stands for election)
+    node = Node(RealVfs(config.data_dir), settings, random.SystemRandom())
     driver = Driver(
         node,
         loop,

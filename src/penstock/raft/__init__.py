@@ -12,6 +12,7 @@ entries, `storage` is what a power loss leaves of it, and `tests/sim/raft` is wh
 | `follower`   | taking entries and snapshots                                         |
 | `log`        | entries in memory: committed, applied, on the disk                   |
 | `quorum`     | majorities                                                           |
+| `terms`      | the numbers of elections, which name their candidates                |
 | `membership` | who is in the cluster, and which change of it is safe                |
 | `messages`   | what brokers say to each other                                       |
 | `wire`       | the same as bytes, and what no message can be                        |

@@ -21,13 +21,13 @@ of etcd's RawNode.
 Who hears a leader refuses to vote for an election timeout (the leader's lease), so a broker that comes back from a
 partition, or was removed, does not disturb a cluster that works.
 
+A term names its candidate (`terms`), so it has one leader even where a voter has forgotten that it voted.
+
 A request is judged by its term and its log, not by the sender's place in the membership: who lags may not know yet that
 its leader has joined. Answers count only from members.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
@@ -55,7 +55,9 @@ from penstock.raft.messages import (
     VoteResponse,
 )
 from penstock.raft.quorum import Vote
+from penstock.raft.terms import DRAWS, ROUND_MAX, next_term, round_of
 from penstock.raft.values import (
+    Chance,
     Entry,
     EntryKind,
     HardState,
@@ -67,13 +69,6 @@ from penstock.raft.values import (
     StoredState,
 )
 from penstock.raft.wire import contradiction
-
-
-class Chance(Protocol):
-    """A seeded generator, such as random.Random."""
-
-    def randrange(self, stop: int, /) -> int:
-        """A number from 0 up to but without `stop`."""
 
 
 class Raft:
@@ -160,7 +155,7 @@ class Raft:
         self._silent_ticks += 1
         if self._silent_ticks >= self._patience_ticks:
             if self._may_stand():
-                self._stand(is_pre_vote=True)
+                self._stand(self._next_term(), is_pre_vote=True)
             else:
                 self._follow(self._term, None)
 
@@ -168,7 +163,7 @@ class Raft:
         """Stand for election now; a single voter is elected at once. Nothing happens if this broker does not vote."""
         self._check_input()
         if self._may_stand() and not isinstance(self._role, Leader):
-            self._stand(is_pre_vote=True)
+            self._stand(self._next_term(), is_pre_vote=True)
 
     def propose(self, data: bytes) -> tuple[int, int]:
         """Ask for a command to be committed: the (index, term) that it will have if it is.
@@ -325,20 +320,23 @@ class Raft:
         self._draw_patience()
 
     def _may_stand(self) -> bool:
+        if round_of(self._term) >= ROUND_MAX:
+            return False  # there is no later term
         # Who is on its way out votes no more, but as long as that is not committed it may be the only one whose log
         # is good enough to lead, and to commit it.
         return self.id in self.membership.voters or self.id in self._log.committed_membership.voters
 
-    def _stand(self, *, is_pre_vote: bool, is_handover: bool = False) -> None:
+    def _next_term(self) -> int:
+        return next_term(self._term, self.id, self._chance.randrange(DRAWS))
+
+    def _stand(self, term: int, *, is_pre_vote: bool, is_handover: bool = False) -> None:
         if not is_pre_vote:
-            self._term += 1
-            self._vote = self.id
+            self._term, self._vote = term, self.id
         self._draw_patience()
-        self._role = candidate = Candidate(is_pre_vote)
+        self._role = candidate = Candidate(term, is_pre_vote)
         log = self._log
         for voter in self.membership.voters:
             if voter != self.id:
-                term = self._term + is_pre_vote
                 self._send(VoteRequest(self.id, voter, term, log.last_index, log.last_term, is_pre_vote, is_handover))
         self._count(candidate, self.id, is_granted=True)
 
@@ -347,7 +345,7 @@ class Raft:
         if result is Vote.LOST:
             self._follow(self._term, None)
         elif result is Vote.WON and candidate.is_pre_vote:
-            self._stand(is_pre_vote=False)
+            self._stand(candidate.term, is_pre_vote=False)
         elif result is Vote.WON:
             self._role = Leader(self.config, self._log, self._term, self._send, self._reads.append)
 
@@ -364,7 +362,8 @@ class Raft:
     def step(self, message: Message) -> None:
         """Take a message from another broker, whatever it is."""
         self._check_input()
-        is_likely = message.to == self.id and message.term - self._term <= limits.RAFT_TERMS_AHEAD_MAX
+        rounds_ahead = round_of(message.term) - round_of(self._term)
+        is_likely = message.to == self.id and rounds_ahead <= limits.RAFT_ROUNDS_AHEAD_MAX
         if not is_likely or contradiction(message):
             self.dropped += 1
             return
@@ -435,7 +434,7 @@ class Raft:
         role = self._role
         if not isinstance(role, Candidate) or role.is_pre_vote != message.is_pre_vote:
             return True
-        if message.is_pre_vote and message.is_granted and message.term != self._term + 1:
+        if message.is_pre_vote and message.is_granted and message.term != role.term:
             return True  # of a pre-vote that is long over
         self._count(role, message.sender, is_granted=message.is_granted)
         return True
@@ -496,5 +495,5 @@ class Raft:
         role = self._role
         is_from_leader = isinstance(role, Follower) and role.leader == message.sender
         if is_from_leader and self._may_stand():
-            self._stand(is_pre_vote=False, is_handover=True)
+            self._stand(self._next_term(), is_pre_vote=False, is_handover=True)
         return self.leader in (None, message.sender)

@@ -1,7 +1,7 @@
 """The files of Raft as rows, for people: what `penstock dump` prints.
 
 Rules: nothing is changed. What cannot be read becomes a row that says what is wrong and where (its key is `damage`).
-`data` of a row is the application's, as bytes.
+`data` of a row is the application's, as bytes; its `term` is a text, for the number says nothing to people.
 
 | file name                 | rows                     |
 |---------------------------|--------------------------|
@@ -19,6 +19,7 @@ from penstock.base.errors import CorruptionError, RemoteError
 from penstock.raft.membership import decode_membership
 from penstock.raft.records import Record, decode_record, read_records
 from penstock.raft.snapshot_file import decode_snapshot
+from penstock.raft.terms import term_text
 from penstock.raft.values import EntryKind, HardState, Membership
 
 Row = dict[str, object]
@@ -51,16 +52,18 @@ def _record_row(record: Record, path: str) -> Row:
     content = decode_record(record, path)
     row: Row = {"position": record.position, "number": record.number}
     if isinstance(content, HardState):
-        return {**row, "record": "hard state", "term": content.term, "vote": content.vote, "commit": content.commit}
+        row |= {"record": "hard state", "term": term_text(content.term), "vote": content.vote}
+        return {**row, "commit": content.commit}
     if isinstance(content, tuple):
-        return {**row, "record": "base", "index": content[0], "term": content[1], "has_snapshot": content[2]}
+        index, term, has_snapshot = content
+        return {**row, "record": "base", "index": index, "term": term_text(term), "has_snapshot": has_snapshot}
     what = content.kind.name.lower()
     if content.kind is EntryKind.MEMBERSHIP:
         try:
             what = _members_text(decode_membership(content.data))
         except msgspec.DecodeError as error:
             return {"position": record.position, "damage": f"a membership that cannot be: {error}"}
-    row |= {"record": "entry", "index": content.index, "term": content.term, "what": what}
+    row |= {"record": "entry", "index": content.index, "term": term_text(content.term), "what": what}
     return {**row, "data": content.data if content.kind is EntryKind.COMMAND else b""}
 
 
@@ -70,8 +73,8 @@ def _snapshot_rows(data: bytes, path: str) -> Iterator[Row]:
     except (CorruptionError, RemoteError) as error:
         yield {"position": 0, "damage": str(error)}
         return
-    members = _members_text(snapshot.membership)
-    yield {"index": snapshot.index, "term": snapshot.term, "what": members, "size_bytes": len(snapshot.data)}
+    row: Row = {"index": snapshot.index, "term": term_text(snapshot.term)}
+    yield {**row, "what": _members_text(snapshot.membership), "size_bytes": len(snapshot.data)}
 
 
 def _members_text(membership: Membership) -> str:

@@ -1,8 +1,8 @@
 """An election: who stands, and who votes for it.
 
-Rules: one vote a term, for whoever asks first, if its log is not behind; a vote is on the disk before anybody hears of
-it. A pre-vote asks who would vote, in the term that would be, and changes nothing: only who can win raises the term.
-Who hears a leader refuses both for an election timeout, unless that leader hands over.
+Rules: one vote a term, for its candidate, if its log is not behind; a vote is on the disk before anybody hears of it. A
+pre-vote asks who would vote, in the term that would be, and changes nothing: only who can win raises the term. Who
+hears a leader refuses both for an election timeout, unless that leader hands over.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from penstock.raft.quorum import Vote, count_votes
 
 @dataclass(slots=True)
 class Candidate:
-    """The role: stands for election, or asks who would vote for it."""
+    """The role: stands for election in `term`, or asks who would vote for it in that one."""
 
+    term: int
     is_pre_vote: bool
     votes: dict[BrokerId, bool] = field(default_factory=dict)
 

@@ -1,14 +1,14 @@
 """What Raft keeps, and what it hands out.
 
 Rules: everything here is immutable. An index counts entries from 1; index 0 is the beginning, before any entry. A term
-counts elections from 1; 0 is before any. `vote` 0 on the disk is None here.
+is one candidacy, and names its candidate (`terms`); 0 is before any. `vote` 0 on the disk is None here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import msgspec
 
@@ -105,6 +105,13 @@ class Ready:
     messages: tuple[Message, ...]  # 4. to other brokers; any of them may be lost
     committed: tuple[Entry, ...]  # 5. for the application, which has taken over `snapshot` before
     reads: tuple[Read, ...]  # 6.
+
+
+class Chance(Protocol):
+    """A seeded generator, such as random.Random."""
+
+    def randrange(self, stop: int, /) -> int:
+        """A number from 0 up to but without `stop`."""
 
 
 @dataclass(frozen=True, slots=True)

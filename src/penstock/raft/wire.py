@@ -11,7 +11,8 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.raft.membership import decode_membership, flaw_in
-from penstock.raft.messages import AppendRequest, Message, SnapshotChunk, VoteRequest
+from penstock.raft.messages import FROM_LEADER, AppendRequest, Message, SnapshotChunk, VoteRequest
+from penstock.raft.terms import names
 from penstock.raft.values import EntryKind
 
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
@@ -41,6 +42,8 @@ def contradiction(message: Message) -> str:
     """What in this message cannot be; "" if all of it can."""
     if message.sender == message.to:
         return "it is from and to the same broker"
+    if isinstance(message, (*FROM_LEADER, VoteRequest)) and not names(message.term, message.sender):
+        return "its term is that of another candidate"
     if isinstance(message, AppendRequest):
         return _contradiction_in_append(message)
     if isinstance(message, SnapshotChunk):

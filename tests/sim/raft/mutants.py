@@ -55,11 +55,11 @@ MUTANTS = {
         "        if index <= log.commit:\n",
         "entries of earlier terms are committed by counting",
     ),
-    "double_vote": Mutant(
-        "penstock.raft.election",
-        "    if message.is_pre_vote and message.term > term:\n",
-        "    if True:\n",
-        "two votes in one term",
+    "nameless_term": Mutant(
+        "penstock.raft.terms",
+        "DRAWS = 2**16\n_CANDIDATES = 2**16\n",
+        "DRAWS = 1\n_CANDIDATES = 1\n",
+        "terms that name nobody: who has forgotten its vote has two leaders in one",
     ),
     "vote_stale": Mutant(
         "penstock.raft.election",

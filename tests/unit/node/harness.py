@@ -52,6 +52,7 @@ from penstock.node.step import Barrier, DiskWork, Extent, Reply, Step, Subscribe
 from penstock.vfs import Buffer
 from penstock.vfs.faulty import FaultyVfs
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.chance import Chance
 from tests.groups import Columns, Message, encoded, group_of
 
 START_US = 1_700_000_000_000_000
@@ -224,7 +225,7 @@ class Broker:
                 **settings,
             }
         )
-        self.node = Node(self.vfs, own, Random(own.broker_id))
+        self.node = Node(self.vfs, own, Chance(own.broker_id))
 
     # Life
 

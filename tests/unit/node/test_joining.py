@@ -23,10 +23,12 @@ from penstock.node.settings import Settings
 from penstock.node.step import PeerRequest, Step
 from penstock.raft import Membership, decode_message, encode_message
 from penstock.raft.messages import AppendResponse, SnapshotChunk
+from penstock.raft.terms import next_term
 from penstock.vfs.memory import MemoryVfs
 
 ANNA, BERT, CARL, DORA = (BrokerId(number) for number in (1, 2, 3, 4))
 MEMBERS = tuple(ClusterMember(broker_id=number, address=f"h:{number}", is_voter=True) for number in (1, 2, 3, 4))
+TERM = next_term(1, ANNA, 0)
 CLUSTER = JoinResponse(cluster_id="c", members=MEMBERS)
 
 
@@ -120,7 +122,7 @@ def test_a_newcomer_takes_the_members_that_a_cluster_was_formed_with() -> None:
     node, _ = newcomer()
     node.joined(CLUSTER, now(0))
     node.peer_up(ANNA, now(1))
-    chunk = SnapshotChunk(ANNA, DORA, 2, 0, 0, Membership((ANNA, BERT, CARL)), 0, crc32c(b""), 0, b"")
+    chunk = SnapshotChunk(ANNA, DORA, TERM, 0, 0, Membership((ANNA, BERT, CARL)), 0, crc32c(b""), 0, b"")
     node.request("anna", RaftRequest(data_dir_id="disk-1", to_data_dir_id="disk-4"), encode_message(chunk), now(2))
     step = node.take()
     assert step is not None
@@ -128,4 +130,4 @@ def test_a_newcomer_takes_the_members_that_a_cluster_was_formed_with() -> None:
         work.run()
         node.complete(work, None, now(3))
     answers = [one for one in taken(node).peers if isinstance(one.request, RaftRequest)]
-    assert [decode_message(one.payload) for one in answers] == [AppendResponse(DORA, ANNA, 2, 0, False, 0, False)]
+    assert [decode_message(one.payload) for one in answers] == [AppendResponse(DORA, ANNA, TERM, 0, False, 0, False)]

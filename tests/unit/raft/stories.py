@@ -4,7 +4,7 @@
 |------------------------------------|--------------------------------------------------------------------------------|
 | `brokers 1 2 3 [/ 4] [field=N …]`  | starts voters (and, behind `/`, learners), with these settings                 |
 | `join ID`                          | starts a broker that knows no cluster                                          |
-| `log ID INDEX:TERM … [term=N]`     | starts that broker anew with this log                                          |
+| `log ID INDEX:TERM … [term=T]`     | starts that broker anew with this log                                          |
 | `campaign ID`, `tick ID [N]`       | an election; time passes                                                       |
 | `propose ID TEXT …`                | one proposal each                                                              |
 | `change ID 1 2 / 3`                | another membership                                                             |
@@ -16,6 +16,8 @@
 | `drop ID [from=ID]`                | that is lost instead                                                           |
 | `settle [without=ID,ID]`           | until nothing happens any more; to and from those nothing comes through        |
 | `show [ID]`                        | role, term, log                                                                |
+
+Term `6.3` is round 6 of broker 3; a number alone is a term from before terms named their candidates.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from penstock.raft import (
 )
 from penstock.raft.membership import decode_membership
 from penstock.raft.messages import AppendRequest, SnapshotChunk
+from penstock.raft.terms import names, next_term, round_of
 from penstock.raft.values import NO_SNAPSHOT
 
 
@@ -51,6 +54,19 @@ class NoChance:
         return 0
 
 
+def term_of(text: str) -> int:
+    """`6.3`, or a number."""
+    round_, dot, candidate = text.partition(".")
+    return next_term(int(round_) - 1, int(candidate), 0) if dot else int(round_)
+
+
+def shown(term: int) -> str:
+    """The same back."""
+    if term < 2**32:
+        return str(term)
+    return f"{round_of(term)}.{next(one for one in range(10) if names(term, one))}"
+
+
 def membership_of(words: Iterable[str]) -> Membership:
     """`1 2 / 3` is two voters and a learner."""
     voters, _, learners = " ".join(words).partition("/")
@@ -60,8 +76,8 @@ def membership_of(words: Iterable[str]) -> Membership:
 def entry_text(entry: Entry) -> str:
     """`7:2 text`: index, term, what."""
     if entry.kind is EntryKind.MEMBERSHIP:
-        return f"{entry.index}:{entry.term} {members_text(decode_membership(entry.data))}"
-    return f"{entry.index}:{entry.term} {entry.data.decode() or '(leads)'}"
+        return f"{entry.index}:{shown(entry.term)} {members_text(decode_membership(entry.data))}"
+    return f"{entry.index}:{shown(entry.term)} {entry.data.decode() or '(leads)'}"
 
 
 def message_text(message: Message) -> str:
@@ -73,8 +89,9 @@ def message_text(message: Message) -> str:
     if isinstance(message, SnapshotChunk):
         fields["membership"] = members_text(message.membership)
         del fields["crc"]
+    fields |= {name: shown(value) for name, value in fields.items() if name.endswith("_term")}
     said = " ".join(f"{name}={value}" for name, value in fields.items() if value is not False and value != b"")
-    return f"{sender}->{to} {type(message).__name__} term={term} {said}".rstrip()
+    return f"{sender}->{to} {type(message).__name__} term={shown(term)} {said}".rstrip()
 
 
 def members_text(membership: Membership) -> str:
@@ -120,9 +137,9 @@ class Story:
         self._start(int(words[0]), StoredState(HardState(), NO_SNAPSHOT))
 
     def _log(self, words: list[str], options: dict[str, str]) -> None:
-        places = [tuple(map(int, word.split(":"))) for word in words[1:]]
-        entries = tuple(Entry(term, index, EntryKind.COMMAND, f"old{term}".encode()) for index, term in places)
-        term = int(options.get("term", places[-1][1] if places else 0))
+        places = [(int(index), term) for index, _, term in (word.partition(":") for word in words[1:])]
+        entries = tuple(Entry(term_of(term), index, EntryKind.COMMAND, f"old{term}".encode()) for index, term in places)
+        term = term_of(options.get("term", places[-1][1] if places else "0"))
         self._start(int(words[0]), StoredState(HardState(term), self.begin, entries))
 
     def _campaign(self, words: list[str], options: dict[str, str]) -> None:
@@ -138,11 +155,11 @@ class Story:
 
     def _propose(self, words: list[str], options: dict[str, str]) -> list[str]:
         places = [self.brokers[int(words[0])].propose(word.encode()) for word in words[1:]]
-        return ["proposed " + " ".join(f"{index}:{term}" for index, term in places)]
+        return ["proposed " + " ".join(f"{index}:{shown(term)}" for index, term in places)]
 
     def _change(self, words: list[str], options: dict[str, str]) -> list[str]:
         index, term = self.brokers[int(words[0])].propose_change(membership_of(words[1:]))
-        return [f"proposed {index}:{term}"]
+        return [f"proposed {index}:{shown(term)}"]
 
     def _read(self, words: list[str], options: dict[str, str]) -> None:
         self.brokers[int(words[0])].read_index(words[1].encode())
@@ -152,7 +169,7 @@ class Story:
 
     def _compact(self, words: list[str], options: dict[str, str]) -> list[str]:
         snapshot = self.brokers[int(words[0])].compact(int(words[1]), b"x" * 10)
-        return [f"snapshot {snapshot.index}:{snapshot.term} {members_text(snapshot.membership)}"]
+        return [f"snapshot {snapshot.index}:{shown(snapshot.term)} {members_text(snapshot.membership)}"]
 
     def _disk(self, words: list[str], options: dict[str, str]) -> None:
         self.full.add(int(words[0]))
@@ -173,12 +190,12 @@ class Story:
     def _do(self, broker_id: int, ready: Ready) -> list[str]:
         seen = []
         if ready.snapshot is not None:
-            seen.append(f"stores snapshot {ready.snapshot.index}:{ready.snapshot.term}")
+            seen.append(f"stores snapshot {ready.snapshot.index}:{shown(ready.snapshot.term)}")
             self.applied[broker_id] = [f"snapshot {ready.snapshot.index}"]
         if ready.entries:
             seen.append(f"stores {', '.join(map(entry_text, ready.entries))}")
         if ready.hard_state is not None and ready.must_sync:
-            seen.append(f"stores term {ready.hard_state.term} vote {ready.hard_state.vote}")
+            seen.append(f"stores term {shown(ready.hard_state.term)} vote {ready.hard_state.vote}")
         seen += [f"sends {message_text(message)}" for message in ready.messages]
         if ready.committed:
             seen.append(f"applies {', '.join(map(entry_text, ready.committed))}")
@@ -221,10 +238,12 @@ class Story:
     def _shown(self, broker_id: int) -> str:
         raft = self.brokers[broker_id]
         log = raft.log
-        entries = " ".join(f"{entry.index}:{entry.term}" for entry in log.between(log.base_index, log.last_index))
+        entries = " ".join(
+            f"{entry.index}:{shown(entry.term)}" for entry in log.between(log.base_index, log.last_index)
+        )
         leader = "" if raft.is_leader else f" of {raft.leader}"
         dropped = f" dropped={raft.dropped}" if raft.dropped else ""
         return (
-            f"{broker_id}: {type(raft.role).__name__}{leader} term={raft.term} commit={raft.commit}"
+            f"{broker_id}: {type(raft.role).__name__}{leader} term={shown(raft.term)} commit={raft.commit}"
             f" members={members_text(raft.membership)} log=[{entries}]{dropped}"
         )

@@ -41,13 +41,16 @@ from penstock.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from penstock.raft.terms import DRAWS, ROUND_MAX, names, next_term, round_of
+from tests.unit.raft.stories import NoChance, term_of
 from tests.unit.raft.test_wire import MESSAGES
 
+FIRST, SECOND = term_of("1.1"), term_of("2.2")  # of broker 1, which leads; of broker 2
 THREE = Snapshot(0, 0, Membership((1, 2, 3)), b"")
 
 
 def raft(broker_id: int = 1, begin: Snapshot = THREE, *entries: Entry, term: int = 0, **settings: int) -> Raft:
-    return Raft(RaftConfig(broker_id, **settings), Random(1), StoredState(HardState(term), begin, entries))
+    return Raft(RaftConfig(broker_id, **settings), NoChance(), StoredState(HardState(term), begin, entries))
 
 
 def done(broker: Raft) -> list[Message]:
@@ -61,16 +64,16 @@ def done(broker: Raft) -> list[Message]:
 
 
 def leader(**settings: int) -> Raft:
-    """Broker 1 of three leads in term 1 and has committed its first entry."""
+    """Broker 1 of three leads in the first term and has committed its first entry."""
     broker = raft(**settings)
     broker.campaign()
-    broker.step(VoteResponse(2, 1, 1, True, True))
-    broker.step(VoteResponse(2, 1, 1, False, True))
+    broker.step(VoteResponse(2, 1, FIRST, True, True))
+    broker.step(VoteResponse(2, 1, FIRST, False, True))
     done(broker)
-    broker.step(AppendResponse(2, 1, 1, 1))
-    broker.step(AppendResponse(3, 1, 1, 1))
+    broker.step(AppendResponse(2, 1, FIRST, 1))
+    broker.step(AppendResponse(3, 1, FIRST, 1))
     done(broker)
-    assert (broker.is_leader, broker.term, broker.commit, broker.applied) == (True, 1, 1, 1)
+    assert (broker.is_leader, broker.term, broker.commit, broker.applied) == (True, FIRST, 1, 1)
     return broker
 
 
@@ -78,7 +81,7 @@ def leader(**settings: int) -> Raft:
     "give",
     [
         lambda broker: broker.tick(),
-        lambda broker: broker.step(LeadNow(2, 1, 1)),
+        lambda broker: broker.step(LeadNow(2, 1, SECOND)),
         lambda broker: broker.propose(b""),
         lambda broker: broker.propose_change(Membership((1, 2))),
         lambda broker: broker.read_index(b""),
@@ -106,7 +109,7 @@ def test_who_does_not_lead_refuses_and_says_who_does() -> None:
     assert caught.value.leader is None
     with pytest.raises(NotLeaderError):
         broker.read_index(b"r")
-    broker.step(Heartbeat(1, 2, 1, 0, 0))
+    broker.step(Heartbeat(1, 2, FIRST, 0, 0))
     for ask, what in ((broker.propose, b"a"), (broker.propose_change, THREE.membership), (broker.transfer, 3)):
         with pytest.raises(NotLeaderError) as caught:
             ask(what)
@@ -125,7 +128,7 @@ def test_what_is_too_much_is_refused() -> None:
         broker.propose(bytes(36))
     assert caught.value.code == ErrorCode.OVERLOADED
     done(broker)
-    broker.step(AppendResponse(2, 1, 1, 6))
+    broker.step(AppendResponse(2, 1, FIRST, 6))
     for _ in range(5):
         broker.propose(bytes(36))
     with pytest.raises(RemoteError):
@@ -141,7 +144,7 @@ def test_too_many_reads_are_refused() -> None:
     assert caught.value.code == ErrorCode.OVERLOADED
     sent = done(broker)
     assert [type(message) for message in sent] == [Heartbeat, Heartbeat]  # one round for all of them
-    broker.step(HeartbeatResponse(2, 1, 1, 1))
+    broker.step(HeartbeatResponse(2, 1, FIRST, 1))
     assert len(broker.ready().reads) == limits.RAFT_READS_MAX
 
 
@@ -149,8 +152,8 @@ def test_a_single_voter_leads_at_once_and_changes_by_one() -> None:
     broker = raft(7, Snapshot(5, 2, Membership((7,)), b"imported"), term=2)
     broker.campaign()
     done(broker)
-    assert (broker.is_leader, broker.term, broker.commit) == (True, 3, 6)
-    assert broker.propose(b"a") == (7, 3)
+    assert (broker.is_leader, round_of(broker.term), broker.commit) == (True, 3, 6)
+    assert broker.propose(b"a") == (7, broker.term)
     with pytest.raises(ChangeRefusedError, match="nobody would vote"):
         broker.propose_change(Membership(()))
     broker.propose_change(Membership((7,), (8,)))
@@ -190,6 +193,24 @@ def test_patience_is_drawn_from_the_generator() -> None:
     assert ticks == set(range(10, 20))
 
 
+def test_who_has_forgotten_that_it_stood_stands_in_another_term() -> None:
+    """An older copy of its disk; or that copy beside it, in the other half of a partition."""
+    terms = set()
+    for seed in range(50):
+        broker = Raft(RaftConfig(3), Random(seed), StoredState(HardState(7), THREE))
+        broker.campaign()
+        terms |= {message.term for message in done(broker)}
+    assert len(terms) == 50
+    assert {(round_of(term), names(term, 3)) for term in terms} == {(8, True)}
+
+
+def test_behind_the_last_round_nobody_stands() -> None:
+    broker = raft(term=next_term(ROUND_MAX - 1, 2, DRAWS - 1))
+    broker.campaign()
+    broker.step(LeadNow(2, 1, broker.term))
+    assert not broker.has_ready()
+
+
 def test_a_disk_that_stays_full_lets_nothing_pile_up() -> None:
     broker = leader()
     for number in range(100):
@@ -199,7 +220,7 @@ def test_a_disk_that_stays_full_lets_nothing_pile_up() -> None:
         ready = broker.ready()
         assert (len(ready.entries), len(ready.messages)) == (1, 4)
         assert [entry.index for entry in broker.retract(ready)] == [2]
-        broker.step(HeartbeatResponse(2, 1, 1, number + 1))
+        broker.step(HeartbeatResponse(2, 1, FIRST, number + 1))
     assert broker.is_leader
     broker.propose(b"b")
     ready = broker.ready()
@@ -235,7 +256,9 @@ def test_a_later_leader_takes_a_change_back() -> None:
     broker = leader()
     broker.propose_change(Membership((1, 2)))
     done(broker)
-    broker.step(AppendRequest(3, 1, 2, 1, 1, 1, (Entry(2, 2, EntryKind.LEADERSHIP, b""),)))
+    broker.step(
+        AppendRequest(3, 1, term_of("2.3"), 1, FIRST, 1, (Entry(term_of("2.3"), 2, EntryKind.LEADERSHIP, b""),))
+    )
     assert broker.membership == THREE.membership
     assert broker.leader == 3
 
@@ -243,14 +266,18 @@ def test_a_later_leader_takes_a_change_back() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        AppendRequest(2, 1, 1, 1, 1, 1),  # another leader of this term
-        Heartbeat(2, 1, 1, 1, 0),
-        AppendResponse(2, 1, 1, 99),  # more than was sent
-        AppendResponse(2, 1, 1, 1, True, 99),
-        HeartbeatResponse(2, 1, 1, 99),  # a round that has not begun
-        Heartbeat(2, 3, 1, 1, 0),  # to somebody else
-        VoteRequest(2, 1, 2**40, 5, 1, False, True),  # no term rises so fast
-        LeadNow(2, 1, 1),
+        AppendRequest(2, 1, FIRST, 1, FIRST, 1),  # another leader of this term
+        Heartbeat(2, 1, FIRST, 1, 0),
+        Heartbeat(2, 1, 1, 1, 0),  # a term that names nobody
+        AppendRequest(2, 1, term_of("2.3"), 1, FIRST, 1),  # one that names somebody else
+        SnapshotChunk(2, 1, term_of("2.3"), 9, FIRST, THREE.membership, 4, crc32c(b"data"), 0, b"data"),
+        VoteRequest(2, 1, term_of("2.3"), 5, FIRST, False, True),
+        AppendResponse(2, 1, FIRST, 99),  # more than was sent
+        AppendResponse(2, 1, FIRST, 1, True, 99),
+        HeartbeatResponse(2, 1, FIRST, 99),  # a round that has not begun
+        Heartbeat(2, 3, SECOND, 1, 0),  # to somebody else
+        VoteRequest(2, 1, term_of("30000000.2"), 5, 1, False, True),  # no term rises so fast
+        LeadNow(2, 1, FIRST),
     ],
 )
 def test_what_cannot_be_is_dropped_and_counted(message: Message) -> None:
@@ -258,33 +285,33 @@ def test_what_cannot_be_is_dropped_and_counted(message: Message) -> None:
     broker.step(message)
     assert broker.dropped == 1
     assert not broker.has_ready()
-    assert (broker.is_leader, broker.term, broker.commit) == (True, 1, 1)
+    assert (broker.is_leader, broker.term, broker.commit) == (True, FIRST, 1)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        VoteResponse(9, 1, 7, False, False),
-        AppendResponse(9, 1, 7, 1, True),
-        HeartbeatResponse(9, 1, 7, 0),
-        SnapshotResponse(9, 1, 7, 1, 0),
+        VoteResponse(9, 1, term_of("7.9"), False, False),
+        AppendResponse(9, 1, term_of("7.9"), 1, True),
+        HeartbeatResponse(9, 1, term_of("7.9"), 0),
+        SnapshotResponse(9, 1, term_of("7.9"), 1, 0),
     ],
 )
 def test_an_answer_of_who_is_no_member_is_ignored(message: Message) -> None:
     broker = leader()
     broker.step(message)
-    assert (broker.is_leader, broker.term, broker.dropped) == (True, 1, 0)
+    assert (broker.is_leader, broker.term, broker.dropped) == (True, FIRST, 0)
 
 
 def test_a_request_of_a_later_leader_is_taken_from_whom_it_may_not_know_yet() -> None:
     broker = leader()
-    broker.step(Heartbeat(9, 1, 7, 1, 0))
-    assert (broker.leader, broker.term) == (9, 7)
+    broker.step(Heartbeat(9, 1, term_of("7.9"), 1, 0))
+    assert (broker.leader, broker.term) == (9, term_of("7.9"))
 
 
 def test_a_false_snapshot_is_dropped_and_asked_for_again() -> None:
     broker = raft(2, Snapshot(0, 0, Membership(()), b""))
-    broker.step(SnapshotChunk(1, 2, 1, 5, 1, THREE.membership, 4, 12345, 0, b"data"))
+    broker.step(SnapshotChunk(1, 2, FIRST, 5, 1, THREE.membership, 4, 12345, 0, b"data"))
     assert broker.dropped == 1
     assert broker.commit == 0
     assert broker.membership == Membership(())
@@ -293,8 +320,9 @@ def test_a_false_snapshot_is_dropped_and_asked_for_again() -> None:
 # A peer that says anything at all.
 
 small = st.integers(0, 12)
-terms = st.integers(0, 4)
 peers = st.integers(1, 5)
+rounds = st.integers(0, 3)
+terms = st.one_of(st.integers(0, 4), st.builds(next_term, rounds, peers, st.just(0)))
 members = st.sampled_from([(1, 2, 3), (1, 2), (2, 3), (1, 2, 3, 4), (4,)]).map(Membership)
 kinds = st.sampled_from(EntryKind)
 crcs = st.sampled_from([0, crc32c(b"data"), crc32c(b"data")])
@@ -315,7 +343,9 @@ def entries(draw, prev_index: int, prev_term: int) -> tuple[Entry, ...]:
 
 @st.composite
 def messages(draw) -> Message:
-    sender, to, term = draw(peers), draw(st.integers(1, 4)), draw(st.one_of(terms, terms, st.integers(0, 2**62)))
+    sender, to = draw(peers), draw(st.integers(1, 4))
+    own = st.builds(next_term, rounds, st.just(sender), st.just(0))
+    term = draw(st.one_of(own, own, own, terms, st.integers(0, 2**62)))
     kind = draw(st.integers(0, 11))
     prev = draw(small), draw(terms)
     return [

@@ -7,6 +7,7 @@ import pytest
 from penstock.raft import Entry, EntryKind, HardState, Membership, Ready, Snapshot, Storage
 from penstock.raft.dump import file_rows
 from penstock.raft.membership import encode_membership
+from penstock.raft.terms import next_term
 from penstock.vfs.memory import MemoryVfs
 
 
@@ -17,7 +18,7 @@ def files() -> dict[str, bytes]:
     entries = (
         Entry(1, 1, EntryKind.LEADERSHIP, b""),
         Entry(1, 2, EntryKind.COMMAND, b"command"),
-        Entry(1, 3, EntryKind.MEMBERSHIP, encode_membership(Membership((1,), (2, 3)))),
+        Entry(next_term(1, 1, 7), 3, EntryKind.MEMBERSHIP, encode_membership(Membership((1,), (2, 3)))),
     )
     task = storage.save(Ready(True, None, entries, HardState(1, 1, 0), (), (), ()))
     assert task is not None
@@ -30,13 +31,14 @@ def test_the_log(files: dict[str, bytes]) -> None:
     assert [row["number"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["record"] for row in rows] == ["base", "hard state", "entry", "entry", "entry", "hard state"]
     assert [row["what"] for row in rows[2:5]] == ["leadership", "command", "voters 1; learners 2, 3"]
+    assert [row["term"] for row in rows] == ["0", "0", "1", "1", "2 of broker 1 (0007)", "1"]
     assert rows[3]["data"] == b"command"
     assert rows[5]["vote"] == 1
 
 
 def test_the_snapshot(files: dict[str, bytes]) -> None:
     assert list(file_rows(files["snapshot"], "snapshot")) == [
-        {"index": 0, "term": 0, "what": "voters 1; learners none", "size_bytes": 5}
+        {"index": 0, "term": "0", "what": "voters 1; learners none", "size_bytes": 5}
     ]
 
 
