@@ -26,7 +26,7 @@ from penstock.messages import (
     api_versions,
 )
 from penstock.node.step import PeerRequest
-from penstock.wire import Frame, FrameDecoder, encode_response_head
+from penstock.wire import Frame, FrameDecoder, encode_answer
 
 OURS = PeerHelloRequest(cluster_id="c", broker_id=1, data_dir_id="disk-1", broker_version="1")
 THEIRS = PeerHelloResponse(cluster_id="c", broker_id=2, data_dir_id="disk-2", broker_version="1")
@@ -99,7 +99,7 @@ class Peer:
             data = data[count:]
 
     def answer(self, frame: Frame, response: Response, raw: bytes = b"") -> None:
-        self.feed(encode_response_head(frame.api, frame.version, frame.correlation_id, response, len(raw)) + raw)
+        self.feed(encode_answer(frame, response, len(raw)) + raw)
 
     def ask(self, *tokens: int, request: Any = FETCH) -> list[Frame]:
         for token in tokens:
@@ -122,7 +122,7 @@ async def test_a_large_answer_may_take_as_long_as_enough_of_it_comes(sock: socke
     peer = Peer(sock)
     fetch, raft = peer.ask(1) + peer.ask(2, request=RaftRequest(data_dir_id="disk-1"))
     size = 100 * RATE_MIN  # more than PEER_ANSWER_MS_MAX would give it
-    peer.feed(encode_response_head(fetch.api, fetch.version, fetch.correlation_id, ReplicaFetchResponse(), size))
+    peer.feed(encode_answer(fetch, ReplicaFetchResponse(), size))
     said_us, asked = peer.now_us, []
     for _ in range(100):
         peer.pass_second()
@@ -146,7 +146,7 @@ async def test_an_answer_of_which_too_little_comes_ends_the_connection(sock: soc
     peer = Peer(sock)
     (fetch,) = peer.ask(1)
     size = 1_000 * RATE_MIN
-    peer.feed(encode_response_head(fetch.api, fetch.version, fetch.correlation_id, ReplicaFetchResponse(), size))
+    peer.feed(encode_answer(fetch, ReplicaFetchResponse(), size))
     seconds = 0
     while peer.events == ["up"]:
         peer.pass_second()
