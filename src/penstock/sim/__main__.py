@@ -36,9 +36,12 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quiet", action="store_true", help="print what came of it, not what happened")
     parser.add_argument("--no-shrink", action="store_true", help="leave seeds that fail as they are")
     parser.add_argument("--mutants", action="store_true", help="see that each planted mistake is found")
+    parser.add_argument("--mutant", metavar="NAME", help="the same of this one")
     options = parser.parse_args(arguments)
     if options.seed is not None and options.plan is not None:
         parser.error("--seed and --plan both say what to run")
+    if options.mutant not in (None, *(one.name for one in (*mutants.MUTANTS, *mutants.CLUSTER_MUTANTS))):
+        parser.error(f"no mutant is called {options.mutant!r}")
     if options.save is not None and options.seed is None and options.plan is None:
         parser.error("--save needs --seed or --plan")
     return options
@@ -111,7 +114,8 @@ def _explain(failed: Result, options: argparse.Namespace) -> None:
 
 def _mutants(options: argparse.Namespace) -> int:
     survived = 0
-    for mutant in (*mutants.MUTANTS, *(mutants.CLUSTER_MUTANTS if options.brokers > 1 else ())):
+    wanted = (*mutants.MUTANTS, *(mutants.CLUSTER_MUTANTS if options.brokers > 1 else ()))
+    for mutant in wanted if options.mutant is None else (mutants.named(options.mutant),):
         seeds = range(options.first, options.first + options.seeds)
         brokers = 1 if mutant in mutants.MUTANTS else options.brokers  # what one broker shows is seen soonest there
         runs = run_seeds(seeds, brokers, options.processes, mutant.name)
@@ -149,7 +153,7 @@ def _tell(text: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 if all is well."""
     options = _parsed(arguments)
-    if options.mutants:
+    if options.mutants or options.mutant is not None:
         return _mutants(options)
     if options.seed is None and options.plan is None:
         return _many(options)

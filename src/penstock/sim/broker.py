@@ -12,7 +12,7 @@ belongs to an earlier run of the broker changes nothing in a later one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -26,7 +26,7 @@ from penstock.hot.group import Group
 from penstock.messages import ReplicaFetchResponse, Request, Response
 from penstock.node.node import Node
 from penstock.node.settings import Settings
-from penstock.node.step import DiskWork, Extent, Payload, Reply, Step
+from penstock.node.step import Answers, DiskWork, Extent, Payload, Reply, Step
 from penstock.sim.disk import Disk, PowerCut
 from penstock.sim.link import Link
 from penstock.sim.nats import NatsServer
@@ -59,6 +59,7 @@ class Watchers:
     acted: Callable[[SimBroker], None]
     started: Callable[[SimBroker], None]
     ended: Callable[[SimBroker, bool], None]
+    answered: Callable[[SimBroker, Sequence[Answers]], None]  # publishers
 
 
 @dataclass(slots=True)
@@ -345,6 +346,7 @@ class SimBroker:
         assert self._link is not None
         assert self._peers is not None
         if step.publish:
+            self._around.watchers.answered(self, step.publish)
             self._link.answer(step.publish)
         for reply in step.replies:
             self._reply(reply)

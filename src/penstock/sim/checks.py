@@ -8,6 +8,7 @@ that there ever was; a stream that is made again under the same name has another
 | what was acked is at its offset, once, and stays           | an ack, a read, every start, every audit  |
 | no offset ever shows two different things                  | an ack, a read                            |
 | a reader sees what was sent, without holes                 | a read                                    |
+| what was refused is not there (see `refusals`)             | an ack, a read, a refusal                 |
 | log_start ≤ committed_end ≤ log_end                        | every event of the broker                 |
 | committed_end covers what was acked, and never goes back   | every event of the broker                 |
 | one leader in each epoch: one run of one broker            | every event of the broker                 |
@@ -70,6 +71,7 @@ class History:
     synced_end: int = 0  # behind the last that was acked as synced
     acks: int = 0
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # leader epoch → broker and its run
+    led_us: dict[int, int] = field(default_factory=dict)  # leader epoch → when it was seen first
     ends: dict[int, Ends] = field(default_factory=dict)  # by broker
     cuts: list[tuple[int, int]] = field(default_factory=list)  # what a power loss took, as it may: see `is_lost`
     lost_power: set[int] = field(default_factory=set)  # brokers that have not recovered it since
@@ -135,12 +137,16 @@ class Rows:
 class Checks:
     """All histories. What is not true raises ViolationError."""
 
-    def __init__(self, brokers: int, cut: Callable[[History, int], None]) -> None:
+    def __init__(
+        self, brokers: int, cut: Callable[[History, int], None], now_us: Callable[[], int] = lambda: 0
+    ) -> None:
         """`cut` hears where a history was cut, as it may."""
+        self._now_us = now_us
         self._is_alone = brokers == 1
         self._was_cut = cut
         self.histories: dict[tuple[str, int], History] = {}  # subject and partition
         self.sent: dict[bytes, str] = {}  # value → subject of the stream it is for
+        self._refused: dict[bytes, str] = {}  # value → what its publisher was told
         self.recovered = 0  # logs
         self.isr_changes = 0
         self.truncations = 0
@@ -173,6 +179,12 @@ class Checks:
         elif fsynced and not history.is_damaged:
             raise ViolationError(f"{history.name()}: offset {offset} was acked as synced, and is lost")
 
+    def refused(self, history: History, value: bytes, why: str) -> None:
+        """A publisher was told that its message is not there."""
+        self._refused[value] = why
+        if value in history.places:
+            raise ViolationError(f"{history.name()}: {value!r} is there, and was refused: {why}")
+
     def read(self, history: History, offset: int, end_offset: int, raw: bytes) -> Rows | None:
         """A consumer at `offset` got these batches, which cover all up to `end_offset`; None if they are damaged."""
         try:
@@ -201,6 +213,8 @@ class Checks:
             return
         if self.sent.get(value) != history.config.subject:
             raise ViolationError(f"{history.name()}: {value!r} at offset {offset} was never sent there")
+        if (why := self._refused.get(value)) is not None:
+            raise ViolationError(f"{history.name()}: {value!r} is {how} at offset {offset}, and was refused: {why}")
         place = history.places.get(value)
         if place is not None:
             raise ViolationError(f"{history.name()}: {value!r} is at offset {place}, and is {how} at {offset} too")
@@ -284,6 +298,7 @@ class Checks:
     def _led(self, history: History, broker: SimBroker, look: looks.Look) -> None:
         who = (broker.broker_id, broker.run)
         leader = history.leaders.setdefault(look.leader_epoch, who)
+        history.led_us.setdefault(look.leader_epoch, self._now_us())
         if leader != who:
             text = f"{history.name()}: epoch {look.leader_epoch} is led by {who} and was led by {leader}"
             raise ViolationError(text)

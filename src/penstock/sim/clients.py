@@ -49,6 +49,7 @@ from penstock.messages import (
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.plan import Act, Operation
+from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
 
 SLOTS = 5
@@ -105,13 +106,16 @@ class Consumer:
 class Clients:
     """All clients of one run."""
 
-    def __init__(self, around: Surroundings, checks: Checks, programs: list[Client], random: Random) -> None:
+    def __init__(
+        self, around: Surroundings, checks: Checks, refusals: Refusals, programs: list[Client], random: Random
+    ) -> None:
         self.operations = 0
         self.generations: list[Generation | None] = [None] * SLOTS
         self._around = around
         self._is_alone = len(around.brokers) == 1
         self._replicas = min(_REPLICAS, len(around.brokers))
         self._checks = checks
+        self._refusals = refusals
         self._programs = programs
         self._random = random
         self._made = [0] * SLOTS
@@ -262,11 +266,14 @@ class Clients:
             timer.cancel()
             if not body:
                 around.count("no responders")
+                self._refusals.refused(reply, body)
                 return
             ack = _ACK.decode(body)
             if ack.error is not None:
                 around.count("refused messages")
+                self._refusals.refused(reply, body)
                 return
+            self._refusals.acked(reply)
             around.trace.add("client", f"ack {reply.decode()} {ack.offset} {ack.epoch} {ack.fsynced}")
             around.count("acks")
             if (ack.stream, ack.partition, ack.seq) != (name, partition, ack.offset + 1):
@@ -278,7 +285,11 @@ class Clients:
 
         timer = around.scheduler.after(_ACK_TIMEOUT_US, late)
         subject = _subject(generation.config, partition)
-        around.scheduler.after(around.network.delay_us(), lambda: around.nats.publish(subject, value, reply, heard))
+
+        def send() -> None:
+            self._refusals.published(reply, history, value, around.nats.publish(subject, value, reply, heard))
+
+        around.scheduler.after(around.network.delay_us(), send)
 
     def _append(self, operation: Operation) -> None:
         generation = self.generations[operation.slot]
@@ -294,6 +305,8 @@ class Clients:
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"appended: {_kind(response)}")
+            if isinstance(response, RemoteError):
+                self._refusals.append_refused(history, values, response)
             if isinstance(response, AppendResponse):
                 self._around.count("appends")
                 for number, value in enumerate(values):

@@ -62,6 +62,12 @@ MUTANTS = (
         "            self._ack(pending.replies, pending.base_offset, step, Standing(1, fsynced=True))",
     ),
     Mutant(
+        "denies what may be stored",
+        _PARTITION,
+        "        error = acks.outcome_unknown(reason)",
+        "        error = acks.store_failed(reason)",
+    ),
+    Mutant(
         "readers see what is not committed",
         "penstock.node.fetches",
         "end, size_bytes = partition.committed_end, partition.committed_bytes",
@@ -143,6 +149,12 @@ CLUSTER_MUTANTS = (
         "penstock.node.roles",
         "            self._chronicle.ended(_name(partition))\n            self._resign(partition)\n",
         "            return\n",
+    ),
+    Mutant(
+        "a leader is heard by what it cannot hear of",
+        "penstock.node.standing",
+        "        while self._answered and self._answered[0][1] <= applied:",
+        "        while self._answered and applied >= 0:",
     ),
     Mutant(
         "Raft votes twice in a term after a restart",

@@ -130,15 +130,17 @@ class NatsServer:
 
     # Publishers
 
-    def publish(self, subject: bytes, value: bytes, reply: bytes, inbox: Inbox, headers: bytes = b"") -> None:
-        """A message of a publisher, whose answers go to `inbox` until `forget`; b"" means no responders."""
+    def publish(
+        self, subject: bytes, value: bytes, reply: bytes, inbox: Inbox, headers: bytes = b""
+    ) -> tuple[str, ...]:
+        """A message of a publisher, whose answers go to `inbox` until `forget`; b"" is no responders. Who gets it."""
         tokens = tuple(subject.split(b"."))
-        is_heard = False
+        receivers: list[str] = []
         self._inboxes[reply] = inbox
         for peer in self._peers.values():
             for sid, pattern in peer.subscriptions.items():
                 if matches(pattern, tokens):
-                    is_heard = True
+                    receivers.append(peer.connection.source)
                     self.messages += 1
                     if headers:
                         sizes = b"%d %d" % (len(headers), len(headers) + len(value))
@@ -146,8 +148,9 @@ class NatsServer:
                     else:
                         frame = b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, len(value), value)
                     self._say(peer, frame)
-        if not is_heard:
+        if not receivers:
             self._to_inbox(reply, b"")
+        return tuple(receivers)
 
     def forget(self, reply: bytes) -> None:
         """The publisher waits no longer."""

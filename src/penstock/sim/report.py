@@ -21,6 +21,7 @@ _ALWAYS = (
     "acks that did not come",
     "no responders",
     "refused messages",
+    "refusals that are held",
     "appends",
     "rows read",
     "readers sent back",
@@ -35,7 +36,14 @@ _ALWAYS = (
     "failed logs",
     "fenced logs",
 )
-_IN_A_CLUSTER = ("elections", "truncations", "isr changes", "fenced requests", "unclean starts")
+_IN_A_CLUSTER = (
+    "elections",
+    "truncations",
+    "isr changes",
+    "fenced requests",
+    "unclean starts",
+    "refusals of deposed leaders",
+)
 
 
 def required(brokers: int) -> tuple[str, ...]:

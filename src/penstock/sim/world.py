@@ -9,10 +9,11 @@ power once more, and what was promised is read from the first message to the las
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+from penstock.node.step import Answers
 from penstock.sim import looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
@@ -22,6 +23,7 @@ from penstock.sim.faults import Faults
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Network
 from penstock.sim.plan import Plan
+from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
 from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.trace import Trace
@@ -56,10 +58,11 @@ class World:
         self._network = Network(self._scheduler, self._random("network"))
         self.brokers: dict[int, SimBroker] = {}
         self._agreement = Agreement(self.brokers)
-        self.checks = Checks(plan.brokers, self._agreement.cut)
+        self.checks = Checks(plan.brokers, self._agreement.cut, lambda: self._scheduler.now_us)
         nats = NatsServer(self._network, self._random("nats"), self._trace)
-        watchers = Watchers(self._acted, self._started, self._ended)
+        watchers = Watchers(self._acted, self._started, self._ended, self._answered)
         self._around = Surroundings(self._scheduler, self._network, nats, self._trace, watchers)
+        self._refusals = Refusals(self._around, self.checks)
         skews = self._random("clocks")
         for broker_id in range(1, plan.brokers + 1):
             clock = Clock(self._scheduler, _either_way(skews, _SKEW_PPM_MAX), _either_way(skews, _OFFSET_US_MAX))
@@ -69,7 +72,7 @@ class World:
             Client(f"c{number}", self._network, self.brokers, self._random(f"c{number}"))
             for number in range(1, _CLIENTS + 1)
         ]
-        self._clients = Clients(self._around, self.checks, programs, self._random("clients"))
+        self._clients = Clients(self._around, self.checks, self._refusals, programs, self._random("clients"))
         self._faults = Faults(self._around, self.brokers, self._damaged, self._is_needed)
 
     def _random(self, what: str) -> Random:
@@ -136,6 +139,9 @@ class World:
 
     def _ended(self, broker: SimBroker, by_power_loss: bool) -> None:
         self.checks.ended(broker, by_power_loss=by_power_loss)
+
+    def _answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
+        self._refusals.answered(broker, answers)
 
     def _damaged(self, broker: SimBroker, path: str) -> None:
         _, directory, partition, _ = path.split("/")
