@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.base.config import Durability, StreamConfig
-from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, StreamId
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import IsrChange, IsrMember
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
@@ -22,7 +22,10 @@ from penstock.metadata.commands import (
     ElectLeaders,
     FenceBroker,
     FormCluster,
+    RecoverPartitions,
+    Recovery,
     RegisterBroker,
+    ReplicaEnd,
     StartBroker,
     StopBroker,
     encode_command,
@@ -96,6 +99,20 @@ COMMANDS: dict[str, Command] = {
         run_before=4,
         process="d1f2",
     ),
+    "recover-partitions": RecoverPartitions(
+        recoveries=(
+            Recovery(
+                StreamId(5),
+                PartitionId(1),
+                LeaderEpoch(4),
+                (
+                    ReplicaEnd(_broker(2), Incarnation(3), LeaderEpoch(4), Offset(900)),
+                    ReplicaEnd(_broker(1), Incarnation(2), LeaderEpoch(0), Offset(0), has_failed=True),
+                ),
+            ),
+        ),
+        silent=(_broker(3),),
+    ),
     "start-broker": StartBroker(started_us=1_700_000_000_000_002),
 }
 
@@ -122,10 +139,16 @@ def image() -> ClusterImage:
     return made
 
 
+def later_image() -> ClusterImage:
+    """The same, once the other who had all that was acked has come back from an unclean stop."""
+    made, _ = apply(image(), image().index + 1, _register(1, "disk-1"))
+    return made
+
+
 def golden_bytes() -> dict[str, bytes]:
     """File name → what it holds."""
     commands = {f"command-{name}.bin": encode_command(command) for name, command in COMMANDS.items()}
-    return {**commands, "image1.bin": encode_image(image())}
+    return {**commands, "image1.bin": encode_image(image()), "image2.bin": encode_image(later_image())}
 
 
 if __name__ == "__main__":

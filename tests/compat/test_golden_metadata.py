@@ -11,10 +11,10 @@ import pytest
 
 from penstock.metadata.commands import Command, decode_command
 from penstock.metadata.snapshot import decode_image
-from tests.compat.golden_metadata import COMMANDS, GOLDEN, golden_bytes, image
+from tests.compat.golden_metadata import COMMANDS, GOLDEN, golden_bytes, image, later_image
 
 
-@pytest.mark.parametrize("name", sorted({*golden_bytes()} - {"command-create-stream.bin", "image1.bin"}))
+@pytest.mark.parametrize("name", sorted({*golden_bytes()} - {"command-create-stream.bin", "image1.bin", "image2.bin"}))
 def test_written_as_it_was(name: str) -> None:
     assert golden_bytes()[name] == (GOLDEN / name).read_bytes()
 
@@ -28,6 +28,10 @@ def test_an_image_is_read_as_what_it_was() -> None:
     assert decode_image((GOLDEN / "image1.bin").read_bytes()) == image()
 
 
+def test_a_later_image_is_read_as_what_it_was() -> None:
+    assert decode_image((GOLDEN / "image2.bin").read_bytes()) == later_image()
+
+
 def test_there_is_one_of_each_command() -> None:
     assert {type(command) for command in COMMANDS.values()} == set(get_args(Command))
 
@@ -36,3 +40,4 @@ def test_the_image_has_something_in_every_field() -> None:
     partitions = image().by_name("orders").partitions
     assert any(partition.eligible for partition in partitions)
     assert any(partition.awaited_data_dir_id for partition in partitions)
+    assert any(partition.unsure for partition in later_image().by_name("orders").partitions)

@@ -30,6 +30,7 @@ from penstock.messages.fields import (
     Int64Field,
     LeaderEpochField,
     NameField,
+    OffsetField,
     PartitionField,
     PeerIdField,
     ProcessField,
@@ -60,8 +61,25 @@ class ResignedLeadership(msgspec.Struct, frozen=True, array_like=True):
     is_refused: bool = False
 
 
+class LogEnd(msgspec.Struct, frozen=True, array_like=True):
+    """Where the sender's log of a partition ends that nobody leads since that leader epoch, until somebody does.
+
+    `last_epoch`: of its newest batch, 0 if it never had one. `has_failed`: the log cannot lead.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    leader_epoch: LeaderEpochField
+    last_epoch: LeaderEpochField
+    log_end: OffsetField
+    has_failed: bool = False
+
+
 class HeartbeatRequest(Request, frozen=True, kw_only=True):
-    """I am there, and have applied the metadata log up to `applied_index`; what I can reach no more, NATS among it."""
+    """I am there, and have applied the metadata log up to `applied_index`; what I can reach no more, NATS among it.
+
+    `log_ends`: of partitions that the longest log is to lead.
+    """
 
     broker_id: PeerIdField
     incarnation: IncarnationField
@@ -69,6 +87,7 @@ class HeartbeatRequest(Request, frozen=True, kw_only=True):
     unreachable: Annotated[tuple[UnreachableLeader, ...], msgspec.Meta(max_length=limits.BROKERS_MAX)] = ()
     resigned: Annotated[tuple[ResignedLeadership, ...], msgspec.Meta(max_length=limits.ELECTIONS_PER_COMMAND_MAX)] = ()
     has_nats: bool = True
+    log_ends: Annotated[tuple[LogEnd, ...], msgspec.Meta(max_length=limits.LOG_ENDS_PER_HEARTBEAT_MAX)] = ()
 
 
 class HeartbeatResponse(Response, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ A command that is refused changes nothing but the index.
 |---------------|-----------------------------------------------------------------|
 | `streams`     | create, alter and delete stream, form cluster, start broker      |
 | `brokers`     | register, fence and stop broker                                 |
-| `leaderships` | change isr, elect leaders                                       |
+| `leaderships` | change isr, elect leaders, recover partitions                   |
 | `elections`   | who leads one partition: what all of them come to               |
 """
 
@@ -30,6 +30,7 @@ from penstock.metadata.commands import (
     ElectLeaders,
     FenceBroker,
     FormCluster,
+    RecoverPartitions,
     RegisterBroker,
     StartBroker,
     StopBroker,
@@ -47,6 +48,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     StopBroker: brokers.stop_broker,
     ChangeIsr: leaderships.change_isr,
     ElectLeaders: leaderships.elect_leaders,
+    RecoverPartitions: leaderships.recover_partitions,
 }
 
 

@@ -13,6 +13,7 @@ What a command does to each partition (who leads, which ISRs shrink) is not in i
 | stop broker    | the controller             | it was told to stop, and says so                                  |
 | change isr     | the controller             | partition leaders saw followers fall behind or catch up           |
 | elect leaders  | the controller             | followers cannot reach a leader, or the preferred one is back     |
+| recover partitions | the controller         | all who had what was acked are back from unclean stops            |
 | start broker   | a broker that is alone     | it has started                                                    |
 """
 
@@ -24,7 +25,7 @@ from typing import Any
 import msgspec
 
 from penstock.base.config import StreamConfig
-from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, StreamId
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages.peers import IsrChange
 
 
@@ -125,6 +126,37 @@ class ElectLeaders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     silent: tuple[BrokerId, ...] = ()
 
 
+class ReplicaEnd(msgspec.Struct, frozen=True, array_like=True):
+    """Where the log of a replica ended, in that run of its broker."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+    last_epoch: LeaderEpoch  # of its newest batch; 0: it never had one
+    log_end: Offset
+    has_failed: bool = False  # it is damaged, or cannot be opened or written
+
+    @property
+    def length(self) -> tuple[LeaderEpoch, Offset]:
+        """The longer log is the greater."""
+        return self.last_epoch, self.log_end
+
+
+class Recovery(msgspec.Struct, frozen=True, array_like=True):
+    """One partition that nobody leads since that epoch, and all its logs that there are."""
+
+    stream_id: StreamId
+    partition: PartitionId
+    leader_epoch: LeaderEpoch
+    ends: tuple[ReplicaEnd, ...]
+
+
+class RecoverPartitions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="recover_partitions"):
+    """Have the longest logs lead, each partition for itself. `silent` as above, where logs are equally long."""
+
+    recoveries: tuple[Recovery, ...]
+    silent: tuple[BrokerId, ...] = ()
+
+
 class StartBroker(msgspec.Struct, frozen=True, kw_only=True, tag="start_broker"):
     """A broker that is alone has started: every partition begins a new leader epoch."""
 
@@ -141,6 +173,7 @@ Command = (
     | StopBroker
     | ChangeIsr
     | ElectLeaders
+    | RecoverPartitions
     | StartBroker
 )
 

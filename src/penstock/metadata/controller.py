@@ -19,6 +19,7 @@ Rules:
 | stop, id     | it asks                                                                                      |
 | isr, id      | it asks for partitions that it leads; what waits meanwhile becomes the next command          |
 | elect        | leaders are unreachable (`reports`), have resigned, or preferred ones are back (`preferred`) |
+| recover      | it is known whose log is the longest (`recoveries`)                                          |
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from penstock.metadata.commands import (
     ElectionReason,
     ElectLeaders,
     FenceBroker,
+    RecoverPartitions,
     RegisterBroker,
     StopBroker,
 )
@@ -59,6 +61,7 @@ from penstock.metadata.elections import Rules
 from penstock.metadata.image import BrokerState, ClusterImage, Outcome
 from penstock.metadata.preferred import PreferredLeaders
 from penstock.metadata.proposals import Proposal, Proposals
+from penstock.metadata.recoveries import Recoveries
 from penstock.metadata.refusals import Refusals
 from penstock.metadata.reports import Reports
 from penstock.metadata.sessions import Sessions
@@ -97,6 +100,7 @@ class Controller:
         self._broker_id = broker_id
         self._sessions = Sessions(config.session_ms * 1_000)
         self._reports = Reports(config.leader_report_window_ms * 1_000)
+        self._recoveries = Recoveries()
         self._refusals = Refusals()
         self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)
         self._proposals = Proposals()
@@ -118,6 +122,7 @@ class Controller:
         self._sessions.restart(image, now.elapsed_us)
         self._settled_us = now.elapsed_us + _LATELY_US
         self._reports.clear()
+        self._recoveries.clear()
         self._preferred.clear()
         self._refusals.clear()
 
@@ -199,6 +204,7 @@ class Controller:
         self._elect(self._reports.elections(self._image, now.elapsed_us), now)
         if ("elect",) not in self._proposals:
             self._elect(self._preferred_elections(now), now)
+        self._recover(now)
 
     def _preferred_elections(self, now: Now) -> list[Election]:
         return self._preferred.elections(self._image, now.elapsed_us, self.without_nats(), self._refusals)
@@ -209,6 +215,15 @@ class Controller:
             elections_wanted = tuple(wanted[: limits.ELECTIONS_PER_COMMAND_MAX])
             command = ElectLeaders(elections=elections_wanted, silent=tuple(sorted({*self._last(now), *refused})))
             self._proposals.begin(("elect",), command, _ignore)
+
+    def _recover(self, now: Now, among: Iterable[PartitionKey] | None = None) -> None:
+        """Propose the recoveries that are due, `among` these partitions or all, unless some are under way."""
+        if not self._recoveries or ("recover",) in self._proposals:
+            return
+        if due := self._recoveries.due(self._image, now.elapsed_us, among):
+            self._proposals.begin(
+                ("recover",), RecoverPartitions(recoveries=tuple(due), silent=self._last(now)), _ignore
+            )
 
     # Requests of brokers
 
@@ -228,6 +243,9 @@ class Controller:
             resignations.setdefault(frozenset(), []).extend(self._reports.elections(self._image, now.elapsed_us))
         for refused, wanted in resignations.items():  # the first of them, while one is under way
             self._elect(wanted, now, refused)
+        if request.log_ends:
+            run = (broker_id, request.incarnation)
+            self._recover(now, self._recoveries.heard(self._image, *run, request.log_ends, now.elapsed_us))
         self._propose_stops(now)
         response = HeartbeatResponse(
             metadata_leader=self._broker_id, raft_term=self._raft_term, committed_index=committed_index

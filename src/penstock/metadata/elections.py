@@ -4,30 +4,45 @@ Rules:
 - A leader is chosen among the live members of the ISR, in the order of the replicas; those come last that the metadata
   leader has not heard of lately (`silent`), who may be dead.
 - Where none is live, an eligible replica leads: it left the ISR when nothing could be acked without it any more, so it
-  has all that was. It leads before a last member that comes back from an unclean stop, which may have lost something.
-- The ISR never becomes empty. Its last member stays in it, though away, and leads again when it returns with its own
-  disk. Without it, it is as empty as a new broker, and the partition waits for the disk.
+  has all that was.
+- Who of these comes back from an unclean stop is unsure: it may have lost something. It leads neither before one that
+  is sure nor while one is away that may be.
+- Once all are live, and unsure, the partition is in recovery (`recovers`): every replica that is live tells where its
+  log ends, and the longest leads, that of the latest leader epoch first (`recovered`). One that is there alone leads.
+- Who comes back with another disk has nothing any more. The ISR never becomes empty: its last member stays in it, even
+  without its disk, for which the partition waits if nobody else had all that was acked.
 - Only where the stream allows it does another replica lead then, and it is said that acked messages may be lost.
 - Every start of a leadership has a leader epoch of its own.
 
     who leaves the ISR        becomes eligible if      and no more, once
     ---------------------     --------------------     -------------------------------------------------
     fenced, stopped, behind   |isr| < min_isr          |isr| ≥ min_isr, or the leader says that it commits
-                                                       it returns from an unclean stop, or with another disk,
+                                                       it returns from an unclean stop: then it is unsure
+                                                       it returns with another disk
                                                        or it held the stream in memory only
+
+    who had all that was acked     becomes unsure when it        and no more, once
+    --------------------------     -------------------------     -------------------------------------------------
+    eligible, or last in the ISR   returns from an unclean       as above; or it is in sync again, or leads; or the
+                                   stop with its own disk        longest log leads: who has as much is eligible
+
+Theory: the longest log is Raft's argument. Logs that end in the same leader epoch are beginnings of each other, and a
+leader epoch begins with a log that has all that was acked before. So whichever of them still has all, the longest has
+it, too; also a replica that was not in sync. The idea is KIP-966's ("unclean recovery").
 
 The functions below leave `version` as it is: a command raises it once for all that it does (`after`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from penstock.base.config import Storage
 from penstock.base.ids import BrokerId, LeaderEpoch
+from penstock.metadata.commands import ReplicaEnd
 from penstock.metadata.image import PartitionState, StreamState
 
 _NOBODY: Set[BrokerId] = frozenset()
@@ -89,16 +104,24 @@ def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rul
     if broker_id not in partition.replicas:
         return Elected(partition)
     partition = _left(partition, broker_id, rules)
-    is_clean = broker.clean_stop and not rules.is_in_memory
-    has_lost = not is_clean or broker.data_dir_id != broker.last_data_dir_id
-    if has_lost and broker_id in partition.eligible:
-        partition = replace(partition, eligible=_without(partition.eligible, broker_id))
-    if partition.isr == (broker_id,):
-        own = partition.awaited_data_dir_id or broker.last_data_dir_id
-        awaited = None if broker.data_dir_id == own else own
-        if awaited != partition.awaited_data_dir_id:
-            partition = replace(partition, awaited_data_dir_id=awaited)
-    return _elected(partition, live, rules, doubtful=None if is_clean else broker_id)
+    is_last = partition.isr == (broker_id,)
+    awaited = partition.awaited_data_dir_id
+    own = awaited if is_last and awaited is not None else broker.last_data_dir_id
+    has_disk = broker.data_dir_id == own
+    eligible, unsure = partition.eligible, partition.unsure
+    had_all = is_last or broker_id in eligible or broker_id in unsure
+    if not (has_disk and broker.clean_stop) or rules.is_in_memory:
+        eligible = _without(eligible, broker_id)
+    if not has_disk:
+        unsure = _without(unsure, broker_id)
+    elif had_all and not (broker.clean_stop or rules.is_in_memory):
+        unsure = tuple(sorted({*unsure, broker_id}))
+    if is_last:
+        awaited = None if has_disk else own
+    known = (partition.eligible, partition.unsure, partition.awaited_data_dir_id)
+    if (eligible, unsure, awaited) != known:
+        partition = replace(partition, eligible=eligible, unsure=unsure, awaited_data_dir_id=awaited)
+    return _elected(partition, live, rules, emptied=broker_id if rules.is_in_memory else None)
 
 
 def altered(partition: PartitionState, live: Set[BrokerId], rules: Rules) -> Elected:
@@ -106,7 +129,49 @@ def altered(partition: PartitionState, live: Set[BrokerId], rules: Rules) -> Ele
     if partition.leader is None:
         return _elected(partition, live, rules)
     eligible = eligible_beside(partition.isr, partition.eligible, rules)
-    return Elected(partition if eligible == partition.eligible else replace(partition, eligible=eligible))
+    unsure = eligible_beside(partition.isr, partition.unsure, rules)
+    if (eligible, unsure) == (partition.eligible, partition.unsure):
+        return Elected(partition)
+    return Elected(replace(partition, eligible=eligible, unsure=unsure))
+
+
+def holders(partition: PartitionState) -> frozenset[BrokerId]:
+    """Who had all that was acked, on a disk that is not known to be gone; some of them may have lost it."""
+    isr = partition.isr if partition.awaited_data_dir_id is None else ()
+    return frozenset((*isr, *partition.eligible, *partition.unsure))
+
+
+def recovers(partition: PartitionState, live: Set[BrokerId]) -> bool:
+    """Whether the longest log is to lead: all who had all that was acked are live, and none of them is sure."""
+    return partition.leader is None and bool(partition.unsure) and holders(partition) <= live
+
+
+def recovered(
+    partition: PartitionState,
+    ends: Mapping[BrokerId, ReplicaEnd],
+    live: Set[BrokerId],
+    rules: Rules,
+    *,
+    silent: Set[BrokerId] = _NOBODY,
+) -> Elected | None:
+    """Led by the longest of the logs that end so; None while one is missing that counts, or where none may lead.
+
+    Who has as much as the leader is as good: eligible. A log that has failed cannot lead. Where that is so of all who
+    had all that was acked, another leads only if the stream allows it.
+    """
+    having = holders(partition)
+    if not (recovers(partition, live) and having <= ends.keys()):
+        return None
+    may_lead = tuple(one for one in partition.replicas if one in live and one in ends and not ends[one].has_failed)
+    is_unclean = having.isdisjoint(may_lead)
+    if not may_lead or (is_unclean and not rules.allow_unclean_election):
+        return None
+    longest = max(ends[one].length for one in may_lead)
+    equals = tuple(one for one in may_lead if ends[one].length == longest)
+    chosen = _first(equals, live, silent)
+    assert chosen is not None
+    eligible = () if is_unclean else eligible_beside((chosen,), equals, rules)
+    return Elected(_led_by(partition, chosen, (chosen,), eligible, ()), is_unclean)
 
 
 def moved(
@@ -130,7 +195,7 @@ def moved(
     if chosen is None and resigned:
         chosen = _first(_in_order(partition, eligible), live, silent)
         others = () if chosen is None else (chosen,)
-    return None if chosen is None else _led_by(partition, chosen, others, eligible_beside(others, eligible, rules))
+    return None if chosen is None else _begun(partition, chosen, others, eligible, rules)
 
 
 def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState | None:
@@ -138,26 +203,27 @@ def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState 
     first = partition.replicas[0]
     if partition.leader in (None, first) or first not in partition.isr or first not in live:
         return None
-    return _led_by(partition, first, partition.isr, partition.eligible)
+    return _led_by(partition, first, partition.isr, partition.eligible, partition.unsure)
 
 
 def eligible_beside(isr: tuple[BrokerId, ...], eligible: tuple[BrokerId, ...], rules: Rules) -> tuple[BrokerId, ...]:
-    """Who of them has all that was acked while the ISR is this one: nobody, once messages can be acked without them."""
+    """Who of them had all that was acked while the ISR is this one: nobody, once messages can be acked without them."""
     return () if len(isr) >= rules.min_isr else tuple(sorted(set(eligible).difference(isr)))
 
 
 def _left(partition: PartitionState, broker_id: BrokerId, rules: Rules) -> PartitionState:
     """Without a leader, if it was the broker, and with it in the ISR only if it is the last there."""
     leader = None if partition.leader == broker_id else partition.leader
-    isr, eligible = partition.isr, partition.eligible
+    isr, eligible, unsure = partition.isr, partition.eligible, partition.unsure
     if broker_id in isr and len(isr) > 1:
         isr = _without(isr, broker_id)
         eligible = eligible_beside(isr, (*eligible, broker_id), rules)
+        unsure = eligible_beside(isr, unsure, rules)
     elif leader == partition.leader:
         return partition
     return PartitionState(
         partition.replicas, isr, eligible, leader, partition.leader_epoch, partition.version,
-        partition.awaited_data_dir_id,
+        partition.awaited_data_dir_id, unsure,
     )  # fmt: skip
 
 
@@ -166,39 +232,64 @@ def _elected(
     live: Set[BrokerId],
     rules: Rules,
     *,
-    doubtful: BrokerId | None = None,
+    emptied: BrokerId | None = None,
     silent: Set[BrokerId] = _NOBODY,
 ) -> Elected:
-    """With a leader, if it has none and anybody may lead. `doubtful` is live, and may have lost what it had written."""
+    """With a leader, if it has none and anybody may lead. `emptied` is live, and held the partition in memory only."""
     if partition.leader is not None:
         return Elected(partition)
-    isr, eligible = partition.isr, partition.eligible
-    may_lead = () if partition.awaited_data_dir_id is not None else isr
-    chosen = _first(tuple(one for one in may_lead if one != doubtful), live, silent)
-    if chosen is None and (chosen := _first(_in_order(partition, eligible), live, silent)) is not None:
-        # The disk of the last member is not there: it has nothing, and is no more eligible than a new replica.
-        left = () if partition.awaited_data_dir_id is not None else isr
-        left = tuple(one for one in left if one != doubtful)
-        return Elected(_led_by(partition, chosen, (chosen,), eligible_beside((chosen,), (*eligible, *left), rules)))
-    if chosen is None and doubtful in may_lead:
-        chosen = doubtful
-    if chosen is not None:
-        return Elected(_led_by(partition, chosen, isr, eligible_beside(isr, eligible, rules)))
+    isr, eligible, unsure = partition.isr, partition.eligible, partition.unsure
+    here = isr if partition.awaited_data_dir_id is None else ()
+    sure = tuple(one for one in here if one != emptied and one not in unsure)
+    if (chosen := _first(sure, live, silent)) is not None:
+        return Elected(_begun(partition, chosen, isr, eligible, rules))
+    if (chosen := _first(_in_order(partition, eligible), live, silent)) is not None:
+        # A last member whose disk is not there has nothing, and is no more eligible than a new replica.
+        return Elected(_begun(partition, chosen, (chosen,), (*eligible, *sure), rules))
+    if emptied is not None and emptied in here:
+        return Elected(_begun(partition, emptied, isr, eligible, rules))
+    if recovers(partition, live):
+        there = [one for one in partition.replicas if one in live]
+        if len(there) > 1:
+            return Elected(partition)  # until it is known whose log is the longest
+        return Elected(_begun(partition, there[0], (there[0],), eligible, rules))
+    return _elected_uncleanly(partition, live, rules, silent)
+
+
+def _elected_uncleanly(partition: PartitionState, live: Set[BrokerId], rules: Rules, silent: Set[BrokerId]) -> Elected:
+    """With a leader, if the stream allows one that may lack what was acked."""
     if not rules.allow_unclean_election:
         return Elected(partition)
-    # Whoever was last in sync has an empty disk, if it is there at all: anybody else has more.
-    outside = tuple(one for one in partition.replicas if one not in isr)
-    chosen = _first(outside, live, silent)
-    if chosen is None and (chosen := _first(isr, live, silent)) is None:
-        return Elected(partition)
-    return Elected(_led_by(partition, chosen, (chosen,), ()), is_unclean=True)
+    # First who had all once. A last member of the ISR that is here has an empty disk: anybody else has more.
+    unsure = _in_order(partition, partition.unsure)
+    outside = tuple(one for one in partition.replicas if one not in partition.isr)
+    for may_lead in (unsure, outside, partition.isr):
+        if (chosen := _first(may_lead, live, silent)) is not None:
+            return Elected(_led_by(partition, chosen, (chosen,), (), ()), is_unclean=True)
+    return Elected(partition)
+
+
+def _begun(
+    partition: PartitionState,
+    leader: BrokerId,
+    isr: tuple[BrokerId, ...],
+    eligible: tuple[BrokerId, ...],
+    rules: Rules,
+) -> PartitionState:
+    """Led by one that has all, with those who had it before as far as nothing can be acked without them."""
+    unsure = eligible_beside(isr, partition.unsure, rules)
+    return _led_by(partition, leader, isr, eligible_beside(isr, eligible, rules), unsure)
 
 
 def _led_by(
-    partition: PartitionState, leader: BrokerId, isr: tuple[BrokerId, ...], eligible: tuple[BrokerId, ...]
+    partition: PartitionState,
+    leader: BrokerId,
+    isr: tuple[BrokerId, ...],
+    eligible: tuple[BrokerId, ...],
+    unsure: tuple[BrokerId, ...],
 ) -> PartitionState:
     epoch = LeaderEpoch(partition.leader_epoch + 1)
-    return PartitionState(partition.replicas, isr, eligible, leader, epoch, partition.version)
+    return PartitionState(partition.replicas, isr, eligible, leader, epoch, partition.version, None, unsure)
 
 
 def _first(brokers: tuple[BrokerId, ...], live: Set[BrokerId], silent: Set[BrokerId]) -> BrokerId | None:

@@ -9,6 +9,7 @@ What holds of every partition, whatever commands come:
     leader ∈ isr ⊆ replicas      and the leader is live
     isr is never empty           its last member stays in it, though away: nobody else has all that was acked
     eligible ∩ isr = ∅           and only while nothing is acked, as |isr| < min_isr or nobody leads: they have all
+    unsure ∩ eligible = ∅        the same; in the ISR only its last member can be unsure, and only while nobody leads
     leader_epoch, version        only rise
 """
 
@@ -24,6 +25,7 @@ import msgspec
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, PartitionKey, StreamId
+from penstock.metadata.commands import Recovery
 from penstock.metadata.persistent import PersistentMap
 
 
@@ -38,6 +40,8 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int  # raised with every change: what a change of the ISR compares with
     # The last member of the ISR came back without its disk, and leads only with this one. Nobody leads meanwhile.
     awaited_data_dir_id: str | None = None
+    # Had all that was acked, and came back from an unclean stop: may have lost something; see `elections`.
+    unsure: tuple[BrokerId, ...] = ()
 
     @classmethod
     def made(cls, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...] | None = None) -> PartitionState:
@@ -95,6 +99,7 @@ class Outcome:
     partitions: tuple[PartitionKey, ...] = ()  # whose state changed, or that are new, or gone
     unclean: tuple[PartitionKey, ...] = ()  # those that got a leader which may lack what was acked
     results: tuple[int | RemoteError, ...] = ()  # of each ISR change or election: the partition's version, or why not
+    recovered: tuple[Recovery, ...] = ()  # of those that the longest log leads now: which logs were compared
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Rules:
   that has restarted since may have lost what it had when the leader counted it in.
 - Of the changes in one command each comes to something of its own; a later one sees what an earlier one did.
 - Another leader is elected only if the one that is meant leads still, and another may.
+- The longest log leads only if nobody has led since, and every run that told of its log goes on.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from typing import TypeVar
 from msgspec.structs import replace as with_fields
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, PartitionKey, StreamId
+from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
 from penstock.messages.peers import IsrChange
 from penstock.metadata import elections
-from penstock.metadata.commands import ChangeIsr, Election, ElectionReason, ElectLeaders
+from penstock.metadata.commands import (
+    ChangeIsr,
+    Election,
+    ElectionReason,
+    ElectLeaders,
+    RecoverPartitions,
+    Recovery,
+)
 from penstock.metadata.elections import Rules
 from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
 
-_T = TypeVar("_T", IsrChange, Election)
+_T = TypeVar("_T", IsrChange, Election, Recovery)
 
 
 def change_isr(image: ClusterImage, index: int, command: ChangeIsr) -> tuple[ClusterImage, Outcome]:
@@ -65,8 +73,9 @@ def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, chan
     isr = tuple(broker_id for broker_id in partition.replicas if broker_id in wanted)
     left = tuple(broker_id for broker_id in partition.isr if broker_id not in wanted)
     eligible = () if change.commits_resumed else elections.eligible_beside(isr, (*partition.eligible, *left), rules)
+    unsure = () if change.commits_resumed else elections.eligible_beside(isr, partition.unsure, rules)
     # A new version also where the members stay: no change that its leader gave up can come into force after this one.
-    return with_fields(partition, isr=isr, eligible=eligible, version=partition.version + 1)
+    return with_fields(partition, isr=isr, eligible=eligible, unsure=unsure, version=partition.version + 1)
 
 
 def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tuple[ClusterImage, Outcome]:
@@ -75,8 +84,7 @@ def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tup
 
     def elected(partition: PartitionState, rules: Rules, election: Election) -> PartitionState:
         if partition.leader is None or election.leader_epoch != partition.leader_epoch:
-            text = f"{_named(partition.leader)} leads in epoch {partition.leader_epoch}, not {election.leader_epoch}"
-            raise RemoteError(ErrorCode.VERSION_CONFLICT, text, version=partition.version)
+            raise _in_another_epoch(partition, election.leader_epoch)
         if election.reason is ElectionReason.PREFERRED:
             chosen = elections.preferred(partition, live)
         else:
@@ -87,6 +95,36 @@ def elect_leaders(image: ClusterImage, index: int, command: ElectLeaders) -> tup
         return chosen
 
     return _each(image, command.elections, elected)
+
+
+def _in_another_epoch(partition: PartitionState, meant: LeaderEpoch) -> RemoteError:
+    text = f"{_named(partition.leader)} leads in epoch {partition.leader_epoch}, not {meant}"
+    return RemoteError(ErrorCode.VERSION_CONFLICT, text, version=partition.version)
+
+
+def recover_partitions(image: ClusterImage, index: int, command: RecoverPartitions) -> tuple[ClusterImage, Outcome]:
+    """Have the longest logs lead; `Outcome.results` has each recovery's, `Outcome.recovered` those that came about."""
+    live, silent = image.live_brokers(), frozenset(command.silent)
+    recovered: list[Recovery] = []
+    unclean: list[PartitionKey] = []
+
+    def led(partition: PartitionState, rules: Rules, recovery: Recovery) -> PartitionState:
+        if partition.leader is not None or recovery.leader_epoch != partition.leader_epoch:
+            raise _in_another_epoch(partition, recovery.leader_epoch)
+        for end in recovery.ends:
+            image.live_run(end.broker_id, end.incarnation)
+        ends = {end.broker_id: end for end in recovery.ends}
+        elected = elections.recovered(partition, ends, live, rules, silent=silent)
+        if elected is None:
+            text = "not all who had what was acked have told of their logs, or all of these have failed"
+            raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+        recovered.append(recovery)
+        if elected.is_unclean:
+            unclean.append(PartitionKey(recovery.stream_id, recovery.partition))
+        return elected.partition
+
+    image, outcome = _each(image, command.recoveries, led)
+    return image, replace(outcome, recovered=tuple(recovered), unclean=tuple(unclean))
 
 
 def _each(

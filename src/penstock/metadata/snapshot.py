@@ -151,6 +151,9 @@ def _is_sound(partition: PartitionState, live: Iterable[BrokerId]) -> bool:
         and len(partition.isr) > 0
         and partition.isr == tuple(broker_id for broker_id in replicas if broker_id in partition.isr)
         and set(partition.eligible) <= set(replicas) - set(partition.isr)
+        and set(partition.unsure) <= set(replicas) - set(partition.eligible)
+        and (partition.leader is None or set(partition.unsure).isdisjoint(partition.isr))
+        and (len(partition.isr) == 1 or set(partition.unsure).isdisjoint(partition.isr))
         and (partition.leader is None or (partition.leader in partition.isr and partition.leader in live))
         and 0 < partition.leader_epoch < _EPOCH_END
         and 0 < partition.version <= INT64_MAX

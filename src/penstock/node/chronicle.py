@@ -7,6 +7,7 @@ most, whatever flaps. A broker that is alone has no such news.
 | news                                   | level   |
 |----------------------------------------|---------|
 | leads more partitions, or fewer        | info    |
+| … of which it has the longest log      | info    |
 | the metadata leader is another one     | info    |
 | … is not known                         | warning |
 | a broker is back, or votes             | info    |
@@ -65,7 +66,7 @@ class Chronicle:
         self._forget()
 
     def _forget(self) -> None:
-        self._led, self._ended, self._shrunk, self._grown = (_Named() for _ in range(4))
+        self._led, self._ended, self._recovered, self._shrunk, self._grown = (_Named() for _ in range(5))
 
     def led(self, name: str) -> None:
         """This broker leads that partition."""
@@ -74,6 +75,10 @@ class Chronicle:
     def ended(self, name: str) -> None:
         """It does so no more."""
         self._ended.add(name)
+
+    def recovered(self, compared: str) -> None:
+        """This broker leads a partition for it has the longest log of those that were compared."""
+        self._recovered.add(compared)
 
     def isr(self, name: str, before: tuple[BrokerId, ...], after: tuple[BrokerId, ...]) -> None:
         """Others are in sync with a partition that this broker leads."""
@@ -99,6 +104,9 @@ class Chronicle:
             self._info(f"stops leading {_partitions(self._ended)}")
         if self._led.count:
             self._info(f"leads {_partitions(self._led, 'more')}")
+        if self._recovered.count:
+            text = f"has the longest log of {_partitions(self._recovered)}"
+            self._info(f"{text}; all who had what was acked came back from unclean stops")
         if self._shrunk.count:
             self._warn(f"fewer are in sync (ISR) with {_partitions(self._shrunk, 'led here')}")
         if self._grown.count:

@@ -33,6 +33,7 @@ from penstock.messages import (
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
+    LogEnd,
     PeerHelloRequest,
     PeerHelloResponse,
     RaftRequest,
@@ -106,6 +107,9 @@ class Consequences(Protocol):
 
     def resigned(self) -> tuple[ResignedLeadership, ...]:
         """What this broker leads and cannot serve."""
+
+    def log_ends(self) -> tuple[LogEnd, ...]:
+        """Where logs end of partitions that the longest is to lead."""
 
     def has_nats(self) -> bool:
         """Whether it is connected to NATS."""
@@ -201,6 +205,7 @@ class Cluster:
             applied=lambda: self.quorum.applied,
             unreachable=self._consequences.unreachable,
             resigned=self._consequences.resigned,
+            log_ends=self._consequences.log_ends,
             is_lost=lambda: bool(self.quorum.missed),
             has_nats=self._consequences.has_nats,
             changed=self._look_at_standing,

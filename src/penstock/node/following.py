@@ -305,7 +305,7 @@ class Follows:
         if orders.cuts_committed:
             self._outbox.notice(
                 f"{partition.label}: what readers may have seen is cut, to agree with broker {following.leader}, "
-                "which leads by an unclean election"
+                "which leads and does not have it"
             )
 
         log = partition.log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.metadata import elections
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.partition import Partition, label
 
@@ -26,19 +27,30 @@ def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:
 def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
     """Why nobody leads a partition, and what ends that."""
     partition = state.partitions[number]
+    live = image.live_brokers()
+    having = elections.holders(partition)
+    if elections.recovers(partition, live):
+        return (
+            "nobody leads it now: the longest log is looked for, for all who had what was acked came back from unclean "
+            "stops"
+        )
+    away = [str(one) for one in sorted(having - live)]
     if partition.awaited_data_dir_id is not None:
         (last,) = partition.isr
+        others = f", or broker {' and '.join(away)}" if away else ""
         return (
             f"nobody leads it: its last in-sync copy was on broker {last}'s old disk; start broker {last} with that "
-            "disk, or let the stream have an unclean election (allow_unclean_election): what only that disk held is "
-            "lost then"
+            f"disk{others}, or let the stream have an unclean election (allow_unclean_election): what only that disk "
+            "held is lost then"
         )
-    live = image.live_brokers()
-    awaited = sorted({*partition.isr, *partition.eligible})
-    if not awaited or live.intersection(awaited):
+    if not away:
         return "nobody leads it now"
-    who = " or ".join(map(str, awaited))
-    return f"nobody leads it: it waits for broker {who}, for nobody else has all that was acked"
+    if partition.unsure:
+        who = " and ".join(away)
+        return (
+            f"nobody leads it: it waits for broker {who}: who is there may lack what was acked, after an unclean stop"
+        )
+    return f"nobody leads it: it waits for broker {' or '.join(away)}, for nobody else has all that was acked"
 
 
 def not_leader(image: ClusterImage, state: StreamState, number: int) -> RemoteError:

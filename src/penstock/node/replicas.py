@@ -9,6 +9,7 @@ what a partition has committed goes to readers and to followers, what is on its 
 | `upkeep`             | synced, retained, failed            | `leading` or `follows`                |
 | `leading`, `follows` | `committed_end` has moved           | `upkeep` (acks), then readers         |
 | `follows`            | a leader does not answer            | the next heartbeat                    |
+| `roles`              | the longest log is to lead          | the next heartbeat (`log_ends`)       |
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from penstock.base.clock import Now, earliest
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, OpenFiles
-from penstock.messages import ResignedLeadership, Response, UnreachableLeader
+from penstock.messages import LogEnd, ResignedLeadership, Response, UnreachableLeader
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.chronicle import Chronicle
 from penstock.node.following import Follows
 from penstock.node.leading import Leading
 from penstock.node.listening import Listening
+from penstock.node.log_ends import LogEnds, recovered_text
 from penstock.node.partition import Budget, Partition
 from penstock.node.peers import Peers
 from penstock.node.roles import Roles
@@ -93,6 +95,7 @@ class Replicas:
             impeded=self.impeded,
         )
         self.chronicle = Chronicle(settings.broker_id, outbox)
+        self._log_ends = LogEnds(self.partitions, image, hurry)
         self.roles = Roles(
             settings.broker_id,
             outbox,
@@ -103,6 +106,7 @@ class Replicas:
             clock,
             self.chronicle,
             resigned=resigned,
+            nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
         )
         self.streams = Streams(
             vfs,
@@ -124,6 +128,10 @@ class Replicas:
     def applied(self, outcome: Outcome) -> None:
         """A command has changed it."""
         self.streams.applied(outcome)
+        for recovery in outcome.recovered:
+            partition = self.partitions.get(PartitionKey(recovery.stream_id, recovery.partition))
+            if partition is not None and partition.leadership is not None:
+                self.chronicle.recovered(recovered_text(partition, recovery.ends))
 
     def replaced(self, before: ClusterImage) -> None:
         """It is another one altogether."""
@@ -175,6 +183,10 @@ class Replicas:
             if (key := partition.key) not in self._failed and partition.leadership is not None and partition.may_pass
         )
         return (*failed, *self.streams.unopened(), *unheard)[: limits.ELECTIONS_PER_COMMAND_MAX]
+
+    def log_ends(self) -> tuple[LogEnd, ...]:
+        """Where the logs end that nobody leads until it is known which is the longest."""
+        return self._log_ends.take(self.roles.live.keys(), self.streams.failures)
 
     def has_nats(self) -> bool:
         """Whether this broker is connected to NATS."""

@@ -15,6 +15,7 @@ nothing of which it is not sure, until it is heard again and leads still. What f
 | another one leads         | leader           | unsubscribe, drop pending acks, follow                            |
 | another one leads         | follower         | follow that one                                                   |
 | nobody leads              | anything         | stop that; what is committed can be read                          |
+| … until the longest log   | anything         | the same, and tell the metadata leader where the log ends         |
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Roles:
         chronicle: Chronicle,
         *,
         resigned: Callable[[Partition], None],
+        nobody_leads: Callable[[Partition], None],
     ) -> None:
         self.live: Mapping[BrokerId, Incarnation] = {}  # the present run of each broker that is there
         self._broker_id = broker_id
@@ -62,6 +64,7 @@ class Roles:
         self._clock = clock
         self._chronicle = chronicle
         self._resigned = resigned
+        self._nobody_leads = nobody_leads
         self._is_registered = False
         self._is_heard = True
 
@@ -113,6 +116,7 @@ class Roles:
             self._unfollow(partition)
             if self._is_registered and state.leader is None:
                 self._listening.nobody(partition, self._clock())
+                self._nobody_leads(partition)
 
     def leave(self, partition: Partition) -> None:
         """The partition is gone from here."""

@@ -26,6 +26,7 @@ from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
+    LogEnd,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     Request,
@@ -55,6 +56,7 @@ class Standing:
         applied: Callable[[], int],
         unreachable: Callable[[], tuple[UnreachableLeader, ...]],
         resigned: Callable[[], tuple[ResignedLeadership, ...]],
+        log_ends: Callable[[], tuple[LogEnd, ...]],
         is_lost: Callable[[], bool],
         has_nats: Callable[[], bool],
         changed: Callable[[], None],
@@ -67,6 +69,7 @@ class Standing:
         self._applied = applied
         self._unreachable = unreachable
         self._resigned = resigned
+        self._log_ends = log_ends
         self._is_lost = is_lost
         self._has_nats = has_nats
         self._changed = changed  # the image is to be looked at again
@@ -166,6 +169,7 @@ class Standing:
             unreachable=self._unreachable(),
             resigned=self._resigned(),
             has_nats=self._has_nats(),
+            log_ends=self._log_ends(),
         )
         self._ask(request, done)
 

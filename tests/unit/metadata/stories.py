@@ -10,6 +10,7 @@
 | `isr NAME 1,2 [resumed]`                                    | its leader wants that ISR                              |
 | … `by=ID` `run=N` `epoch=N` `version=N` `stale=ID`          | asked for wrongly; `stale`: with an earlier run of it  |
 | `elect NAME REASON [epoch=N]`                               | another leader                                         |
+| `recover NAME 1=EPOCH:END 2=failed … [stale=ID]`            | the longest of these logs leads                        |
 | `show`                                                      | all partitions                                         |
 
 Each command shows the partitions that it changed; `UNCLEAN` marks a leader that may lack what was acked.
@@ -23,7 +24,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
-from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, PartitionKey
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey
 from penstock.messages import IsrChange, IsrMember
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
@@ -36,7 +37,10 @@ from penstock.metadata.commands import (
     ElectionReason,
     ElectLeaders,
     FenceBroker,
+    RecoverPartitions,
+    Recovery,
     RegisterBroker,
+    ReplicaEnd,
     StopBroker,
 )
 from penstock.metadata.image import ClusterImage, PartitionState
@@ -52,9 +56,10 @@ def listed(brokers: tuple[BrokerId, ...]) -> str:
 
 def told(partition: PartitionState) -> str:
     awaited = f" awaits={partition.awaited_data_dir_id}" if partition.awaited_data_dir_id else ""
+    unsure = f" unsure={listed(partition.unsure)}" if partition.unsure else ""
     return (
         f"leader={partition.leader or '-'} isr={listed(partition.isr)} eligible={listed(partition.eligible)} "
-        f"epoch={partition.leader_epoch} version={partition.version}{awaited}"
+        f"epoch={partition.leader_epoch} version={partition.version}{unsure}{awaited}"
     )
 
 
@@ -155,6 +160,20 @@ class Story:
         epoch = LeaderEpoch(int(options.get("epoch", state.partitions[0].leader_epoch)))
         election = Election(state.stream_id, PartitionId(0), epoch, ElectionReason(words[1]))
         return self.apply(ElectLeaders(elections=(election,)))
+
+    def _recover(self, words: list[str], options: dict[str, str]) -> list[str]:
+        state = self.image.by_name(words[0])
+        epoch = LeaderEpoch(int(options.get("epoch", state.partitions[0].leader_epoch)))
+        ends = []
+        for one, told in options.items():
+            if one.isdigit():
+                run = Incarnation(self.image.brokers[BrokerId(int(one))].incarnation - (options.get("stale") == one))
+                last_epoch, log_end = map(int, ["0", "0"] if told == "failed" else told.split(":"))
+                ends.append(
+                    ReplicaEnd(BrokerId(int(one)), run, LeaderEpoch(last_epoch), Offset(log_end), told == "failed")
+                )
+        recovery = Recovery(state.stream_id, PartitionId(0), epoch, tuple(ends))
+        return self.apply(RecoverPartitions(recoveries=(recovery,)))
 
     def _show(self, words: list[str], options: dict[str, str]) -> list[str]:
         return [self._line(key) for state in self.image.streams.values() for key in state.partition_keys()]

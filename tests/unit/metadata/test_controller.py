@@ -11,7 +11,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, StreamId
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import (
     ChangeIsrRequest,
     ChangeIsrResponse,
@@ -20,6 +20,7 @@ from penstock.messages import (
     IsrChange,
     IsrMember,
     IsrResult,
+    LogEnd,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     ResignedLeadership,
@@ -134,6 +135,7 @@ class Cluster:
         resigned: tuple[ResignedLeadership, ...] = (),
         applied: int = 0,
         has_nats: bool = True,
+        log_ends: tuple[LogEnd, ...] = (),
     ) -> Hashable:
         caller = self.caller()
         request = HeartbeatRequest(
@@ -143,6 +145,7 @@ class Cluster:
             unreachable=tuple(UnreachableLeader(one, self.image.brokers[one].incarnation) for one in unreachable),
             resigned=resigned,
             has_nats=has_nats,
+            log_ends=log_ends,
         )
         self.controller.heartbeat(caller, request, 77, self.now)
         return caller
@@ -214,6 +217,12 @@ def register(broker_id: BrokerId) -> RegisterBroker:
         clean_stop=True,
         registered_us=1,
     )
+
+
+def log_end(cluster: Cluster, stream_id: StreamId, end: int, *, last_epoch: int = 1, failed: bool = False) -> LogEnd:
+    """That a log ends there, as a broker says that knows what the metadata leader knows."""
+    leader_epoch = cluster.partition(stream_id).leader_epoch
+    return LogEnd(stream_id, PartitionId(0), leader_epoch, LeaderEpoch(last_epoch), Offset(end), failed)
 
 
 def fence(cluster: Cluster, broker_id: BrokerId, *silent: BrokerId) -> FenceBroker:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.metadata.commands import ChangeIsr, Command, ElectLeaders
-from tests.unit.metadata.test_controller import ONE, TERM, THREE, TWO, Cluster
+from penstock.messages import LogEnd
+from penstock.metadata.commands import ChangeIsr, Command, ElectLeaders, RecoverPartitions
+from penstock.metadata.elections import recovers
+from tests.unit.metadata.test_controller import ONE, TERM, THREE, TWO, Cluster, log_end
 
 ALL = (ONE, TWO, THREE)
 BROKERS = st.sampled_from(ALL)
@@ -33,8 +35,8 @@ EVENTS = st.lists(
 
 
 def kind_of(command: Command) -> Hashable:
-    if isinstance(command, ElectLeaders):
-        return "elect"
+    if isinstance(command, ElectLeaders | RecoverPartitions):
+        return type(command)
     fields = msgspec.structs.asdict(command)
     return (type(command), fields["broker_id"], fields.get("incarnation"))
 
@@ -57,7 +59,12 @@ class Model(Cluster):
                 assert len(proposal.command.changes) <= 4_096
 
     def _heartbeat(self, broker_id: BrokerId, unreachable: list[BrokerId]) -> None:
-        self.asked.append(self.heartbeat(broker_id, *unreachable))
+        self.asked.append(self.heartbeat(broker_id, *unreachable, log_ends=self.log_ends(broker_id)))
+
+    def log_ends(self, broker_id: BrokerId) -> tuple[LogEnd, ...]:
+        live = self.image.live_brokers()
+        waiting = [one for one in self.streams if recovers(self.partition(one), live)]
+        return tuple(log_end(self, stream_id, int(broker_id)) for stream_id in waiting)
 
     def _register(self, broker_id: BrokerId, clean_stop: bool) -> None:
         self.asked.append(self.register(broker_id, clean_stop=clean_stop))
@@ -107,6 +114,9 @@ def test_any_events(events: list[tuple]) -> None:
         model.commit()
         model.register(broker_id)
         model.commit()
+    for broker_id in ALL:
+        model.heartbeat(broker_id, log_ends=model.log_ends(broker_id))
+    model.commit()
     model.after(3_000, *ALL)
     model.commit()
     assert model.image.live_brokers() == set(ALL)

@@ -24,12 +24,15 @@ from penstock.metadata.commands import (
     ElectionReason,
     ElectLeaders,
     FenceBroker,
+    RecoverPartitions,
     RegisterBroker,
     StopBroker,
     decode_command,
     encode_command,
 )
+from penstock.metadata.elections import recovers
 from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState, loads_of
+from tests.unit.metadata.copies import Copies
 
 BROKERS = (BrokerId(1), BrokerId(2), BrokerId(3))
 NAMES = st.sampled_from(["orders", "trades", "logs"])
@@ -47,8 +50,11 @@ def register(broker_id: BrokerId, data_dir_id: str = "", *, clean_stop: bool = T
     )
 
 
+Logs = dict[PartitionKey, Copies]
+
+
 @st.composite
-def next_commands(draw: st.DrawFn, image: ClusterImage) -> Command:
+def next_commands(draw: st.DrawFn, image: ClusterImage, copies: Logs) -> Command:
     """A command that fits the image nearly always, so that most do something."""
     broker_id = draw(st.sampled_from(BROKERS))
     broker = image.brokers.get(broker_id)
@@ -56,6 +62,9 @@ def next_commands(draw: st.DrawFn, image: ClusterImage) -> Command:
     kind = draw(
         st.sampled_from(["register", "fence", "stop", "create", "alter", "delete", "isr", "isr", "isr", "elect"])
     )
+    live = image.live_brokers()
+    if (waiting := [key for key in copies if recovers(image.partition(*key), live)]) and draw(st.booleans()):
+        return RecoverPartitions(recoveries=tuple(copies[key].recovery(draw, image, key) for key in waiting))
     if kind == "register" or not image.brokers:
         return register(broker_id, draw(st.sampled_from(["", "", "", "new"])), clean_stop=draw(st.booleans()))
     if kind == "fence":
@@ -111,15 +120,21 @@ def check_partition(image: ClusterImage, state: StreamState, partition: Partitio
     assert not eligible & isr
     live = image.live_brokers()
     assert len(isr) == 1 or isr <= live
+    unsure, there = set(partition.unsure), live & set(partition.replicas)
+    assert unsure <= set(partition.replicas)
+    assert not unsure & eligible
     if partition.leader is None:
-        assert not live & (eligible | (isr if partition.awaited_data_dir_id is None else set()))
-        assert not (state.config.allow_unclean_election and live & set(partition.replicas))
+        assert not live & ((eligible | (isr if partition.awaited_data_dir_id is None else set())) - unsure)
+        assert not unsure & isr or len(isr) == 1
+        assert not recovers(partition, live) or len(there) > 1
+        assert not (state.config.allow_unclean_election and there) or recovers(partition, live)
     else:
         assert partition.leader in isr
         assert partition.leader in live
         assert partition.awaited_data_dir_id is None
         assert state.config.min_isr is not None
-        assert not eligible or len(isr) < state.config.min_isr
+        assert not (eligible or unsure) or len(isr) < state.config.min_isr
+        assert not unsure & isr
 
 
 def check_step(before: ClusterImage, command: Command, after: ClusterImage, outcome: Outcome | RemoteError) -> None:
@@ -142,8 +157,8 @@ def check_step(before: ClusterImage, command: Command, after: ClusterImage, outc
             assert now.leader_epoch - was.leader_epoch in (0, 1)
             if now.leader is not None and now.leader != was.leader:
                 assert now.leader_epoch == was.leader_epoch + 1
-                has_all = now.leader in {*was.isr, *was.eligible}
-                assert has_all or key in outcome.unclean
+                had_all = now.leader in {*was.isr, *was.eligible, *was.unsure}
+                assert had_all or key in outcome.unclean or outcome.recovered
             assert (key in outcome.unclean) <= state.config.allow_unclean_election
     if not outcome.deleted:
         assert set(outcome.partitions) == changed
@@ -154,74 +169,41 @@ def check_step(before: ClusterImage, command: Command, after: ClusterImage, outc
                 assert was.leader != command.broker_id or now.leader_epoch > was.leader_epoch or now.leader is None
 
 
-class Copies:
-    """Who has all of a partition that was acked, on which disk, in the worst case.
-
-    Messages are acked all the time, as soon as they can be: then only the ISR has them. Whoever stops uncleanly, or
-    comes with another disk, has lost some; and a new leader's log is what all others become.
-    """
-
-    def __init__(self) -> None:
-        self.whole: dict[BrokerId, str] = {}
-        self.doubtful: dict[BrokerId, str] = {}
-
-    def registered(self, command: RegisterBroker) -> None:
-        disk = self.whole.get(command.broker_id)
-        if disk is not None and not command.clean_stop and disk == command.data_dir_id:
-            self.doubtful[command.broker_id] = self.whole.pop(command.broker_id)
-
-    def led(self, image: ClusterImage, was: PartitionState, now: PartitionState, *, is_unclean: bool) -> None:
-        leader = now.leader
-        assert leader is not None
-        disks = {broker_id: image.brokers[broker_id].data_dir_id for broker_id in image.live_brokers()}
-        if self.whole.get(leader) != disks[leader]:
-            assert not [one for one in {*was.isr, *was.eligible} if one in disks and self.whole.get(one) == disks[one]]
-            was_last = was.isr == (leader,) and self.doubtful.get(leader) == disks[leader]
-            assert was_last or is_unclean
-            if is_unclean:
-                self.whole, self.doubtful = {}, {}
-        self.whole[leader] = disks[leader]
-
-    def settle(self, image: ClusterImage, state: StreamState, now: PartitionState) -> None:
-        if now.leader is None:
-            return
-        in_sync = {broker_id: image.brokers[broker_id].data_dir_id for broker_id in now.isr}
-        assert state.config.min_isr is not None
-        self.whole = in_sync if len(now.isr) >= state.config.min_isr else {**self.whole, **in_sync}
-        for broker_id in in_sync:
-            self.doubtful.pop(broker_id, None)
-
-
 def check_copies(
-    copies: dict[PartitionKey, Copies], before: ClusterImage, command: Command, after: ClusterImage, outcome: Outcome
+    draw: st.DrawFn, copies: Logs, before: ClusterImage, command: Command, after: ClusterImage, outcome: Outcome
 ) -> None:
+    for key in [key for key in copies if key.stream_id not in after.streams]:
+        del copies[key]
+    told = {PartitionKey(one.stream_id, one.partition): one for one in outcome.recovered}
     for stream_id, state in after.streams.items():
         earlier = before.streams.get(stream_id)
         for key, now in zip(state.partition_keys(), state.partitions, strict=True):
             one = copies.setdefault(key, Copies())
-            if isinstance(command, RegisterBroker):
-                one.registered(command)
-            was = now if earlier is None else earlier.partitions[key.partition]
-            if now.leader_epoch > was.leader_epoch:
-                one.led(after, was, now, is_unclean=key in outcome.unclean)
-            one.settle(after, state, now)
+            if isinstance(command, RegisterBroker) and not command.clean_stop:
+                one.crashed(draw, command)
+            if earlier is not None and now.leader_epoch > earlier.partitions[key.partition].leader_epoch:
+                one.led(after, now, told.get(key), is_unclean=key in outcome.unclean)
+            if earlier is not None and isinstance(command, ChangeIsr):
+                one.joined(after, now, set(now.isr).difference(earlier.partitions[key.partition].isr))
+            assert state.config.min_isr is not None
+            one.works(draw, after, now, state.config.min_isr)
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_commands(data: st.DataObject) -> None:
     image = again = ClusterImage()
-    copies: dict[PartitionKey, Copies] = {}
+    copies: Logs = {}
     orders = StreamConfig(name="orders", subject="x", min_isr=2)
     told: list[Command] = [*map(register, BROKERS), CreateStream(config=orders, created_us=1, assignments=(BROKERS,))]
     for index in range(1, data.draw(st.integers(5, 50)) + 1):
-        command = told[index - 1] if index <= len(told) else data.draw(next_commands(image))
+        command = told[index - 1] if index <= len(told) else data.draw(next_commands(image, copies))
         before = image
         image, outcome = apply(before, index, command)
         again, _ = apply(again, index, decode_command(encode_command(command)))
         check_step(before, command, image, outcome)
         if isinstance(outcome, Outcome):
-            check_copies(copies, before, command, image, outcome)
+            check_copies(data.draw, copies, before, command, image, outcome)
         for state in image.streams.values():
             for partition in state.partitions:
                 check_partition(image, state, partition)

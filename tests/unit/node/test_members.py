@@ -220,6 +220,7 @@ def test_a_registration_that_nobody_answers_is_asked_for_again() -> None:
         applied=lambda: 0,
         unreachable=lambda: (),
         resigned=lambda: (),
+        log_ends=lambda: (),
         is_lost=lambda: False,
         has_nats=lambda: True,
         changed=lambda: None,

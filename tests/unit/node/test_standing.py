@@ -50,6 +50,7 @@ class World:
             applied=lambda: self.applied,
             unreachable=tuple,
             resigned=tuple,
+            log_ends=tuple,
             is_lost=lambda: self.is_lost,
             has_nats=lambda: True,
             changed=self._changed,

@@ -1,0 +1,115 @@
+"""Whose log is the longest: what brokers tell of partitions that are in recovery, until one of them can lead.
+
+Rules: a partition is in recovery while nobody leads it, and all who had all that was acked are back from unclean stops
+(`elections.recovers`). Nothing is written to it then, so what a run of a broker has told of its log stays so. All who
+had all that was acked are waited for, and the other replicas that are live for a while: the longest log is as good
+wherever it lies. All of it is in memory; brokers repeat it, so that a new metadata leader hears it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.base import limits
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
+from penstock.messages.peers import LogEnd
+from penstock.metadata import elections
+from penstock.metadata.commands import Recovery, ReplicaEnd
+from penstock.metadata.elections import Rules
+from penstock.metadata.image import ClusterImage, PartitionState
+
+_WAIT_US = limits.RECOVERY_WAIT_MS * 1_000
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was told of one partition since somebody led it last."""
+
+    leader_epoch: LeaderEpoch
+    since_us: int
+    ends: dict[BrokerId, ReplicaEnd] = field(default_factory=dict)
+
+
+class Recoveries:
+    """What was told, and what follows from it."""
+
+    def __init__(self) -> None:
+        self._told: dict[PartitionKey, _Told] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything is in recovery, as far as was told."""
+        return bool(self._told)
+
+    def clear(self) -> None:
+        """Forget all: another metadata leader has heard the later ones."""
+        self._told = {}
+
+    def heard(
+        self,
+        image: ClusterImage,
+        broker_id: BrokerId,
+        incarnation: Incarnation,
+        log_ends: Iterable[LogEnd],
+        now_us: int,
+    ) -> list[PartitionKey]:
+        """A live run of a broker tells of its logs; of which partitions that is news."""
+        news: dict[PartitionKey, None] = {}
+        for end in log_ends:
+            key = PartitionKey(end.stream_id, end.partition)
+            partition = _partition(image, key, end.leader_epoch)
+            if partition is None or broker_id not in partition.replicas:
+                continue
+            told = self._told.get(key)
+            if told is None or told.leader_epoch != end.leader_epoch:
+                told = self._told[key] = _Told(end.leader_epoch, now_us)
+            replica_end = ReplicaEnd(broker_id, incarnation, end.last_epoch, end.log_end, end.has_failed)
+            if told.ends.get(broker_id) != replica_end:
+                told.ends[broker_id] = replica_end
+                news[key] = None
+        return list(news)
+
+    def due(self, image: ClusterImage, now_us: int, among: Iterable[PartitionKey] | None = None) -> list[Recovery]:
+        """Which partitions can be led now, `among` these or among all; no more than fit into a command."""
+        live = {one.broker_id: one.incarnation for one in image.brokers.values() if one.is_live}
+        found: list[Recovery] = []
+        for key in list(self._told) if among is None else among:
+            told = self._told[key]
+            partition = _partition(image, key, told.leader_epoch)
+            if partition is None:
+                del self._told[key]
+                continue
+            if not elections.recovers(partition, live.keys()):
+                told.since_us = now_us
+                continue
+            ends = _counting(partition, told, live)
+            missing = [one for one in partition.replicas if one in live and one not in ends]
+            if missing and (now_us < told.since_us + _WAIT_US or not elections.holders(partition).isdisjoint(missing)):
+                continue
+            rules = Rules.of(image.streams[key.stream_id])
+            if elections.recovered(partition, ends, live.keys(), rules) is not None:
+                found.append(Recovery(*key, told.leader_epoch, tuple(ends.values())))
+                if len(found) == limits.RECOVERIES_PER_COMMAND_MAX:
+                    break
+        return found
+
+
+def _partition(image: ClusterImage, key: PartitionKey, leader_epoch: LeaderEpoch) -> PartitionState | None:
+    """That partition, if nobody has led it since that epoch."""
+    state = image.streams.get(key.stream_id)
+    if state is None or key.partition >= len(state.partitions):
+        return None
+    partition = state.partitions[key.partition]
+    return partition if partition.leader is None and partition.leader_epoch == leader_epoch else None
+
+
+def _counting(
+    partition: PartitionState, told: _Told, live: Mapping[BrokerId, Incarnation]
+) -> dict[BrokerId, ReplicaEnd]:
+    """What runs have told that go on, in the order of the replicas."""
+    ends = {}
+    for broker_id in partition.replicas:
+        end = told.ends.get(broker_id)
+        if end is not None and live.get(broker_id) == end.incarnation:
+            ends[broker_id] = end
+    return ends
