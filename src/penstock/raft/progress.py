@@ -1,8 +1,8 @@
 """What a leader knows of one follower, and what it may send there.
 
-Rules: `match_index` only rises. While probing, one message at a time is on its way; while replicating, a window of
-them; while a snapshot travels, one chunk. What is not answered for a while is sent again, if the follower still answers
-heartbeats.
+Rules: `match_index` only rises, unless the follower's disk was put back in an older state. While probing, one message
+at a time is on its way; while replicating, a window of them; while a snapshot travels, one chunk. What is not answered
+for a while is sent again, if the follower still answers heartbeats.
 
 | from      | event                                     | to        |
 |-----------|-------------------------------------------|-----------|
@@ -95,8 +95,10 @@ class Progress:
         """The follower lacks the entry at `index` and has what is committed up to `commit`; whether that is news."""
         if self.pace is Pace.SNAPSHOT or (self.pace is Pace.PROBE and index != self.next_index - 1):
             return False
-        if index <= self.match_index:  # late; or its disk is an older copy: then nothing helps, least of all haste
-            return False
+        if index <= self.match_index:
+            if self.pace is Pace.REPLICATE or commit >= index:  # late, or nonsense: haste would help least of all
+                return False
+            self.match_index = commit  # it has lost what it had acknowledged: its disk is in an older state
         self._turn(Pace.PROBE, max(self.match_index, commit) + 1)
         return True
 

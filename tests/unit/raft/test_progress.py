@@ -55,11 +55,22 @@ def test_a_rejection_goes_back_to_what_is_committed_there() -> None:
     assert progress.next_index == 11  # never below what it is known to have
 
 
-def test_who_has_lost_what_it_acknowledged_is_not_asked_in_haste() -> None:
+def test_who_has_lost_what_it_acknowledged_gets_it_again() -> None:
+    progress = replicating(10)
+    progress.sent(12, 0)
+    assert not progress.rejected(10, 4)  # perhaps it is late
+    progress.probe()
+    progress.sent(12, 0)
+    assert progress.rejected(10, 4)  # its disk is in an older state
+    assert (progress.match_index, progress.next_index) == (4, 5)
+    assert progress.may_append(9)
+
+
+def test_who_lacks_what_it_says_is_committed_is_not_asked_in_haste() -> None:
     progress = replicating(10)
     progress.probe()
     progress.sent(12, 0)
-    assert not progress.rejected(10, 4)  # its disk is an older copy
+    assert not progress.rejected(10, 10)
     assert not progress.may_append(9)  # until the answer is overdue
 
 
