@@ -135,13 +135,13 @@ CLUSTER_MUTANTS = (
     Mutant(
         "an unclean start stays in the ISR",
         _ELECTIONS,
-        "    partition = _left(partition, broker_id, rules)\n    is_clean",
-        "    is_clean",
+        "    partition = _left(partition, broker_id, rules)\n    is_last",
+        "    is_last",
     ),
     Mutant(
         "the last member leads with an empty disk",
         _ELECTIONS,
-        "        awaited = None if broker.data_dir_id == own else own",
+        "        awaited = None if has_disk else own",
         "        awaited = None",
     ),
     Mutant(
