@@ -1,22 +1,28 @@
 """A follower that is fed with ranges of its leader's log has the same batches, byte for byte, whatever happens between.
 
-Both lead in turn; either may crash and lose what was not flushed. A follower finds out where the two part as brokers
-do: it says which epoch its last batch is of and where it ends, and truncates to what `epoch_end` of the other answers.
+Both lead in turn; either may crash and lose what was not flushed. Where the two part, and what is cut, brokers' own
+rules say (`replication.rules`, `replication.follower`); that the logs are the same afterwards is compared byte by byte.
 """
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.base.errors import RemoteError
-from penstock.commitlog import Log, LogConfig, LogState
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionKey
+from penstock.commitlog import Log, LogConfig, LogState, RangeRefusedError
+from penstock.messages import Divergence, ReplicaNews
+from penstock.replication import rules
+from penstock.replication.follower import Following, Orders
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import append, flush, flush_and_note, give_up_before, open_log, retain, run
 
+KEY = PartitionKey(7, 0)
 CONFIGS = st.builds(LogConfig, segment_bytes=st.sampled_from([4096, 7000, 50_000]), segment_age_us=st.just(None))
 
 
@@ -58,21 +64,47 @@ class TwoLogs(RuleBasedStateMachine):
             self.fetch_once(bytes_max)
 
     def fetch_once(self, bytes_max: int) -> None:
+        """One answer of the leader, and what the follower does about it: both by the rules that brokers have."""
         leader, follower = self.logs[self.leader], self.logs[1 - self.leader]
-        agreed = leader.epoch_end(follower.last_epoch)
-        if agreed.leader_epoch < follower.last_epoch or agreed.start_offset < follower.log_end:
-            end = min(agreed.start_offset, follower.epoch_end(agreed.leader_epoch).start_offset)
-            run(follower, follower.truncate(end) if end >= follower.log_start else follower.reset(end))
+        following = Following(KEY, follower, BrokerId(self.leader), LeaderEpoch(self.epoch))
+        named = following.position()
+        diverging = rules.divergence(named.last_epoch, named.log_end, leader, leader.log_start, leader.log_end)
+        if diverging is not None:
+            self.obey(following.news(self.news(diverging=Divergence(*diverging))))  # type: ignore[arg-type]
             return
         try:
-            piece = leader.view().replica_range(follower.log_end, bytes_max=bytes_max)
+            piece = leader.view().replica_range(named.log_end, bytes_max=bytes_max)
         except RemoteError as error:
-            run(follower, follower.reset(error.details["replica_start"]))
+            self.obey(following.news(self.news(replica_start=error.details["replica_start"])))
             return
-        if piece is not None:
+        if piece is None:
+            assert following.news(self.news()) == Orders()
+        else:
+            assert following.news(self.news(size_bytes=piece.length)) == Orders(append=True)
             data = self.disks[self.leader].open(piece.path).read_at(piece.position, piece.length)
-            assert follower.append_fetched(data).size_bytes == piece.length
-        follower.follow_start(leader.log_start)
+            try:
+                assert follower.append_fetched(data).size_bytes == piece.length
+            except RangeRefusedError as error:
+                if error.truncate_to is None:
+                    raise
+                self.obey(following.overlaps(error.truncate_to))
+                assert follower.append_fetched(data).size_bytes == piece.length
+        if (log_start := following.ends().log_start) is not None:
+            follower.follow_start(log_start)
+
+    def news(self, **said: Any) -> ReplicaNews:
+        leader = self.logs[self.leader]
+        said.setdefault("committed_end", leader.log_end)
+        return ReplicaNews(*KEY, LeaderEpoch(self.epoch), log_start=Offset(leader.log_start), **said)
+
+    def obey(self, orders: Orders) -> None:
+        follower = self.logs[1 - self.leader]
+        assert not orders.error, "the leader contradicts itself"
+        if orders.reset is not None:
+            run(follower, follower.reset(orders.reset))
+        else:
+            assert orders.truncate is not None
+            run(follower, follower.truncate(orders.truncate))
 
     @rule(which=st.integers(0, 1), noted=st.booleans())
     def flush(self, which: int, noted: bool) -> None:
@@ -114,12 +146,10 @@ class TwoLogs(RuleBasedStateMachine):
             return
         leader, follower = self.logs[self.leader], self.logs[1 - self.leader]
         for _ in range(200):  # a segment or a truncation each
-            if (
-                follower.log_end == leader.log_end
-                and leader.epoch_end(follower.last_epoch).start_offset == leader.log_end
-            ):
-                break
             self.fetch_once(10**6)
+            agrees = rules.divergence(follower.last_epoch, follower.log_end, leader, leader.log_start, leader.log_end)
+            if follower.log_end == leader.log_end and agrees is None:
+                break
         self.fetch_once(10**6)
         assert follower.log_end == leader.log_end
         is_new = follower.last_epoch == 0 and follower.log_start == follower.log_end  # it never got a batch
