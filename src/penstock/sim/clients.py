@@ -12,7 +12,8 @@ then held against the promises.
 | 2    | old messages go                                                   |
 | 3    | durability `fsync`; deleted and made again, on another subject,   |
 |      | with as many replicas as the cluster has brokers                  |
-| 4    | three partitions; publishers choose one                           |
+| 4    | three partitions; publishers choose one; taken also where only    |
+|      | the leader is in sync                                             |
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 8_192, "durability": Durability.OS},
     {"segment_bytes": 4_096, "max_messages": 150},
     {"segment_bytes": 4_096, "durability": Durability.FSYNC, "replicas": None},
-    {"segment_bytes": 8_192, "partitions": 3},
+    {"segment_bytes": 8_192, "partitions": 3, "min_isr": 1},
 )
 
 

@@ -67,6 +67,12 @@ def partition(node: Node, stream_id: int, number: int) -> Look | None:
     return None if there is None else _look(node, key, there)
 
 
+def listening(node: Node, sid: int) -> Look | None:
+    """The partition that has this subscription."""
+    there = node._listening.subscriptions.by_sid.get(sid)
+    return None if there is None else _look(node, there.key, there)
+
+
 def changed(node: Node, seen: Seen) -> list[Look]:
     """The partitions that are not as they were `seen`, which is brought up to date. Asked after every event."""
     found = []

@@ -151,6 +151,12 @@ CLUSTER_MUTANTS = (
         "            return\n",
     ),
     Mutant(
+        "a leader that is alone in sync does not wait for its disk",
+        _RULES,
+        "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",
+        "return durability is Durability.FSYNC",
+    ),
+    Mutant(
         "a leader is heard by what it cannot hear of",
         "penstock.node.standing",
         "        while self._answered and self._answered[0][1] <= applied:",

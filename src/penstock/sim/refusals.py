@@ -71,7 +71,7 @@ class Refusals:
         """A broker gives answers to publishers."""
         for one in answers:
             if _ERROR in one.commands:
-                for reply, body in _commands(one.commands):
+                for reply, body in commands_in(one.commands):
                     if _ERROR in body and (published := self._published.get(reply)) is not None:
                         published.is_excused |= self._is_excused(broker, published)
 
@@ -115,8 +115,8 @@ class Refusals:
         self._checks.refused(history, value, why)
 
 
-def _commands(commands: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Reply subject and body of each PUB."""
+def commands_in(commands: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Reply subject and body of each PUB of ready-made answers."""
     position = 0
     while (line_end := commands.find(b"\r\n", position)) >= 0:
         _, reply, size = commands[position:line_end].split()

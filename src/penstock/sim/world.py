@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.node.step import Answers
-from penstock.sim import looks
+from penstock.sim import alone, looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.checks import Checks, History, ViolationError
@@ -142,6 +142,7 @@ class World:
 
     def _answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
         self._refusals.answered(broker, answers)
+        alone.check(self.checks, broker, answers)
 
     def _damaged(self, broker: SimBroker, path: str) -> None:
         _, directory, partition, _ = path.split("/")

@@ -1,0 +1,43 @@
+"""A leader that is alone in sync acks what is on its own disk, and nothing else, whatever the ack says of syncs.
+
+Rules: looked at when the broker gives the ack, for afterwards its disk may have it. `os` promises no disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.node.step import Answers
+from penstock.sim import looks
+from penstock.sim.checks import Checks, ViolationError
+from penstock.sim.refusals import commands_in
+
+if TYPE_CHECKING:
+    from penstock.sim.broker import SimBroker
+
+_BY_ONE = b'"replicas":1,'
+
+
+class _Ack(msgspec.Struct):
+    offset: int
+
+
+_decoder = msgspec.json.Decoder(_Ack)
+
+
+def check(checks: Checks, broker: SimBroker, answers: Sequence[Answers]) -> None:
+    """Look at the acks among what a broker tells publishers."""
+    assert broker.node is not None
+    for one in answers:
+        if _BY_ONE not in one.commands or (look := looks.listening(broker.node, one.sid)) is None:
+            continue
+        history = checks.of(look.subject, look.partition)
+        if history.is_os:
+            continue
+        for _, body in commands_in(one.commands):
+            if _BY_ONE in body and (offset := _decoder.decode(body).offset) >= look.flushed_end:
+                text = f"{history.name()}: {broker.name} alone has acked offset {offset}, and its disk has it up to"
+                raise ViolationError(f"{text} {look.flushed_end}: {look}")
