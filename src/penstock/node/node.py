@@ -446,7 +446,9 @@ class Node:
     # Queries
 
     def _get(self, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._questions.get(caller, self._partition(request.stream_id, request.partition), request)
+        # The latest of a key or a subject is the leader's to name; a message at an offset lies with every replica.
+        which = self._led if request.offset is None else self._partition
+        self._questions.get(caller, which(request.stream_id, request.partition), request)
 
     def _list_offsets(self, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
         self._questions.list_offsets(caller, self._led(request.stream_id, request.partition), request)

@@ -43,13 +43,15 @@ class Questions:
         self._desk.stop(self._stopping)
 
     def get(self, caller: Hashable, partition: Partition, request: GetRequest) -> None:
-        """One message."""
+        """One message. RemoteError not_yet: this replica has not heard of all that is committed, and denies nothing."""
         if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
             raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
 
         epoch = partition.leader_epoch  # of what is found: another one may lead when the disk has answered
 
         def ask() -> GetMessage:
+            if request.offset is None or request.offset >= partition.committed_end:
+                _check_knowledge(partition)
             return GetMessage(
                 partition.log.view(),
                 partition.committed_end,
@@ -72,11 +74,7 @@ class Questions:
 
     def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
         """The offset at a place in the log. RemoteError not_yet: a new leader does not know what others have told."""
-        leadership = partition.leadership
-        if leadership is not None and not leadership.knows_latest:
-            text = f"the new leader of {partition.label} does not know yet what is committed; ask again in a moment"
-            raise RemoteError(ErrorCode.NOT_YET, text)
-
+        _check_knowledge(partition)
         epoch = partition.leader_epoch
 
         def ask() -> FindOffset:
@@ -126,3 +124,16 @@ class Questions:
 
         self._desk.ask(caller, query, done)
         self._open.add(caller)
+
+
+def _check_knowledge(partition: Partition) -> None:
+    """RemoteError not_yet unless all that was ever told to be committed is known to be so here."""
+    if not partition.is_replicated:
+        return
+    leadership = partition.leadership
+    if leadership is None or partition.is_mute:
+        text = f"this replica of {partition.label} has heard of commits up to offset {partition.committed_end} only"
+        raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
+    if not leadership.knows_latest:
+        text = f"the new leader of {partition.label} does not know yet what is committed; ask again in a moment"
+        raise RemoteError(ErrorCode.NOT_YET, text)

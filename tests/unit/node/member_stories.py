@@ -26,6 +26,8 @@ from penstock.messages import (
     DeleteStreamResponse,
     FetchRequest,
     FetchResponse,
+    GetRequest,
+    GetResponse,
     Request,
     Response,
 )
@@ -227,6 +229,10 @@ class MemberStory:
         stream_id = self._image().by_name(name).stream_id
         self._ask(number, FetchRequest(stream_id=stream_id, offset=Offset(int(offset)), wait_ms_max=int(wait_ms)))
 
+    def _get(self, number: str, name: str, *, offset: str | None = None, subject: str | None = None) -> None:
+        which = {"offset": None if offset is None else Offset(int(offset)), "subject": subject}
+        self._ask(number, GetRequest(stream_id=self._image().by_name(name).stream_id, **which))
+
     # What there is
 
     def _show(self, name: str) -> Iterator[str]:
@@ -301,6 +307,8 @@ def _answer(response: Response | RemoteError) -> str:
             return "deleted"
         case AppendResponse():
             return f"appended [{response.base_offset}, {response.end_offset}) fsynced={response.fsynced}"
+        case GetResponse():
+            return f"got the message at offset {response.offset}"
         case FetchResponse():
             return f"fetched [{response.base_offset}, {response.end_offset}) committed_end={response.committed_end}"
     raise AssertionError(response)
