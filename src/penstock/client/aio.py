@@ -13,7 +13,7 @@ the `StreamInfo` that a call returned; the latter means that very stream and no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -21,33 +21,23 @@ from penstock.base import limits
 from penstock.base.config import Acks
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionId, StreamId
-from penstock.base.subjects import partition_subject, subject_mistake
+from penstock.base.subjects import partition_subject
 from penstock.client import batches, reading
 from penstock.client import columns as column_data
-from penstock.client.checks import check_asked_for, milliseconds, name_and_id, require, stream_config, wanted_columns
-from penstock.client.errors import OutcomeUnknown, StreamChanged, StreamNotFound
+from penstock.client.checks import check_asked_for, require, stream_config, wanted_columns
+from penstock.client.errors import OutcomeUnknown, StreamNotFound
 from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
-from penstock.client.leaders import told_by_leaders
 from penstock.client.link import Link
+from penstock.client.named_streams import NamedStreams
 from penstock.client.publish_format import Ack, Acked, Value, publish_headers
 from penstock.client.publishing import Publisher
 from penstock.client.routing import Routes
 from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName, datetime_of
 from penstock.messages import (
-    AlterStreamRequest,
-    AlterStreamResponse,
     AppendRequest,
     AppendResponse,
-    CreateStreamRequest,
-    CreateStreamResponse,
-    DeleteStreamRequest,
-    DeleteStreamResponse,
-    FindStreamsRequest,
-    FindStreamsResponse,
     GetRequest,
     GetResponse,
-    MetadataRequest,
-    MetadataResponse,
     StatusRequest,
     StatusResponse,
     StreamInfo,
@@ -71,7 +61,7 @@ class Client:
         self._nats_options = nats_options
         self._publisher: Publisher | None = None
         self._routes = Routes()
-        self._streams: dict[str, StreamInfo] = {}
+        self._streams = NamedStreams(link, self._routes)
 
     @property
     def server(self) -> str:
@@ -109,73 +99,29 @@ class Client:
         A message published after this has returned is stored. InvalidConfig, StreamExists.
         """
         wanted = stream_config({**config, "name": name, "subject": subject})
-        request = CreateStreamRequest(config=wanted, timeout_ms=milliseconds(timeout))
-        # A second more than the broker has, so that it can say what it waited for in vain.
-        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout + 1.0)
-        self._streams[name] = answer.stream
-        self._routes.note(answer.stream)
-        return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
+        return await self._streams.create(wanted, timeout)
 
     async def alter_stream(
         self, stream: StreamName, *, timeout: float = 10.0, **changes: Unpack[StreamChanges]
     ) -> StreamInfo:
         """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
-        name, stream_id = name_and_id(stream)
-        request = AlterStreamRequest(name=name, stream_id=stream_id, changes=dict(changes))
-        answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
-        self._streams[name] = answer.stream
-        return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
+        return await self._streams.alter(stream, dict(changes), timeout)
 
     async def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
         """Delete a stream and all its data. StreamNotFound."""
-        # Deleted by id: if the answer is lost and the request repeated, a stream made meanwhile is not hit.
-        info = stream if isinstance(stream, StreamInfo) else await self._named(stream, timeout)
-        self._streams.pop(info.name, None)
-        request = DeleteStreamRequest(name=info.name, stream_id=info.stream_id)
-        try:
-            await self._link.call(request, DeleteStreamResponse, timeout_s=timeout)
-        except (StreamNotFound, StreamChanged):
-            if isinstance(stream, StreamInfo):
-                raise
+        await self._streams.delete(stream, timeout)
 
     async def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
         """All streams in the order of their names; what they hold is None where their leaders do not answer."""
-        found: list[StreamInfo] = []
-        clock = asyncio.get_running_loop()
-        deadline_s = clock.time() + timeout
-        after: str | None = None
-        while True:
-            request = MetadataRequest(after=after)
-            answer, _ = await self._link.call(request, MetadataResponse, timeout_s=deadline_s - clock.time())
-            found += await told_by_leaders(self._link, answer.streams, deadline_s - clock.time())
-            if answer.next_after is None or not answer.streams:
-                return found
-            after = answer.next_after
+        return await self._streams.all(timeout)
 
     async def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
         """One stream as it is now; what it holds is None where its leaders do not answer. StreamNotFound."""
-        return (await told_by_leaders(self._link, [await self._named(name, timeout)], timeout))[0]
-
-    async def _named(self, name: str, timeout: float) -> StreamInfo:
-        """One stream as any broker knows it."""
-        answer, _ = await self._link.call(MetadataRequest(names=(name,)), MetadataResponse, timeout_s=timeout)
-        for info in answer.streams:
-            if info.name == name:
-                self._streams[name] = info
-                self._routes.note(info)
-                return info
-        self._streams.pop(name, None)
-        raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}", stream=name)
+        return await self._streams.one(name, timeout)
 
     async def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
         """The streams that store a message on this plain subject: those whose acks a publisher may expect."""
-        if (mistake := subject_mistake(subject)) is not None:
-            raise ValueError(mistake)
-        answer, _ = await self._link.call(FindStreamsRequest(subject=subject), FindStreamsResponse, timeout_s=timeout)
-        return list(answer.streams)
-
-    async def _stored_by(self, subject: str, timeout: float) -> list[StreamInfo]:
-        return await self.streams_for(subject, timeout=timeout)
+        return await self._streams.storing(subject, timeout)
 
     async def status(self, *, timeout: float = 10.0) -> StatusResponse:
         """How the broker fares."""
@@ -262,7 +208,7 @@ class Client:
             moment = None if found.timestamp_us is None else datetime_of(found.timestamp_us)
             return OffsetAt(found.offset, moment, found.log_start, found.committed_end)
 
-        return await self._with_id(stream, timeout, find)
+        return await self._streams.with_id(stream, timeout, find)
 
     async def to_table(
         self,
@@ -429,7 +375,7 @@ class Client:
         (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """
-        info = await self._info(stream, timeout)
+        info = await self._streams.info(stream, timeout)
         number = reading.partition_number(info, partition)
         table = column_data.to_table(data, stream_subject=partition_subject(info.subject, number))
         bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
@@ -443,8 +389,8 @@ class Client:
                     moment = datetime_of(answer.timestamp_us)
                     return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
 
-                done.append(await self._with_id(info if done else stream, timeout, append))
-                info = self._streams.get(info.name, info)
+                done.append(await self._streams.with_id(info if done else stream, timeout, append))
+                info = self._streams.known(info)
         except OutcomeUnknown as error:
             error.appended = done
             raise
@@ -492,7 +438,7 @@ class Client:
             urls = self.nats_urls
             if not urls:
                 raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
-            self._publisher = Publisher(urls, self._name, self._nats_options, self._stored_by)
+            self._publisher = Publisher(urls, self._name, self._nats_options, self._streams.storing)
         return self._publisher
 
     async def _reader(
@@ -509,9 +455,8 @@ class Client:
         if batch_rows_max < 1:
             raise ValueError(f"batch_rows_max is {batch_rows_max}; a batch has at least one row")
         wanted = wanted_columns(columns)
-        info = stream if isinstance(stream, StreamInfo) else await self._named(stream, timeout)
+        info = await self._streams.now(stream, timeout)
         link = self._link
-        link.learn(info)
         what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)
         return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout)
 
@@ -525,20 +470,4 @@ class Client:
             check_asked_for(request, found, source=source)
             return found
 
-        return await self._with_id(stream, timeout, get)
-
-    async def _with_id(self, stream: StreamName, timeout: float, call: Callable[[StreamId], Awaitable[T]]) -> T:
-        info = await self._info(stream, timeout)
-        try:
-            return await call(info.stream_id)
-        except StreamChanged:
-            if isinstance(stream, StreamInfo):
-                raise
-        # The name means another stream by now, or none.
-        return await call((await self._named(info.name, timeout)).stream_id)
-
-    async def _info(self, stream: StreamName, timeout: float) -> StreamInfo:
-        if isinstance(stream, StreamInfo):
-            self._link.learn(stream)
-            return stream
-        return self._streams.get(stream) or await self._named(stream, timeout)
+        return await self._streams.with_id(stream, timeout, get)
