@@ -94,6 +94,7 @@ REPLICA_RETRY_MS_MIN = 50  # after the first failure; each further one doubles i
 REPLICA_RETRY_MS_MAX = 1_000
 REPLICA_LAG_MS_MAX = 10_000  # a follower that has not had all for so long leaves the ISR
 CATCH_UP_BYTES_PER_S = 64 * MIB  # of one broker, for all its replicas that are not in sync; on top of
+JOIN_AWAITED_MS = 1_000  # commits wait so long at most for who keeps up, that it can join; once in REPLICA_LAG_MS_MAX
 CATCH_UP_GAIN = 2  # times what their leaders get meanwhile: so each catches up, however much publishers bring
 ISR_CHANGE_TIMEOUT_MS = 2_000  # a request to change ISRs that is not answered by then is asked again
 ISR_RETRY_MS = 250  # after a change of an ISR was refused, or its answer was lost

@@ -247,7 +247,7 @@ class Leading:
     def tick(self, now: Now) -> None:
         """Time has passed: who is behind for too long, which answer does not come?"""
         for leadership in self._agenda.due(now.elapsed_us):
-            leadership.tick(now.elapsed_us)
+            self._moved(leadership, leadership.tick(now.elapsed_us), now)
         self._proposer.tick(now.elapsed_us)
 
     @property

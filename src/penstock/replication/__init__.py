@@ -7,6 +7,7 @@ handed back. `rules` holds every comparison that safety rests on, as pure functi
 |-------------|----------|--------------------------------------------------------------------------------|
 | `rules`     | both     | what is committed, who may join, where logs diverge                              |
 | `leader`    | leader   | one partition: `committed_end`, who is in sync, what an ack may say               |
+| `standing`  | leader   | one follower of it: what it has, since when it has not had all                     |
 | `agenda`    | leader   | what all led partitions have to do at some time: one heap for all                 |
 | `proposals` | leader   | changes of ISRs, many in one request, one request under way                       |
 | `sessions`  | leader   | fetches of followers: what is news, long polls, fair shares                       |

@@ -32,6 +32,7 @@ from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
 from penstock.messages import IsrChange, IsrMember
 from penstock.replication import rules
 from penstock.replication.agenda import Agenda
+from penstock.replication.standing import Follower
 
 
 class Assignment(Protocol):
@@ -87,30 +88,6 @@ class Standing(NamedTuple):
 _WRITTEN, _ON_DISK = Standing(1, fsynced=False), Standing(1, fsynced=True)
 
 
-class _Follower:
-    """What this leadership knows of one follower."""
-
-    __slots__ = (
-        "broker_id", "caught_up_us", "fetched_us", "flushed_end", "incarnation", "is_impeded", "joins_at", "leader_end",
-        "log_end",
-    )  # fmt: skip
-
-    def __init__(self, broker_id: BrokerId, incarnation: Incarnation | None, now_us: int) -> None:
-        self.broker_id = broker_id
-        self.begin(incarnation, now_us)
-
-    def begin(self, incarnation: Incarnation | None, now_us: int) -> None:
-        """A run of its broker begins (None: it is not live): it has not fetched yet."""
-        self.incarnation = incarnation
-        self.log_end: int | None = None  # None: it has not fetched in this epoch
-        self.flushed_end: int | None = None
-        self.joins_at: int | None = None  # it is about to join: once it has so much on its disk
-        self.caught_up_us = now_us  # when it last had all there was
-        self.fetched_us = now_us
-        self.leader_end = 0  # at its last fetch
-        self.is_impeded = False  # its log takes nothing, as it says
-
-
 class Leadership:
     """One partition that this broker leads, in one leader epoch. Times are elapsed microseconds."""
 
@@ -139,7 +116,7 @@ class Leadership:
         self._broker_id = broker_id
         self._terms = terms
         self._agenda = agenda
-        self._followers: tuple[_Follower, ...] = ()
+        self._followers: tuple[Follower, ...] = ()
         self._has_failed = False
         self._unsettled: dict[frozenset[int], bool] | None = None  # proposed members → whether an answer was lost
         self._under_way: IsrChange | None = None
@@ -214,7 +191,7 @@ class Leadership:
     def appended(self, log_end: int, now_us: int) -> bool:
         """The log has grown."""
         for follower in self._followers:
-            if follower.log_end == self.log_end:
+            if self._reached(follower) == self.log_end:
                 follower.caught_up_us = now_us  # up to now it had all
         self.log_end = log_end
         if self._followers:
@@ -264,8 +241,6 @@ class Leadership:
             follower.begin(incarnation, now)
         follower.is_impeded = is_impeded
         follower.log_end, follower.flushed_end = log_end, min(flushed_end, log_end)
-        self._note_caught_up(follower, now)
-        follower.fetched_us, follower.leader_end = now, self.log_end
         return self._progressed(follower, now)
 
     def progressed(self, broker_id: BrokerId, incarnation: Incarnation, flushed_end: int, now_us: int) -> bool:
@@ -274,7 +249,6 @@ class Leadership:
         if follower is None or follower.incarnation != incarnation or follower.log_end is None:
             return False
         follower.flushed_end = min(flushed_end, follower.log_end)
-        self._note_caught_up(follower, now_us)
         return self._progressed(follower, now_us)
 
     def impeded(self, broker_id: BrokerId, incarnation: Incarnation) -> None:
@@ -285,16 +259,16 @@ class Leadership:
             if broker_id in self.isr:
                 self._agenda.wish(self)
 
-    def _note_caught_up(self, follower: _Follower, now_us: int) -> None:
-        # It need not have what came since its last fetch: under load nobody ever has all.
+    def _progressed(self, follower: Follower, now_us: int) -> bool:
         reached = self._reached(follower)
         assert reached is not None
-        if reached >= self.log_end:
-            follower.caught_up_us = now_us
-        elif reached >= follower.leader_end:
-            follower.caught_up_us = max(follower.caught_up_us, follower.fetched_us)
-
-    def _progressed(self, follower: _Follower, now_us: int) -> bool:
+        follower.reached(reached, self.log_end, now_us)
+        if follower.broker_id in self.isr or follower.is_impeded:
+            follower.is_awaited = False
+        elif follower.incarnation is not None and follower.keeps_up(now_us) and not self._has_all(follower):
+            until_us = follower.await_join(now_us, self._terms.lag_ms_max * 1_000)
+            if until_us is not None:
+                self._agenda.plan(self, until_us)
         moved = self._advance()
         if follower.broker_id in self.isr:
             follower.joins_at = None
@@ -306,13 +280,13 @@ class Leadership:
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
         return moved
 
-    def _follower(self, broker_id: BrokerId) -> _Follower | None:
+    def _follower(self, broker_id: BrokerId) -> Follower | None:
         for follower in self._followers:
             if follower.broker_id == broker_id:
                 return follower
         return None
 
-    def _reached(self, follower: _Follower) -> int | None:
+    def _reached(self, follower: Follower) -> int | None:
         return follower.flushed_end if rules.waits_for_all_disks(self._terms.durability) else follower.log_end
 
     # Events of the metadata
@@ -325,7 +299,7 @@ class Leadership:
         self.replicas = assignment.replicas
         known = {follower.broker_id: follower for follower in self._followers}
         self._followers = tuple(
-            known.get(broker_id) or _Follower(broker_id, live.get(broker_id), now_us)
+            known.get(broker_id) or Follower(broker_id, live.get(broker_id), now_us)
             for broker_id in assignment.replicas
             if broker_id != self._broker_id
         )
@@ -342,8 +316,9 @@ class Leadership:
             self._wish_if_needed(now_us)
         return self._advance()
 
-    def tick(self, now_us: int) -> None:
-        """The time that was planned has come: who is behind for too long?"""
+    def tick(self, now_us: int) -> bool:
+        """The time that was planned has come: who is behind for too long? Whether `committed_end` moved."""
+        waited = [follower for follower in self._followers if follower.end_await(now_us)]
         for follower in self._followers:
             if self._is_late(follower, now_us):
                 follower.joins_at = None  # it has to reach the end again
@@ -357,6 +332,7 @@ class Leadership:
             due_us = min(behind) + self._terms.lag_ms_max * 1_000 + 1
             # Who is over it already waits for what became of a proposal.
             self._agenda.plan(self, due_us if due_us > now_us else now_us + limits.ISR_RETRY_MS * 1_000)
+        return bool(waited) and self._advance()
 
     # Proposals
 
@@ -428,12 +404,12 @@ class Leadership:
         if self._unsettled or any(self._should_move(follower, now_us) for follower in self._followers):
             self._agenda.wish(self)
 
-    def _should_move(self, follower: _Follower, now_us: int) -> bool:
+    def _should_move(self, follower: Follower, now_us: int) -> bool:
         if follower.broker_id in self.isr:
             return follower.incarnation is None or self._is_late(follower, now_us)
         return self._may_join(follower, now_us)
 
-    def _may_join(self, follower: _Follower, now_us: int) -> bool:
+    def _may_join(self, follower: Follower, now_us: int) -> bool:
         return (
             follower.incarnation is not None
             and self._has_all(follower)  # with fsync that is on its disk already
@@ -441,14 +417,14 @@ class Leadership:
             and not self._is_late(follower, now_us)
         )
 
-    def _has_all(self, follower: _Follower) -> bool:
+    def _has_all(self, follower: Follower) -> bool:
         return rules.may_join(self._reached(follower), self.committed_end, self.epoch_start)
 
-    def _is_behind(self, follower: _Follower) -> bool:
+    def _is_behind(self, follower: Follower) -> bool:
         reached = self._reached(follower)
         return reached is None or reached < self.log_end
 
-    def _is_late(self, follower: _Follower, now_us: int) -> bool:
+    def _is_late(self, follower: Follower, now_us: int) -> bool:
         if follower.is_impeded:
             return True
         return self._is_behind(follower) and now_us - follower.caught_up_us > self._terms.lag_ms_max * 1_000
@@ -467,7 +443,7 @@ class Leadership:
             return False
         end = self.flushed_end if self.waits_for_own_disk else self.log_end
         for follower in self._followers:
-            if follower.broker_id in self._must_have:
+            if follower.broker_id in self._must_have or follower.is_awaited:
                 reached = self._reached(follower)
                 if reached is None:
                     return False

@@ -282,7 +282,8 @@ class Broker:
             if fetcher.tick(now_us):
                 self.cluster.disconnect(self.number, leader)
         for leadership in self.agenda.due(now_us):
-            leadership.tick(now_us)
+            if leadership.tick(now_us):
+                self.moved(leadership)
         self.proposer.tick(now_us)
 
     def look(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.config import Durability
 from penstock.base.ids import PartitionKey
 from penstock.replication.agenda import Agenda
@@ -351,6 +352,64 @@ class TestProposals:
         assert leadership.waits_for_own_disk
         assert not fetches(leadership, 2, 4, LAG_US + 2)  # both have it, but soon one may be alone with it
         assert leadership.flushed(4)
+
+
+class Flood:
+    """Messages come to broker 1 every millisecond; broker 2 has all of them a little later, the disks later still."""
+
+    BEHIND_MS, SYNCED_MS = 2, 6
+
+    def __init__(self, isr: tuple[int, ...], durability: Durability) -> None:
+        self.agenda: Agenda[Leadership] = Agenda()
+        self.leadership = leads(self.agenda, isr=isr, replicas=(1, 2), durability=durability, min_isr=1)
+        self.now_ms = 0
+
+    def end_at(self, at_ms: int) -> int:
+        return max(0, at_ms) * 10
+
+    def pass_ms(self, *, fetches_too: bool = True) -> list[Leadership]:
+        """Gives who wants another ISR."""
+        self.now_ms += 1
+        now_ms, now_us, leadership = self.now_ms, self.now_ms * 1_000, self.leadership
+        for due in self.agenda.due(now_us):
+            due.tick(now_us)
+        leadership.appended(self.end_at(now_ms), now_us)
+        if now_ms % self.SYNCED_MS == 0:
+            leadership.flushed(self.end_at(now_ms - self.SYNCED_MS))
+        if fetches_too and now_ms % self.BEHIND_MS == 0:
+            synced_ms = (now_ms - self.BEHIND_MS - 1) // self.SYNCED_MS * self.SYNCED_MS - self.SYNCED_MS
+            fetches(leadership, 2, self.end_at(now_ms - self.BEHIND_MS), now_us, flushed_end=self.end_at(synced_ms))
+        return self.agenda.take_wishes(9)
+
+    def proposes(self) -> bool:
+        """Whether a millisecond later another ISR is proposed."""
+        return any(one.proposal(self.now_ms * 1_000) is not None for one in self.pass_ms())
+
+    @property
+    def uncommitted(self) -> int:
+        return self.leadership.log_end - self.leadership.committed_end
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_who_keeps_up_stays_in_sync_though_it_never_has_all(durability) -> None:
+    flood = Flood((1, 2), durability)
+    assert not any(flood.proposes() for _ in range(LAG_US * 3 // 1_000))
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_who_keeps_up_joins_though_it_never_has_all(durability) -> None:
+    flood = Flood((1,), durability)
+    assert any(flood.proposes() for _ in range(1_000))
+    assert flood.uncommitted < 500  # commits go on meanwhile
+
+
+def test_commits_wait_for_who_keeps_up_and_fails_only_for_a_moment_and_not_soon_again() -> None:
+    flood = Flood((1,), Durability.OS)
+    stood_still_ms = 0
+    for now_ms in range(LAG_US // 1_000 - 10):
+        flood.pass_ms(fetches_too=now_ms % 3_000 < 6)
+        stood_still_ms += flood.uncommitted > 100
+    assert 0 < stood_still_ms <= limits.JOIN_AWAITED_MS
 
 
 def test_an_idle_leadership_is_small_and_has_no_entry_in_the_agenda() -> None:

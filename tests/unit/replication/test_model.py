@@ -11,7 +11,7 @@ import random
 import pytest
 
 from penstock.base.config import Durability
-from penstock.replication import follower, leader, rules, sessions
+from penstock.replication import follower, leader, rules, sessions, standing
 from tests.unit.replication.model import Cluster, Violation
 from tests.unit.replication.model_broker import METADATA
 
@@ -211,7 +211,7 @@ def joins_below_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def what_was_said_in_another_run(patch: pytest.MonkeyPatch) -> None:
     """KIP-903: what a broker had before it restarted counts after it, and it joins by that."""
-    begin = leader._Follower.begin
+    begin = standing.Follower.begin
 
     def keep(self, incarnation, now_us) -> None:
         names = ("log_end", "flushed_end", "joins_at")
@@ -220,7 +220,7 @@ def what_was_said_in_another_run(patch: pytest.MonkeyPatch) -> None:
         for name, value in zip(names, said, strict=True):
             setattr(self, name, value)
 
-    patch.setattr(leader._Follower, "begin", keep)
+    patch.setattr(standing.Follower, "begin", keep)
     patch.setattr(sessions, "_check_incarnation", lambda asked, known: None)
 
 
