@@ -380,7 +380,7 @@ class Cluster:
         self._metadata_leader.follow(self.quorum.leader)
 
     def failed(self, reason: str) -> None:
-        """The disk of the metadata has failed: lead and follow nothing more, have others lead at once, and end.
+        """The metadata cannot be kept here any more: lead and follow nothing, have others lead at once, and end.
 
         A broker that is alone goes on: nobody else has what it has, or votes on what it may have forgotten.
         """

@@ -32,4 +32,4 @@ class Observer(Protocol):
         """It was, until now."""
 
     def failed(self, reason: str) -> None:
-        """The disk has failed: this broker takes no part any more."""
+        """The disk has failed, or what is on it contradicts the leader: this broker takes no part any more."""

@@ -5,7 +5,7 @@ way the core may be told nothing: messages of peers wait in a bounded queue, and
 Raft repairs; commands and ticks wait, too. A proposal is answered once its entry is applied, at the index and in the
 term that it was proposed with; else somebody else's command stands there. A leader whose disk is full takes back what
 it proposed, and asks another voter to lead. A broker whose disk refuses to sync takes no part any more until it is
-restarted: it may have forgotten whom it voted for.
+restarted: it may have forgotten whom it voted for. So does one whose log contradicts what is committed elsewhere.
 
     propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
 
@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -35,13 +34,13 @@ from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
 from penstock.node.observer import Observer, Place
 from penstock.node.peers import Peers
+from penstock.node.proposals import Done, Input, Proposals
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
     Entry,
     EntryKind,
     Membership,
     Message,
-    NotLeaderError,
     NotWrittenError,
     Raft,
     Ready,
@@ -55,28 +54,13 @@ from penstock.raft.leader import Leader
 from penstock.raft.messages import FROM_MEMBERS
 
 _REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
-Done = Callable[[Outcome | RemoteError], None]
 _STALL_TICKS = limits.FLUSH_STALL_MS // limits.RAFT_TICK_MS
 _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 _HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
-_UNKNOWN = "the change may or may not have been made: this broker lost its place in the metadata meanwhile; look"
-
-
-class _Proposal(NamedTuple):
-    """Somebody waits for the entry at an index: it is his only in this term."""
-
-    term: int
-    done: Done
-    may_use_reserve: bool
-
-
-class _Input(NamedTuple):
-    """Something of ours that waits until the core may be told; `done` hears it if it comes to nothing."""
-
-    act: Callable[[], tuple[int, int] | None]  # gives index and term of what was proposed
-    done: Done | None
-    placed: Callable[[int, int], None] | None = None
-    may_use_reserve: bool = True
+_FORGOTTEN = (
+    "some broker has forgotten what it had acknowledged, as one does that is started on an older copy of its data"
+    " directory; find out which side is right, and start the other brokers with an empty data directory"
+)
 
 
 class Quorum:
@@ -106,9 +90,9 @@ class Quorum:
         self._untold_ticks = 0  # since then, for which no leader has told it anything
         self._vain_bytes = 0  # so long was the log when a snapshot found no room: with the next command again
         self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
-        self._inputs: deque[_Input] = deque()  # ours, that wait for the same
+        self._inputs: deque[Input] = deque()  # ours, that wait for the same
         self._has_ticked = False  # meanwhile
-        self._proposals: dict[int, _Proposal] = {}  # by index
+        self._proposals = Proposals()
         self._confirmations: dict[bytes, Callable[[], None]] = {}  # who waits until most voters say that it leads
         self._confirmed = 0  # how many were asked for so far
         self._is_current = False  # leads, and has applied all that was committed before
@@ -220,11 +204,11 @@ class Quorum:
         """
         data = encode_command(command)
         # A stream that finds no room for its name would find none for its messages.
-        self._input(_Input(lambda: self._raft.propose(data), done, placed, not isinstance(command, CreateStream)))
+        self._input(Input(lambda: self._raft.propose(data), done, placed, not isinstance(command, CreateStream)))
 
     def change_membership(self, membership: Membership, done: Done) -> None:
         """Have the group change, by one voter at most; `done` hears when that is committed, or why it is not."""
-        self._input(_Input(lambda: self._raft.propose_change(membership), done))
+        self._input(Input(lambda: self._raft.propose_change(membership), done))
 
     def hand_over(self, to: BrokerId) -> None:
         """Let `to` be the metadata leader, if it can."""
@@ -233,7 +217,7 @@ class Quorum:
             with contextlib.suppress(RemoteError):
                 self._raft.transfer(to)
 
-        self._input(_Input(transfer, None))
+        self._input(Input(transfer, None))
 
     def confirm(self, done: Callable[[], None]) -> None:
         """`done` once most voters have answered this leader since; never if they do not."""
@@ -245,7 +229,7 @@ class Quorum:
                 self._raft.read_index(context)
                 self._confirmations[context] = done
 
-        self._input(_Input(ask, None))
+        self._input(Input(ask, None))
 
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """A message of a peer. RemoteError bad_frame."""
@@ -282,7 +266,7 @@ class Quorum:
                 if isinstance(command, RegisterBroker):
                     self._logged_disks[command.broker_id] = entry.index, command.data_dir_id
 
-    def _input(self, given: _Input) -> None:
+    def _input(self, given: Input) -> None:
         if self.trouble:
             self._refuse(given)
         elif self._is_saving or self._is_acting:
@@ -292,7 +276,7 @@ class Quorum:
             self._tell_core(given)
             self._pump()
 
-    def _tell_core(self, given: _Input) -> None:
+    def _tell_core(self, given: Input) -> None:
         try:
             place = given.act()
         except RemoteError as error:
@@ -301,14 +285,11 @@ class Quorum:
             return
         if place is not None and given.done is not None:
             index, term = place
-            before = self._proposals.get(index)
-            self._proposals[index] = _Proposal(term, given.done, given.may_use_reserve)
-            if before is not None:  # of an earlier lead; another broker may still have that entry
-                before.done(RemoteError(ErrorCode.TIMED_OUT, _UNKNOWN))
+            self._proposals.add(index, term, given.done, may_use_reserve=given.may_use_reserve)
             if given.placed is not None:
                 given.placed(index, term)
 
-    def _refuse(self, given: _Input) -> None:
+    def _refuse(self, given: Input) -> None:
         if given.done is not None:
             given.done(self._refusal())
 
@@ -319,6 +300,8 @@ class Quorum:
     # What must be done
 
     def _pump(self) -> None:
+        if self._raft.contradiction is not None and not self.trouble:
+            self._end(f"the metadata contradicts that of its leader ({self._raft.contradiction}): {_FORGOTTEN}")
         while not (self._is_saving or self._full or self.trouble) and self._raft.has_ready():
             ready = self._raft.ready()
             task = self._save_task(ready)
@@ -332,9 +315,7 @@ class Quorum:
             self._compact()
 
     def _save_task(self, ready: Ready) -> SaveTask | None:
-        proposals = (self._proposals.get(entry.index) for entry in ready.entries)
-        may_use_reserve = all(proposal is None or proposal.may_use_reserve for proposal in proposals)
-        return self._storage.save(ready, may_use_reserve=may_use_reserve)
+        return self._storage.save(ready, may_use_reserve=self._proposals.may_use_reserve(ready.entries))
 
     def _save(self, ready: Ready, task: SaveTask) -> None:
         self._is_saving = True
@@ -374,11 +355,14 @@ class Quorum:
         self._storage.save_failed(task, error)
         if isinstance(error, NotWrittenError):
             return False
-        self.trouble = f"the metadata log cannot be written: {error}"
-        self._messages.clear()
-        self._drop_proposals(self._refusal())
-        self._observer.failed(self.trouble)
+        self._end(f"the metadata log cannot be written: {error}")
         return True
+
+    def _end(self, trouble: str) -> None:
+        self.trouble = trouble
+        self._messages.clear()
+        self._proposals.drop(self._refusal())
+        self._observer.failed(trouble)
 
     def _go_on(self, *, is_full: bool) -> None:
         """Tell the core what came during the save. On a full disk the next tick tries again, or the next command."""
@@ -415,7 +399,7 @@ class Quorum:
 
     def _retract(self, ready: Ready, error: NotWrittenError) -> None:
         for entry in self._raft.retract(ready):
-            self._resolve(entry.index, entry.term, RemoteError(ErrorCode.STORAGE_FAILED, str(error)))
+            self._proposals.resolve(entry, RemoteError(ErrorCode.STORAGE_FAILED, str(error)), self._raft.leader)
 
     def _have_another_lead(self, error: NotWrittenError) -> None:
         """The disk of this leader has no room; that of the next voter may have, and so on around.
@@ -450,7 +434,7 @@ class Quorum:
         self._raft.advance(ready)
         self._is_acting = False
         if ready.snapshot is not None:
-            self._drop_proposals(RemoteError(ErrorCode.TIMED_OUT, _UNKNOWN), up_to=ready.snapshot.index)
+            self._proposals.replaced(ready.snapshot.index)
 
     def _apply(self, entry: Entry) -> None:
         outcome: Outcome | RemoteError = Outcome(changed=True)
@@ -460,19 +444,7 @@ class Quorum:
             self._observer.applied(Place(entry.index, entry.term), command, outcome)
         elif entry.kind is EntryKind.LEADERSHIP:
             self._is_current = entry.term == self._raft.term and self._raft.is_leader
-        self._resolve(entry.index, entry.term, outcome)
-
-    def _resolve(self, index: int, term: int, outcome: Outcome | RemoteError) -> None:
-        proposal = self._proposals.pop(index, None)
-        if proposal is None:
-            return
-        if proposal.term != term:
-            outcome = NotLeaderError(self._raft.leader)
-        proposal.done(outcome)
-
-    def _drop_proposals(self, error: RemoteError, *, up_to: int | None = None) -> None:
-        for index in [index for index in self._proposals if up_to is None or index <= up_to]:
-            self._proposals.pop(index).done(error)
+        self._proposals.resolve(entry, outcome, self._raft.leader)
 
     def _tell_leadership(self) -> None:
         leads = self._raft.is_leader and not self.trouble
@@ -516,7 +488,7 @@ class Quorum:
         for given in inputs:
             if given.done is not None:
                 given.done(error)
-        self._drop_proposals(error)
+        self._proposals.drop(error)
         if not self._is_saving:  # else the disk keeps it waiting: all is left as after a crash
             self._storage.close()
 

@@ -32,9 +32,9 @@ from __future__ import annotations
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.raft.election import Candidate, may_grant
+from penstock.raft.election import Candidate, may_grant, refusal
 from penstock.raft.errors import ChangeRefusedError, NotLeaderError
-from penstock.raft.follower import Follower, take_append, take_chunk
+from penstock.raft.follower import Contradiction, Follower, take_append, take_chunk, take_heartbeat
 from penstock.raft.leader import Leader
 from penstock.raft.log import RaftLog
 from penstock.raft.membership import encode_membership, flaw_in_change
@@ -78,6 +78,7 @@ class Raft:
         self.config = config
         self.id = config.id
         self.dropped = 0  # messages that contradicted what is known
+        self.contradiction: Contradiction | None = None  # with the leader's log: then it takes no part any more
         self._chance = chance
         self._log = RaftLog(state)
         if self._log.membership.voters == (self.id,):
@@ -238,7 +239,7 @@ class Raft:
     def has_ready(self) -> bool:
         """Whether something must be done."""
         log = self._log
-        return bool(
+        return self.contradiction is None and bool(
             self._messages
             or self._reads
             or log.new_snapshot is not None
@@ -320,8 +321,8 @@ class Raft:
         self._draw_patience()
 
     def _may_stand(self) -> bool:
-        if round_of(self._term) >= ROUND_MAX:
-            return False  # there is no later term
+        if self.contradiction is not None or round_of(self._term) >= ROUND_MAX:
+            return False
         # Who is on its way out votes no more, but as long as that is not committed it may be the only one whose log
         # is good enough to lead, and to commit it.
         return self.id in self.membership.voters or self.id in self._log.committed_membership.voters
@@ -362,6 +363,8 @@ class Raft:
     def step(self, message: Message) -> None:
         """Take a message from another broker, whatever it is."""
         self._check_input()
+        if self.contradiction is not None:
+            return
         rounds_ahead = round_of(message.term) - round_of(self._term)
         is_likely = message.to == self.id and rounds_ahead <= limits.RAFT_ROUNDS_AHEAD_MAX
         if not is_likely or contradiction(message):
@@ -373,7 +376,8 @@ class Raft:
             if not self._take_later_term(message):
                 return
         elif message.term < self._term:
-            self._answer_earlier_term(message)
+            if (response := refusal(message, self._term)) is not None:
+                self._send(response)
             return
         if not self._take(message):
             self.dropped += 1
@@ -413,13 +417,6 @@ class Raft:
         self._follow(message.term, message.sender if isinstance(message, FROM_LEADER) else None)
         return True
 
-    def _answer_earlier_term(self, message: Message) -> None:
-        # Who leads or stands in an earlier term has to hear of this one, or it would go on for ever.
-        if isinstance(message, FROM_LEADER):
-            self._send(AppendResponse(self.id, message.sender, self._term, 0, is_rejected=True))
-        elif isinstance(message, VoteRequest):
-            self._send(VoteResponse(self.id, message.sender, self._term, message.is_pre_vote, is_granted=False))
-
     def _on_vote_request(self, message: VoteRequest) -> bool:
         is_granted = may_grant(message, self._log, term=self._term, vote=self._vote, leader=self.leader)
         if is_granted and not message.is_pre_vote:
@@ -453,24 +450,25 @@ class Raft:
     def _on_append(self, message: AppendRequest) -> bool:
         if self._heard_leader(message.sender) is None:
             return False
-        response = take_append(self._log, self.id, message)
-        if response is not None:
-            self._send(response)
-        return response is not None
+        return self._answer(take_append(self._log, self.id, message))
 
     def _on_heartbeat(self, message: Heartbeat) -> bool:
-        if self._heard_leader(message.sender) is None or message.commit > self._log.last_index:
+        if self._heard_leader(message.sender) is None:
             return False
-        self._log.commit_to(message.commit)
-        self._send(HeartbeatResponse(self.id, message.sender, self._term, message.round))
-        return True
+        return self._answer(take_heartbeat(self._log, self.id, message))
 
     def _on_chunk(self, message: SnapshotChunk) -> bool:
         role = self._heard_leader(message.sender)
         if role is None:
             return False
         role.incoming, response = take_chunk(self._log, self.id, role.incoming, message)
-        if response is not None:
+        return self._answer(response)
+
+    def _answer(self, response: Message | Contradiction | None) -> bool:
+        if isinstance(response, Contradiction):
+            self.contradiction = response
+            self._role = Follower(None)
+        elif response is not None:
             self._send(response)
         return response is not None
 

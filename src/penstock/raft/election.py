@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from penstock.base.ids import BrokerId
 from penstock.raft.log import RaftLog
-from penstock.raft.messages import VoteRequest
+from penstock.raft.messages import FROM_LEADER, AppendResponse, Message, VoteRequest, VoteResponse
 from penstock.raft.quorum import Vote, count_votes
 
 
@@ -37,3 +37,12 @@ def may_grant(message: VoteRequest, log: RaftLog, *, term: int, vote: BrokerId |
     if message.is_pre_vote and message.term > term:
         is_free = True
     return is_free and (message.last_term, message.last_index) >= (log.last_term, log.last_index)
+
+
+def refusal(message: Message, term: int) -> AppendResponse | VoteResponse | None:
+    """What to say to who leads or stands in a term before `term`: it would go on for ever; None to all others."""
+    if isinstance(message, FROM_LEADER):
+        return AppendResponse(message.to, message.sender, term, 0, is_rejected=True)
+    if isinstance(message, VoteRequest):
+        return VoteResponse(message.to, message.sender, term, message.is_pre_vote, is_granted=False)
+    return None

@@ -141,7 +141,10 @@ class Leader:
         self._heartbeat_ticks = 0
         for member, progress in self._progress.items():
             commit = min(progress.match_index, self._log.commit)
-            self._send(Heartbeat(self._id, member, self._term, commit, self._reads.round))
+            commit_term = self._log.term_at(commit)
+            if commit_term is None:
+                commit = commit_term = 0  # a snapshot has replaced it, and is what comes next
+            self._send(Heartbeat(self._id, member, self._term, commit, self._reads.round, commit_term))
 
     # Out
 
@@ -229,8 +232,10 @@ class Leader:
         return True
 
     def _on_heartbeat_response(self, progress: Progress, message: HeartbeatResponse) -> bool:
-        if message.round > self._reads.round:
+        if message.round > self._reads.round or message.commit > self._log.stable_index:
             return False
+        if message.is_behind and progress.forgot(message.commit):
+            self.is_dirty = True
         if progress.is_overdue(2 * self._config.heartbeat_ticks):
             self.is_dirty = True
         self._reads.heard(message.sender, message.round)

@@ -66,16 +66,19 @@ class AppendResponse(_Message, frozen=True, array_like=True, gc=False, tag=4):
 
 
 class Heartbeat(_Message, frozen=True, array_like=True, gc=False, tag=5):
-    """I lead. `commit` is not above what the receiver is known to have."""
+    """I lead. The entry at `commit`, which you are known to have, is of `commit_term`."""
 
     commit: Number
     round: Number
+    commit_term: Number = 0
 
 
 class HeartbeatResponse(_Message, frozen=True, array_like=True, gc=False, tag=6):
-    """You do."""
+    """You do. `is_behind`: I have no such entry (any more), only what is committed up to `commit`."""
 
     round: Number
+    is_behind: bool = False
+    commit: Number = 0
 
 
 class SnapshotChunk(_Message, frozen=True, array_like=True, gc=False, tag=7):

@@ -102,6 +102,14 @@ class Progress:
         self._turn(Pace.PROBE, max(self.match_index, commit) + 1)
         return True
 
+    def forgot(self, commit: int) -> bool:
+        """The follower has not (any more) what it acknowledged, only `commit`; whether something else is sent now."""
+        self.match_index = min(self.match_index, commit)
+        if self.pace is Pace.SNAPSHOT:
+            return False
+        self.probe()
+        return True
+
     def begin_anew(self) -> None:
         """The follower has nothing, not even a membership."""
         if self.pace is not Pace.SNAPSHOT:

@@ -11,7 +11,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.raft.membership import decode_membership, flaw_in
-from penstock.raft.messages import FROM_LEADER, AppendRequest, Message, SnapshotChunk, VoteRequest
+from penstock.raft.messages import FROM_LEADER, AppendRequest, Heartbeat, Message, SnapshotChunk, VoteRequest
 from penstock.raft.terms import names
 from penstock.raft.values import EntryKind
 
@@ -48,6 +48,8 @@ def contradiction(message: Message) -> str:
         return _contradiction_in_append(message)
     if isinstance(message, SnapshotChunk):
         return _contradiction_in_chunk(message)
+    if isinstance(message, Heartbeat) and message.commit_term > message.term:
+        return "what is committed is of a later term"
     if isinstance(message, VoteRequest) and message.last_term >= message.term:
         return "a log ends in a term that has not begun"
     return ""

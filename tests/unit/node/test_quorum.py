@@ -15,7 +15,8 @@ from penstock.metadata.commands import Command, DeleteStream, FormCluster, Regis
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.observer import Place
 from penstock.node.peers import Peers
-from penstock.node.quorum import Done, Quorum
+from penstock.node.proposals import Done
+from penstock.node.quorum import Quorum
 from penstock.node.step import DiskWork, Outbox
 from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH

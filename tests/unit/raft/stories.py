@@ -243,6 +243,7 @@ class Story:
         )
         leader = "" if raft.is_leader else f" of {raft.leader}"
         dropped = f" dropped={raft.dropped}" if raft.dropped else ""
+        dropped += f" contradicted at {raft.contradiction.index}" if raft.contradiction else ""
         return (
             f"{broker_id}: {type(raft.role).__name__}{leader} term={shown(raft.term)} commit={raft.commit}"
             f" members={members_text(raft.membership)} log=[{entries}]{dropped}"

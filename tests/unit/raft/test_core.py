@@ -305,8 +305,84 @@ def test_an_answer_of_who_is_no_member_is_ignored(message: Message) -> None:
 
 def test_a_request_of_a_later_leader_is_taken_from_whom_it_may_not_know_yet() -> None:
     broker = leader()
-    broker.step(Heartbeat(9, 1, term_of("7.9"), 1, 0))
+    broker.step(Heartbeat(9, 1, term_of("7.9"), 1, 0, FIRST))
     assert (broker.leader, broker.term) == (9, term_of("7.9"))
+
+
+SEVENTH = term_of("7.2")
+COMMITTED = tuple(Entry(term, index, EntryKind.COMMAND, b"a") for index, term in ((1, 1), (2, 1), (3, 5), (4, 6)))
+
+
+@pytest.mark.parametrize(
+    ("message", "index", "term"),
+    [
+        (AppendRequest(2, 1, SEVENTH, 2, 4, 0), 2, 1),
+        (AppendRequest(2, 1, SEVENTH, 3, 2, 3), 3, 5),
+        (AppendRequest(2, 1, SEVENTH, 1, 1, 0, (Entry(SEVENTH, 2, EntryKind.LEADERSHIP, b""),)), 2, 1),
+        (AppendRequest(2, 1, SEVENTH, 2, 1, 0, (Entry(4, 3, EntryKind.COMMAND, b"b"),)), 3, 5),
+        (Heartbeat(2, 1, SEVENTH, 3, 0, 6), 3, 5),
+        (SnapshotChunk(2, 1, SEVENTH, 3, 4, THREE.membership, 4, crc32c(b"data"), 0, b"data"), 3, 5),
+        (SnapshotChunk(2, 1, SEVENTH, 2, 4, THREE.membership, 4, crc32c(b"data"), 0, b"data"), 2, 1),
+    ],
+)
+def test_a_leader_that_lacks_what_is_committed_here_ends_this_brokers_part(message, index: int, term: int) -> None:
+    state = StoredState(HardState(6, None, 3), THREE, COMMITTED)
+    broker = Raft(RaftConfig(1), NoChance(), state)
+    done(broker)
+    broker.step(message)
+    found = broker.contradiction
+    assert found is not None
+    assert (found.index, found.term, found.leader) == (index, term, 2)
+    assert (broker.commit, broker.log.last_index, broker.leader) == (3, 4, None)
+    broker.step(Heartbeat(3, 1, term_of("8.3"), 0, 0))
+    broker.campaign()
+    for _ in range(30):
+        broker.tick()
+    assert not broker.has_ready()
+    with pytest.raises(NotLeaderError):
+        broker.propose(b"x")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AppendRequest(2, 1, SEVENTH, 0, 0, 0, (Entry(SEVENTH, 1, EntryKind.LEADERSHIP, b""),)),
+        AppendRequest(2, 1, SEVENTH, 1, 6, 0),
+        Heartbeat(2, 1, SEVENTH, 1, 0, 6),
+        SnapshotChunk(2, 1, SEVENTH, 1, 6, THREE.membership, 4, crc32c(b"data"), 0, b"data"),
+    ],
+)
+def test_so_does_one_with_later_terms_where_a_snapshot_has_replaced_the_entries(message: Message) -> None:
+    broker = raft(1, Snapshot(2, 5, THREE.membership, b"image"), Entry(6, 3, EntryKind.COMMAND, b"a"), term=6)
+    broker.step(message)
+    assert broker.contradiction is not None
+    assert broker.contradiction.term == 5
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AppendRequest(2, 1, SEVENTH, 3, 5, 3, (Entry(SEVENTH, 4, EntryKind.LEADERSHIP, b""),)),
+        AppendRequest(2, 1, SEVENTH, 0, 0, 0, COMMITTED[:3]),
+        Heartbeat(2, 1, SEVENTH, 3, 0, 5),
+        Heartbeat(2, 1, SEVENTH, 4, 0, SEVENTH),
+        SnapshotChunk(2, 1, SEVENTH, 3, 5, THREE.membership, 4, crc32c(b"data"), 0, b"data"),
+        SnapshotChunk(2, 1, SEVENTH, 4, SEVENTH, THREE.membership, 4, crc32c(b"data"), 0, b"data"),
+    ],
+)
+def test_what_is_not_committed_may_be_another_one(message: Message) -> None:
+    broker = Raft(RaftConfig(1), NoChance(), StoredState(HardState(6, None, 3), THREE, COMMITTED))
+    broker.step(message)
+    assert broker.contradiction is None
+    assert broker.leader == 2
+    assert broker.commit == (4 if isinstance(message, SnapshotChunk) and message.index == 4 else 3)
+
+
+def test_a_contradiction_says_what_is_where() -> None:
+    broker = Raft(RaftConfig(1), NoChance(), StoredState(HardState(6, None, 3), THREE, COMMITTED))
+    broker.step(AppendRequest(2, 1, SEVENTH, 1, 1, 0, (Entry(SEVENTH, 2, EntryKind.LEADERSHIP, b""),)))
+    text = "entry 2 is committed here with term 1; broker 2 leads with one of 7 of broker 2 (0000)"
+    assert str(broker.contradiction) == text
 
 
 def test_a_false_snapshot_is_dropped_and_asked_for_again() -> None:

@@ -74,6 +74,16 @@ def test_who_lacks_what_it_says_is_committed_is_not_asked_in_haste() -> None:
     assert not progress.may_append(9)  # until the answer is overdue
 
 
+def test_who_forgot_what_it_acknowledged_is_sent_that_again() -> None:
+    progress = replicating(10)
+    assert progress.forgot(4)
+    assert (progress.pace, progress.match_index, progress.next_index) == (Pace.PROBE, 4, 5)
+    assert progress.accepted(12)
+    progress.start_snapshot(SNAPSHOT)
+    assert not progress.forgot(3)  # what it needs is on its way
+    assert (progress.pace, progress.match_index) == (Pace.SNAPSHOT, 3)
+
+
 def test_what_is_not_answered_is_sent_again() -> None:
     progress = replicating(3)
     progress.sent(6, 0)
