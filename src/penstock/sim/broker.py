@@ -24,6 +24,7 @@ from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
 from penstock.messages import ReplicaFetchResponse, Request, Response
+from penstock.node.belonging import OLDER_COPY
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import Answers, DiskWork, Extent, Payload, Reply, Step
@@ -98,6 +99,7 @@ class SimBroker:
         self._link: Link | None = None
         self._peers: PeerLinks | None = None
         self._was_clean = False
+        self._is_refused = False  # its disk is an older copy: an operator gives it an empty one
         self._paused = False
         self._waiting: deque[Call] = deque()
         self._timer: Timer | None = None
@@ -200,7 +202,10 @@ class SimBroker:
         self._paused = False
         node, self.node = self.node, None
         if node is not None:
-            self._around.watchers.ended(self, self.disk.is_off)
+            self._around.watchers.ended(self, self.disk.is_off or self._is_refused)
+        if self._is_refused:
+            self._is_refused = False
+            self.disk.replace()
         low, high = _RESTART_US
         self._around.scheduler.after(low + int(self._random.random() * (high - low)), self.start)
 
@@ -366,6 +371,10 @@ class SimBroker:
             self._trace(notice)
         if step.failure:
             self._trace(f"cannot go on: {step.failure}")
+            if OLDER_COPY in step.failure:
+                assert self.disk.is_older, step.failure
+                self._around.count("refused older copies")
+                self._is_refused = True
             run = self.run
             self._around.scheduler.after(0, lambda: self.stop() if self.run == run else None)
 

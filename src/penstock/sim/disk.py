@@ -15,6 +15,7 @@ moments: a crash in between loses an answer, not the bytes.
 |                | back until the hang is over: it is done then                               |
 | flipped bit    | a byte of a sealed segment reads as another one, for ever                  |
 | empty          | another disk, with nothing on it                                           |
+| older copy     | what was on it some time ago: a backup, or a snapshot of the machine       |
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Disk:
         self._is_full = False
         self._syncs_to_fail = 0
         self.fails_any_sync = False  # else only one of a segment
+        self.is_older = False  # it was set back, and not replaced since
         self.faults = 0  # operations that failed
         self.open_count = 0
         self._cut_after: int | None = None  # changes until the power is cut
@@ -188,8 +190,19 @@ class Disk:
     def replace(self) -> None:
         """Another disk, with nothing on it."""
         self._left = None
+        self.is_older = False
         self.number += 1
         self._use(MemoryVfs())
+
+    def copy(self) -> MemoryVfs:
+        """All that is on it now, written or synced."""
+        return self.memory.crash_clone(Keep.ALL)
+
+    def set_back(self, copy: MemoryVfs) -> None:
+        """The same disk as it was when it was copied."""
+        self._left = None
+        self.is_older = True
+        self._use(copy)
 
     def _use(self, memory: MemoryVfs) -> None:
         self.memory = memory

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from penstock.sim import nats
+from penstock.sim import looks, nats
 from penstock.sim.aims import Aims
 from penstock.sim.broker import SimBroker, Surroundings
 from penstock.sim.plan import AIMED, Fault, Ill
+from penstock.sim.scheduler import Call
 
 _DISK_CHANGES_MAX = 40
 _CLOCK_STEP_US_MAX = 120_000_000
+_KILLED_WITHIN_US = 300_000
+_COPY_AGE_US_MAX = 3_000_000  # mostly of the run that is killed: an older one is refused
+_REGISTERED_US = 6_000_000  # by then a broker that has crashed is, mostly
+_SET_BACK_TRIES = 10
+_SET_BACK_RETRY_US = 500_000
 
 
 class Faults:
@@ -60,23 +66,74 @@ class Faults:
             if (path := broker.disk.flip_a_byte()) is not None:
                 self._damaged(broker, path)
         elif ill is Ill.EMPTY_DISK:
-            self._empty(broker)
+            self._take_disk(broker, broker.disk.replace)
+        elif ill is Ill.OLDER_COPY:
+            is_refused = bool(fault.number % 2)  # it was registered in another run since
+            if is_refused:
+                self._around.scheduler.after(1, broker.crash)
+            self._set_back(broker, fault.lasts_us + is_refused * _REGISTERED_US)
+        elif ill is Ill.ALL_KILLED:
+            self._kill_all(fault, broker)
         elif ill in AIMED:
             self.aims.arm(fault)
         else:
             self._for_a_while(fault, broker)
 
-    def _empty(self, broker: SimBroker) -> None:
+    def _take_disk(self, broker: SimBroker, replace: Call) -> bool:
         """Another disk, where the others have all that this one had: else that is lost, and nobody's mistake."""
         others = [one for one in self._brokers.values() if one is not broker]
         is_whole = self._emptied in (0, broker.broker_id) and all(one.node is not None for one in others)
-        if is_whole and not self._is_needed(broker):
-            self._emptied = broker.broker_id
-            self._around.count("empty disks")
-            if broker.node is None:  # no run of it ends by this, and yet it loses what it had
-                self._around.watchers.ended(broker, True)
-            broker.power_cut()
-            broker.disk.replace()
+        if not is_whole or self._is_needed(broker):
+            return False
+        self._emptied = broker.broker_id
+        self._around.count("replaced disks")
+        if broker.node is None:  # no run of it ends by this, and yet it loses what it had
+            self._around.watchers.ended(broker, True)
+        broker.power_cut()
+        replace()
+        return True
+
+    def _set_back(self, broker: SimBroker, after_us: int, then: Callable[[bool], None] = lambda _: None) -> None:
+        """Copy its disk now, and put the copy in its place later: as soon as nobody needs what it has since."""
+        copy, number = broker.disk.copy(), broker.disk.number
+        tries = _SET_BACK_TRIES
+
+        def put() -> None:
+            nonlocal tries
+            if self.is_over or broker.disk.number != number:
+                return
+            tries -= 1
+            is_put = self._has_no_say(broker) and self._take_disk(broker, lambda: broker.disk.set_back(copy))
+            if is_put or not tries:
+                then(is_put)
+            else:
+                self._around.scheduler.after(_SET_BACK_RETRY_US, put)
+
+        self._around.scheduler.after(after_us, put)
+
+    def _has_no_say(self, broker: SimBroker) -> bool:
+        """Whether the metadata of all others reach as far as its own: what it acknowledged does not hang on it."""
+        nodes = [one.node for one in self._brokers.values() if one is not broker]
+        if broker.node is None or None in nodes:
+            return False
+        own = looks.logged(broker.node)
+        return all(looks.logged(node) >= own for node in nodes if node is not None)
+
+    def _kill_all(self, fault: Fault, broker: SimBroker) -> None:
+        """All processes die within a moment, that of `broker` first."""
+
+        def kill(_is_put: bool = False) -> None:
+            for number, one in enumerate(self._brokers.values()):
+                after_us = 1 + (fault.number >> 3 * number) % 8 * _KILLED_WITHIN_US // 8
+                self._around.scheduler.after(after_us, one.crash)
+
+        kind = fault.number % 4
+        if kind == 0 and len(self._brokers) > 1:
+            self._set_back(broker, min(fault.lasts_us, _COPY_AGE_US_MAX), kill)
+            return
+        if kind == 1 and len(self._brokers) > 1:
+            self._take_disk(broker, broker.disk.replace)
+        kill()
 
     def _for_a_while(self, fault: Fault, broker: SimBroker) -> None:
         around, ill = self._around, fault.ill

@@ -195,6 +195,12 @@ def metadata_leader(node: Node) -> int:
     return node._cluster.quorum.leader or 0
 
 
+def logged(node: Node) -> tuple[int, int]:
+    """Term and index of the last entry of the metadata that the broker has on its disk."""
+    log = node._cluster.quorum._raft.log
+    return log.term_at(log.stable_index) or 0, log.stable_index
+
+
 def vote(node: Node) -> int:
     """Whom the broker has voted for in its present Raft term, where that is on its disk; 0: nobody."""
     raft = node._cluster.quorum._raft

@@ -63,6 +63,8 @@ class Ill(StrEnum):
     HUNG_SYNC = "hung sync"
     FLIPPED_BIT = "flipped bit"
     EMPTY_DISK = "empty disk"
+    OLDER_COPY = "older copy"  # of the disk, taken when the fault begins, and put in its place when it ends
+    ALL_KILLED = "all killed"  # within a moment; sometimes one comes back with an empty disk, or with an older copy
     NATS_LOST = "nats lost"
     NATS_AWAY = "nats away for long"  # for one broker
     NATS_RESTART = "nats restart"
@@ -104,6 +106,8 @@ _ILLS = (
     (Ill.HUNG_SYNC, 5),
     (Ill.NATS_AWAY, 3),
     (Ill.LONG_FULL_DISK, 3),
+    (Ill.OLDER_COPY, 4),
+    (Ill.ALL_KILLED, 5),
 )
 _LONG_US = {Ill.HUNG_SYNC: 2_000_000, Ill.NATS_AWAY: 30_000_000, Ill.LONG_FULL_DISK: 60_000_000}  # at least
 AIMED = frozenset(
@@ -115,7 +119,7 @@ AIMED = frozenset(
         Ill.DEPOSED_AND_BACK,
     }
 )
-CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK}  # one broker alone loses everything with its disk
+CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY}  # one broker alone loses everything with its disk
 
 
 class Operation(NamedTuple):

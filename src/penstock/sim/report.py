@@ -43,6 +43,8 @@ _IN_A_CLUSTER = (
     "fenced requests",
     "unclean starts",
     "refusals of deposed leaders",
+    "replaced disks",
+    "refused older copies",
 )
 
 

@@ -148,3 +148,18 @@ def test_nothing_hangs_once_all_is_mended() -> None:
     stage.submit(stage.write)
     stage.wait()
     assert stage.back == [None, None]
+
+
+def test_a_disk_that_is_set_back_has_what_was_copied_and_keeps_its_number() -> None:
+    stage = Stage()
+    stage.write("a")
+    copy = stage.disk.copy()
+    stage.write("b")
+    stage.disk.power_off()
+    stage.disk.set_back(copy)
+    assert (list(stage.disk.memory.files()), stage.disk.number) == (["a"], 1)
+    assert stage.disk.is_older
+    assert not stage.disk.is_off
+    stage.disk.replace()
+    assert (list(stage.disk.memory.files()), stage.disk.number) == ([], 2)
+    assert not stage.disk.is_older
