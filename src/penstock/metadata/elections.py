@@ -108,13 +108,14 @@ def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rul
     awaited = partition.awaited_data_dir_id
     own = awaited if is_last and awaited is not None else broker.last_data_dir_id
     has_disk = broker.data_dir_id == own
+    is_clean = broker.clean_stop and broker.data_dir_id == broker.last_data_dir_id
     eligible, unsure = partition.eligible, partition.unsure
     had_all = is_last or broker_id in eligible or broker_id in unsure
-    if not (has_disk and broker.clean_stop) or rules.is_in_memory:
+    if not (has_disk and is_clean) or rules.is_in_memory:
         eligible = _without(eligible, broker_id)
     if not has_disk:
         unsure = _without(unsure, broker_id)
-    elif had_all and not (broker.clean_stop or rules.is_in_memory):
+    elif had_all and not (is_clean or rules.is_in_memory):
         unsure = tuple(sorted({*unsure, broker_id}))
     if is_last:
         awaited = None if has_disk else own

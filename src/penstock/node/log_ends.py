@@ -28,7 +28,11 @@ class LogEnds:
         partitions: Mapping[PartitionKey, Partition],
         image: Callable[[], ClusterImage],
         hurry: Callable[[], None],
+        *,
+        heartbeat_max: int = limits.LOG_ENDS_PER_HEARTBEAT_MAX,
     ) -> None:
+        """`heartbeat_max`: of how many partitions one heartbeat tells."""
+        self._heartbeat_max = heartbeat_max
         self._partitions = partitions
         self._image = image
         self._hurry = hurry
@@ -54,7 +58,7 @@ class LogEnds:
             for key in failed
             if (leader_epoch := self._recovering(key, live)) is not None
         ]
-        room = max(0, limits.LOG_ENDS_PER_HEARTBEAT_MAX - len(ends))
+        room = max(0, self._heartbeat_max - len(ends))
         for key in list(islice(chain(self._new, self._told), room)):
             self._new.pop(key, None)
             self._told.pop(key, None)
@@ -65,7 +69,7 @@ class LogEnds:
                 ends.append(end)
         if self._new:
             self._hurry()
-        return tuple(ends[: limits.LOG_ENDS_PER_HEARTBEAT_MAX])
+        return tuple(ends[: self._heartbeat_max])
 
     def _recovering(self, key: PartitionKey, live: Set[BrokerId]) -> LeaderEpoch | None:
         state = self._image().streams.get(key.stream_id)
@@ -84,11 +88,11 @@ def _end_of(partition: Partition, leader_epoch: LeaderEpoch) -> LogEnd | None:
 
 def recovered_text(partition: Partition, ends: Iterable[ReplicaEnd]) -> str:
     """Which logs were compared, for people."""
-    told = ", ".join(
-        f"broker {one.broker_id} had {'none that can be led' if one.has_failed else _length(one)}" for one in ends
-    )
+    told = ", ".join(f"broker {one.broker_id} had {_length(one)}" for one in ends)
     return f"{partition.stream.name}/{partition.key.partition} ({told})"
 
 
 def _length(end: ReplicaEnd) -> str:
-    return f"up to {end.log_end} of epoch {end.last_epoch}" if end.last_epoch else f"up to {end.log_end}"
+    if end.has_failed:
+        return "a log that has failed"
+    return f"up to {end.log_end} of epoch {end.last_epoch}" if end.last_epoch else "nothing"
