@@ -70,6 +70,16 @@ class ClusterProcesses:
         self.brokers[number] = broker
         broker.launch()
 
+    def move(self, number: int, *, join: int | None = None) -> None:
+        """Start a broker that is down at another address, on its disk; or let it join, with an empty one."""
+        self.brokers[number].end()
+        arguments: tuple[str, ...] = ()
+        if join is not None:
+            self.empty_disk(number)
+            arguments = ("--join", self.brokers[join].client_address)
+        self.brokers[number] = self._broker(number, free_ports(1)[0], *arguments)
+        self.brokers[number].launch()
+
     def empty_disk(self, number: int) -> None:
         """Put a new disk into the place of that broker's."""
         assert not self.brokers[number].is_running

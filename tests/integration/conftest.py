@@ -1,13 +1,15 @@
-"""Brokers that the tests of one module share, and a client for each test."""
+"""Brokers that the tests of one module share, a client for each test, and clusters of a test's own."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker
+from tests.integration.clusters import ClusterProcesses, running_cluster
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +27,14 @@ async def client(broker: BrokerProcess) -> AsyncIterator[aio.Client]:
     """A client of the shared broker."""
     async with await broker.client() as connected:
         yield connected
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
+    """Three brokers that know each other."""
+    with running_cluster(tmp_path) as brokers:
+        try:
+            await brokers.all_live()
+            yield brokers
+        finally:
+            print(brokers.said)  # shown where a test fails

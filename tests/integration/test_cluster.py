@@ -9,14 +9,13 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from penstock.broker.serve import END_TIMEOUT_S
 from tests.broker_process import eventually, running_nats
-from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
+from tests.integration.clusters import ClusterProcesses, check, load
 from tests.integration.publishers import connected_to
 
 KILL_SILENCE_S_MAX = 4.0
@@ -24,17 +23,6 @@ KILL_METADATA_LEADER_SILENCE_S_MAX = 7.0
 STOP_SILENCE_S_MAX = 0.3
 HANG_SILENCE_S_MAX = 7.0
 HANG_CREATE_S_MAX = 8.0
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
-    """Three brokers that know each other."""
-    with running_cluster(tmp_path) as brokers:
-        try:
-            await brokers.all_live()
-            yield brokers
-        finally:
-            print(brokers.said)  # shown where a test fails
 
 
 async def stream_led_by(cluster: ClusterProcesses, is_metadata_leader: bool) -> str:

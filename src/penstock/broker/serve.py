@@ -251,6 +251,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         broker_id=settings.broker_id,
         data_dir_id=settings.data_dir_id,
         broker_version=settings.broker_version,
+        address=settings.address,
     )
     driver.peers = Peers(
         driver, hello, driver.elapsed_us, random.random, failed=lambda error: _cannot_go_on(error, running)

@@ -47,12 +47,16 @@ DataDirIdField = Annotated[str, msgspec.Meta(max_length=128)]
 
 
 class PeerHelloRequest(Request, frozen=True, kw_only=True):
-    """I am a broker of this cluster, on this disk. Before it has a name, or I know it, `cluster_id` is empty."""
+    """I am a broker of this cluster, on this disk. Before it has a name, or I know it, `cluster_id` is empty.
+
+    `address` is where I am reached: whoever was away when I moved knows only where I was.
+    """
 
     cluster_id: ClusterIdField
     broker_id: PeerIdField
     data_dir_id: NameField
     broker_version: NameField
+    address: Annotated[str, msgspec.Meta(max_length=261)] = ""  # HOST:PORT
 
 
 class PeerHelloResponse(Response, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ what is on the disk can be read meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from penstock.base import limits
@@ -49,6 +49,7 @@ from penstock.messages import (
 from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
+from penstock.node.addresses import PeerAddresses
 from penstock.node.administration import Administration
 from penstock.node.belonging import Belonging, is_older_copy, is_stranger, is_taken
 from penstock.node.bootstrap import has_metadata, open_storage
@@ -146,8 +147,7 @@ class Cluster:
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
         self._heard_us: int | None = None  # when a metadata leader was known last
-        self._addresses: dict[BrokerId, str] = {}
-        self._told_members: Mapping[BrokerId, str] = {}  # as a broker has said that was asked to let this one join
+        self._addresses = PeerAddresses(settings, outbox)
         self._told_cluster_id = settings.cluster_id
         self.deleted: list[StreamState] = []  # by what was applied at the start
         self.registered_us = 0  # when this broker was registered last
@@ -267,7 +267,7 @@ class Cluster:
     def joined(self, response: JoinResponse) -> None:
         """A member has said who is in the cluster: who is asked for the metadata leader."""
         own = self._settings.broker_id
-        self._told_members = {one.broker_id: one.address for one in response.members if one.broker_id != own}
+        self._addresses.members = {one.broker_id: one.address for one in response.members if one.broker_id != own}
         if not self.image.cluster_id:
             self._say_cluster_id(response.cluster_id)
         self._tell_addresses()
@@ -409,22 +409,7 @@ class Cluster:
         self._consequences.standing_changed(self.standing.incarnation)
 
     def _tell_addresses(self) -> None:
-        """Keep connections to those who are registered, and to the first voters until they are."""
-        own = self._settings.broker_id
-        wanted = {broker_id: address for broker_id, address in self._settings.voters.items() if broker_id != own}
-        wanted |= self._told_members
-        for one in self.image.brokers.values():
-            if one.broker_id != own:
-                told = wanted.get(one.broker_id, one.address)
-                # Where it was registered; who has moved since may be found where the settings say.
-                wanted[one.broker_id] = one.address if told == one.address else f"{one.address},{told}"
-        if wanted != self._addresses:
-            changed = [(broker_id, address) for broker_id, address in wanted.items()]
-            gone = [(broker_id, "") for broker_id in self._addresses if broker_id not in wanted]
-            self._outbox.step.peer_addresses += [
-                one for one in changed + gone if self._addresses.get(one[0], "") != one[1]
-            ]
-            self._addresses = wanted
+        self._addresses.tell(self.image.brokers.values())
 
     # Requests
 
@@ -453,6 +438,8 @@ class Cluster:
             self._outbox.reply(caller, RaftResponse())
         elif isinstance(request, PeerHelloRequest):
             self._outbox.reply(caller, introduced(request, self._introduction()))
+            if self._addresses.said(request.broker_id, request.address):
+                self._tell_addresses()
         elif isinstance(request, AwaitStreamRequest):
             self._await_stream(caller, request)
         elif isinstance(request, JoinRequest):

@@ -81,6 +81,27 @@ def test_a_newcomer_asks_to_join_and_remembers_the_cluster() -> None:
     assert reply.response.cluster_id == "c"
 
 
+def test_a_peer_that_has_moved_is_looked_for_where_it_says_that_it_is() -> None:
+    node, _ = newcomer()
+    node.joined(CLUSTER, now(10))
+    taken(node)
+
+    def hello(number: int, address: str) -> list[tuple[BrokerId, str]]:
+        who = PeerHelloRequest(
+            cluster_id="c", broker_id=number, data_dir_id=f"disk-{number}", broker_version="1", address=address
+        )
+        node.request(f"{number}", who, b"", now(20))
+        return taken(node).peer_addresses
+
+    assert hello(2, "h:22") == [(BERT, "h:2,h:22")]
+    assert hello(2, "h:22") == []
+    assert hello(2, "h:23") == [(BERT, "h:2,h:23")]  # it has moved again
+    assert hello(1, "h:1") == []  # as was known
+    assert hello(7, "h:7") == []  # nobody knows that one
+    for nonsense in ("", "h", "h:", "h:0", "h:99999", "h:x", ":5", "h:1,h:2"):
+        assert hello(3, nonsense) == []
+
+
 def test_a_first_voter_does_not_ask_to_join() -> None:
     voters = MappingProxyType({ANNA: "h:1", DORA: "h:4"})
     assert newcomer(join=(), voters=voters)[1].join is None
