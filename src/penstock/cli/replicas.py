@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.messages import PartitionInfo, StatusResponse, StreamInfo
 
 _NAME_CHARS_MAX = 30
+UNKNOWN = "?"  # only the leader knows, and does not say
 
 
 def broker_table(state: StatusResponse) -> Table:
@@ -65,6 +66,20 @@ def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = fro
     return made
 
 
+def silent_leaders(infos: Sequence[StreamInfo]) -> str:
+    """Which brokers lead and did not say what they hold; empty: all have."""
+    silent = {
+        part.leader_id
+        for info in infos
+        for part in info.partitions
+        if part.leader_id is not None and (part.committed_end is None or behind_text(part) == UNKNOWN)
+    }
+    if not silent:
+        return ""
+    who = f"broker{'s' if len(silent) > 1 else ''} {ids_text(sorted(silent))}"
+    return f"no answer from {who}: what only a leader knows of its partitions is shown as {UNKNOWN}"
+
+
 def leader_text(part: PartitionInfo) -> str:
     """Who leads a partition."""
     return "nobody" if part.leader_id is None else str(part.leader_id)
@@ -78,7 +93,7 @@ def ids_text(ids: Sequence[int]) -> str:
 def behind_text(part: PartitionInfo) -> str:
     """Who of the followers lacks how many messages of the leader's."""
     if not part.followers:
-        return "?" if len(part.replicas) > 1 else "-"
+        return UNKNOWN if len(part.replicas) > 1 else "-"
     late = [
         f"{one.broker_id}: {'not heard of' if one.lag is None else count_text(one.lag)}"
         + (", its disk takes nothing" if one.is_impeded else "")

@@ -9,6 +9,7 @@ from penstock.base.units import format_bytes, format_duration_us
 from penstock.cli import replicas
 from penstock.cli.failure import printable
 from penstock.cli.output import cell, count_text, counted, cut, short_time_text, table, time_text
+from penstock.cli.replicas import UNKNOWN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _GAPS_SHOWN_MAX = 10
 _WIDE = 120  # characters: from here on there is room for offsets and whole times
 _TEXT_CHARS_MIN = 10
-UNKNOWN = "?"  # only the leader knows, and does not say
 
 
 def pairs(values: Mapping[str, str]) -> Table:

@@ -56,6 +56,8 @@ def status(
         console.print()
         unreachable = frozenset(one.broker_id for one in state.brokers if one.is_reachable is False)
         console.print(replicas.replica_table(infos, unreachable if warning else frozenset()))
+        if silence := replicas.silent_leaders(infos):
+            console.print(output.cell(silence, "yellow"))
     report.print_gaps(console, f"Gaps of broker {state.broker_id}", state.nats.gaps)
     parts = [(info, part) for info in infos for part in info.partitions]
     found = Counter(gap for _, part in parts for gap in set(part.gaps).difference(state.nats.gaps))

@@ -103,6 +103,15 @@ def test_what_nobody_says_is_not_taken_for_nothing() -> None:
     assert lines[1][:4] == ["orders", "o.>", "?", "?"]
 
 
+def test_leaders_that_do_not_answer_are_named() -> None:
+    silent = partition(followers=(), leader_id=CARL)
+    unknown = partition(partition=1, log_start=None, committed_end=None, log_end=None, replicas=(ANNA,), leader_id=ANNA)
+    nobody = partition(partition=2, followers=(), leader_id=None)
+    assert replicas.silent_leaders([stream(partition(), nobody)]) == ""
+    assert replicas.silent_leaders([stream(partition(), silent)]).startswith("no answer from broker 3: ")
+    assert replicas.silent_leaders([stream(silent), stream(unknown)]).startswith("no answer from brokers 1,3: ")
+
+
 def test_brokers_are_told_with_their_state() -> None:
     state = cluster_state(
         metadata_leader=BERT,
