@@ -51,6 +51,7 @@ class Broker:
         self.is_disk_full = False
         self.save_ms = (1, 4)
         self.operations_left: int | None = None  # until the power goes
+        self.older: MemoryVfs | None = None  # a copy of its disk
 
     def start(self) -> None:
         """Begin from what is on the disk."""
@@ -76,6 +77,17 @@ class Broker:
         self.is_up = False
         keep = self.random.choice((Keep.SYNCED, Keep.SUBSET, Keep.SUBSET, Keep.ALL))
         self.memory = self.memory.crash_clone(keep, self.random if keep is Keep.SUBSET else None)
+
+    def copy_disk(self) -> None:
+        """Keep what is on the disk now, as a backup does."""
+        self.older = self.memory.crash_clone(Keep.SYNCED)
+
+    def set_back(self) -> None:
+        """The copy comes in the place of the disk: what was promised since is forgotten. It must be down."""
+        assert not self.is_up
+        assert self.older is not None
+        self.memory = self.older.crash_clone(Keep.SYNCED)
+        self.world.checks.forgets(self)
 
     def _plan(self, operation: Operation) -> Fault | None:
         if self.is_disk_full and operation.kind is Kind.WRITE and not operation.path.endswith("synced"):

@@ -9,6 +9,11 @@
 | state machine safety   | an index is committed with one entry everywhere; all applications fold to the same         |
 | promises are kept      | who starts again has the term, the vote and the entries that it told others of             |
 | acked is never lost    | what a client was told is committed, at that index; what was taken back is not             |
+| no false commit        | what a follower commits is what its leader has there                                       |
+
+Once a broker's disk was set back to an older copy, what was acked may be lost, and so may what was committed. Election
+safety and log matching hold all the same, for a term names its candidate, and a follower commits what its leader has;
+`schedule` checks at the end that who has committed something else has said so.
 | reads are linearizable | a read sees all that was acked, and all that any read saw, before it was asked for         |
 """
 
@@ -47,10 +52,18 @@ class Checks:
         self.reads = 0
         self.seen_index = 0  # acked, or seen by a read
         self.taken_back: set[bytes] = set()
+        self.has_forgotten = False  # a broker, what it had promised
         self._votes: dict[int, tuple[int, int | None]] = {}  # by broker: the term and vote that it told of
         self._acknowledged: dict[int, dict[int, int]] = {}  # by broker: index to term of what it told a leader it has
         self._commits: dict[int, int] = {}
+        self._contradicted: set[tuple[int, int]] = set()  # by broker and run
         self._lasts: dict[tuple[int, int, int], tuple[int, int]] = {}  # by leader, its run, term: where its log ended
+
+    def forgets(self, broker: Broker) -> None:
+        """A broker's disk is set back."""
+        self.has_forgotten = True
+        self._votes.pop(broker.id, None)
+        self._acknowledged.pop(broker.id, None)
 
     def started(self, broker: Broker) -> None:
         """A broker has read its disk."""
@@ -73,8 +86,13 @@ class Checks:
         """After every input and every output."""
         raft = broker.raft
         log = raft.log
+        if raft.contradiction is not None and (broker.id, broker.run) not in self._contradicted:
+            check(self.has_forgotten, f"broker {broker.id}: {raft.contradiction}")
+            self._contradicted.add((broker.id, broker.run))
+            broker.world.count("contradictions")
         if log.commit != self._commits[broker.id]:
             for entry in log.between(max(self._commits[broker.id], log.base_index), log.commit):
+                self._check_commit(broker, entry)
                 self._commit(broker, entry)
             self._commits[broker.id] = log.commit
         if isinstance(raft.role, Leader):
@@ -96,6 +114,7 @@ class Checks:
             check(other == broker.id, f"brokers {other} and {broker.id} lead in term {raft.term}")
         if ready.snapshot is not None:
             self._commits[broker.id] = max(self._commits[broker.id], ready.snapshot.index)
+        if ready.snapshot is not None and not self.has_forgotten:
             index = ready.snapshot.index
             check(index <= len(self.committed), f"a snapshot at {index}, which is not committed")
             check(ready.snapshot.data[:DIGEST_BYTES] in (b"", self.digests[index]), f"a false snapshot at {index}")
@@ -125,7 +144,15 @@ class Checks:
             self.entries[entry.index, entry.term] = (entry, before)
         check(None in (before, known_before) or before == known_before, f"logs differ before entry {entry.index}")
 
+    def _check_commit(self, broker: Broker, entry: Entry) -> None:
+        leader = broker.world.brokers.get(broker.raft.leader or 0)
+        if leader is not None and leader.is_up and leader.raft.is_leader and leader.raft.term == broker.raft.term:
+            is_same = leader.raft.log.term_at(entry.index) in (None, entry.term)
+            check(is_same, f"broker {broker.id} commits entry {entry.index}, which its leader {leader.id} has not")
+
     def _commit(self, broker: Broker, entry: Entry) -> None:
+        if self.has_forgotten:
+            return
         if entry.index > len(self.committed):
             check(entry.index == len(self.committed) + 1, "committed without what is before it")
             self.committed.append(entry)
@@ -135,6 +162,8 @@ class Checks:
         check(known == entry, f"committed at {entry.index}: {known}, and on broker {broker.id} {entry}")
 
     def _check_completeness(self, broker: Broker) -> None:
+        if self.has_forgotten:
+            return
         log = broker.raft.log
         for entry in self.committed[log.base_index :]:
             # A leader of an earlier term than what was committed since need not have it: it is deposed already.
@@ -144,12 +173,14 @@ class Checks:
 
     def _check_application(self, broker: Broker) -> None:
         application = broker.application
-        if application.index < len(self.digests):
+        if not self.has_forgotten and application.index < len(self.digests):
             check(application.digest == self.digests[application.index], f"broker {broker.id} holds another state")
 
     def acked(self, broker: Broker, entry: Entry) -> None:
         """A client was told that its command is committed."""
         self.acks += 1
+        if self.has_forgotten:
+            return
         self.seen_index = max(self.seen_index, entry.index)
         check(self.committed[entry.index - 1] == entry, f"acked at {entry.index} and not committed there")
         self._check_application(broker)
@@ -161,6 +192,8 @@ class Checks:
     def read(self, broker: Broker, read: Read, must_see_index: int) -> None:
         """A client was shown the state."""
         self.reads += 1
+        if self.has_forgotten:
+            return
         check(read.index >= must_see_index, f"a read of {read.index} on broker {broker.id}; {must_see_index} was seen")
         self._check_application(broker)
         self.seen_index = max(self.seen_index, broker.raft.applied)

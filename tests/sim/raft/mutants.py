@@ -61,6 +61,18 @@ MUTANTS = {
         "DRAWS = 1\n_CANDIDATES = 1\n",
         "terms that name nobody: who has forgotten its vote has two leaders in one",
     ),
+    "commit_unnamed": Mutant(
+        "penstock.raft.follower",
+        "    is_behind = message.commit > log.commit and log.term_at(message.commit) != message.commit_term\n",
+        "    is_behind = message.commit > log.last_index\n",
+        "a heartbeat commits whatever lies there, also what was cut off before it was set back",
+    ),
+    "cut_silently": Mutant(
+        "penstock.raft.follower",
+        "    if found := _contradiction(log, message, places):\n",
+        "    if False:\n",
+        "who is led by one that has forgotten what is committed does not say so",
+    ),
     "vote_stale": Mutant(
         "penstock.raft.election",
         "    return is_free and (message.last_term, message.last_index) >= (log.last_term, log.last_index)\n",

@@ -44,6 +44,7 @@ def profile_of(random: Random) -> Profile:
         delay_ms=random.choice((5, 30, 30, 150, 300)),
         slow_disks=random.random() < 0.3,
         breaks_snapshots=random.choice((0.0, 0.5, 0.8)),
+        forgets=random.random() < 0.4,
         raft={
             "append_entries_max": random.choice((1, 1, 2, 3, 64)),
             "in_flight_max": random.choice((1, 2, 16)),
@@ -62,11 +63,14 @@ class Storm:
         self.random = Random(seed * 2 + 1)
         self.world = World(seed, profile_of(self.random))
         self.values = 0
+        self.is_over = False
         self.deposed: int | None = None  # a leader that changed the membership alone
         self.is_busy = self.random.choice((0.1, 0.3, 0.8))
         self.is_rough = self.random.choice((0.02, 0.06, 0.12))
         self.changes_members = self.random.choice((0.0, 0.02, 0.08))
         self.compacts = self.random.choice((0.01, 0.05, 0.15))
+        if self.world.profile.forgets:
+            self.changes_members = 0.0  # a cluster that forgets a change may be two
         self.mishaps = (
             (4, self.heal),
             (3, self.split),
@@ -84,6 +88,8 @@ class Storm:
             (1, self.fill_disk),
             (2, self.change_disk),
         )
+        if self.world.profile.forgets:
+            self.mishaps += ((3, self.set_back), (9, self.set_back_majority))
 
     def run(self) -> Result:
         """The storm, then peace."""
@@ -101,6 +107,7 @@ class Storm:
             if self.random.random() < self.compacts and world.up():
                 broker = self.random.choice(world.up())
                 world.guarded(broker.id, broker.compact)
+        self.is_over = True
         self.peace()
         return Result(world.trace, world.checks.acks, world.checks.reads, world.counts)
 
@@ -236,6 +243,43 @@ class Storm:
         quick, slow = ((0, 2), (1, 4)), ((20, 60), (100, 600))
         broker.save_ms = self.random.choice(quick + slow if self.world.profile.slow_disks else quick)
 
+    def set_back(self) -> None:
+        """A disk becomes what it was some time ago."""
+        broker = self.random.choice([*self.world.brokers.values()])
+        broker.copy_disk()
+        self.world.after(self.random.randrange(3_000), partial(self._set_back, broker))
+
+    def set_back_majority(self) -> None:
+        """Those with whom the leader agreed on something forget it, and can elect without it."""
+        leader = self.world.leader()
+        if leader is None:
+            return
+        others = [broker for broker in self.world.up() if broker is not leader]
+        those = self.random.sample(others, min(len(others), len(self.world.brokers) // 2))
+        for broker in those:
+            broker.copy_disk()
+        self._separate([leader.id, *(broker.id for broker in those)])
+        for _ in range(self.random.randrange(1, 4)):
+            self.propose(leader)
+
+        def forget() -> None:
+            if self.is_over:
+                return
+            self._separate([leader.id])
+            for broker in those:
+                self._set_back(broker)
+
+        self.world.after(self.random.randrange(100, 1_500), forget)
+
+    def _set_back(self, broker: Broker) -> None:
+        if self.is_over:
+            return
+        if broker.is_up:
+            self.world.crash(broker.id)
+        broker.set_back()
+        self.world.count("set back")
+        self.world.start(broker.id)
+
     # Membership
 
     def change_members(self) -> None:
@@ -328,6 +372,9 @@ class Storm:
             if not broker.is_up:
                 world.start(broker_id)
         end_ms = world.now_ms + PEACE_MS_MAX
+        if world.checks.has_forgotten:
+            self._peace_of_the_forgetful(end_ms)
+            return
         asked_index: int | None = None
         while not (asked_index is not None and self._has_converged(asked_index)):
             check(world.now_ms < end_ms, "it does not work again")
@@ -338,6 +385,23 @@ class Storm:
                 asked_index = leader.raft.log.last_index
         seen_index = world.checks.seen_index
         check(len(world.checks.committed) >= seen_index, "what was acked is gone")
+
+    def _peace_of_the_forgetful(self, end_ms: int) -> None:
+        """Who has committed something else than the leader says so; the others work, if they are a majority."""
+        world = self.world
+        while world.now_ms < end_ms:
+            world.run_until(world.now_ms + 500)
+            contradicted = [broker for broker in world.brokers.values() if broker.raft.contradiction is not None]
+            leader = world.leader()
+            if 2 * len(contradicted) >= len(world.brokers):
+                world.count("majorities that contradict")
+                return
+            others = [broker for broker in world.brokers.values() if broker not in contradicted]
+            if leader is not None and all(broker.raft.applied == leader.raft.log.last_index for broker in others):
+                same = all(broker.application.digest == leader.application.digest for broker in others)
+                check(same, "who has committed something else does not say so")
+                return
+        check(holds=False, text="it does not work again, after somebody has forgotten something")
 
     def _has_converged(self, asked_index: int) -> bool:
         leader = self.world.leader()

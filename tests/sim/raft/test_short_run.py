@@ -32,8 +32,10 @@ def test_seeds(group: int) -> None:
 def test_enough_happened() -> None:
     if not counts:
         pytest.skip("runs after the others")
-    for name in ("acks", "reads", "crashes", "changes", "compactions", "snapshots installed", "transfers", "retracted"):
+    names = ("acks", "reads", "crashes", "changes", "compactions", "snapshots installed", "transfers", "retracted")
+    for name in (*names, "set back"):
         assert counts[name] >= 10, name
+    assert counts["contradictions"] >= 3
 
 
 @pytest.mark.parametrize("seed", [3, 7])
@@ -57,7 +59,7 @@ def test_a_seed_goes_the_same_way_in_every_process() -> None:
     assert traces == {run_seed(5).trace + "\n"}
 
 
-@pytest.mark.parametrize("name", ["vote_stale", "no_fsync"])
+@pytest.mark.parametrize("name", ["nameless_term", "vote_stale", "no_fsync"])
 def test_a_mutant_is_found(name: str) -> None:
     is_found, text = find(name, seeds=30)
     assert is_found, text

@@ -30,6 +30,7 @@ class Profile:
     delay_ms: int = 20
     slow_disks: bool = False
     breaks_snapshots: float = 0.0  # how often the power goes while one is put in place
+    forgets: bool = False  # disks are set back to older copies
     raft: dict[str, int] = field(default_factory=dict)
 
 
