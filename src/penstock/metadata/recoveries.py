@@ -19,6 +19,7 @@ from penstock.metadata.commands import Recovery, ReplicaEnd
 from penstock.metadata.elections import Rules
 from penstock.metadata.image import ClusterImage, PartitionState
 
+_NEVER_US = 2**63
 _WAIT_US = limits.RECOVERY_WAIT_MS * 1_000
 
 
@@ -36,6 +37,8 @@ class Recoveries:
 
     def __init__(self) -> None:
         self._told: dict[PartitionKey, _Told] = {}
+        self._seen: ClusterImage | None = None  # by the last look at all, if nothing was told since, and nothing due
+        self._next_us = 0  # until then nobody has been waited for long enough
 
     def __bool__(self) -> bool:
         """Whether anything is in recovery, as far as was told."""
@@ -44,6 +47,7 @@ class Recoveries:
     def clear(self) -> None:
         """Forget all: another metadata leader has heard the later ones."""
         self._told = {}
+        self._seen = None
 
     def heard(
         self,
@@ -67,31 +71,51 @@ class Recoveries:
             if told.ends.get(broker_id) != replica_end:
                 told.ends[broker_id] = replica_end
                 news[key] = None
+        if news:
+            self._seen = None
         return list(news)
 
     def due(self, image: ClusterImage, now_us: int, among: Iterable[PartitionKey] | None = None) -> list[Recovery]:
         """Which partitions can be led now, `among` these or among all; no more than fit into a command."""
+        if among is None:
+            seen = self._seen
+            is_same = seen is not None and seen.streams is image.streams and seen.brokers is image.brokers
+            if is_same and now_us < self._next_us:
+                return []
+            self._next_us = _NEVER_US
         live = {one.broker_id: one.incarnation for one in image.brokers.values() if one.is_live}
         found: list[Recovery] = []
         for key in list(self._told) if among is None else among:
-            told = self._told[key]
-            partition = _partition(image, key, told.leader_epoch)
-            if partition is None:
-                del self._told[key]
-                continue
-            if not elections.recovers(partition, live.keys()):
-                told.since_us = now_us
-                continue
-            ends = _counting(partition, told, live)
-            missing = [one for one in partition.replicas if one in live and one not in ends]
-            if missing and (now_us < told.since_us + _WAIT_US or not elections.holders(partition).isdisjoint(missing)):
-                continue
-            rules = Rules.of(image.streams[key.stream_id])
-            if elections.recovered(partition, ends, live.keys(), rules) is not None:
-                found.append(Recovery(*key, told.leader_epoch, tuple(ends.values())))
+            if (recovery := self._due(image, key, live, now_us)) is not None:
+                found.append(recovery)
                 if len(found) == limits.RECOVERIES_PER_COMMAND_MAX:
                     break
+        if among is None:
+            self._seen = None if found else image
         return found
+
+    def _due(
+        self, image: ClusterImage, key: PartitionKey, live: Mapping[BrokerId, Incarnation], now_us: int
+    ) -> Recovery | None:
+        told = self._told[key]
+        partition = _partition(image, key, told.leader_epoch)
+        if partition is None:
+            del self._told[key]
+            return None
+        if not elections.recovers(partition, live.keys()):
+            told.since_us = now_us
+            return None
+        ends = _counting(partition, told, live)
+        missing = [one for one in partition.replicas if one in live and one not in ends]
+        if not elections.holders(partition).isdisjoint(missing):
+            return None
+        if missing and now_us < told.since_us + _WAIT_US:
+            self._next_us = min(self._next_us, told.since_us + _WAIT_US)
+            return None
+        rules = Rules.of(image.streams[key.stream_id])
+        if elections.recovered(partition, ends, live.keys(), rules) is None:
+            return None
+        return Recovery(*key, told.leader_epoch, tuple(ends.values()))
 
 
 def _partition(image: ClusterImage, key: PartitionKey, leader_epoch: LeaderEpoch) -> PartitionState | None:

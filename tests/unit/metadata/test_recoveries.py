@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import LogEnd
-from penstock.metadata.commands import Command, RecoverPartitions
+from penstock.metadata.commands import AlterStream, Command, RecoverPartitions
 from tests.unit.metadata.test_controller import ONE, TERM, THREE, TWO, Cluster, log_end
 
 
@@ -118,6 +119,28 @@ def test_a_failed_log_does_not_lead(failed: tuple[BrokerId, ...]) -> None:
     cluster.commit()
     leader = cluster.partition(stream_id).leader
     assert leader == (None if TWO in failed else TWO)
+
+
+def test_what_was_not_taken_is_proposed_again() -> None:
+    cluster, stream_id = killed(ONE, TWO, THREE)
+    for broker_id in (ONE, TWO, THREE):
+        told(cluster, stream_id, broker_id, 10)
+    for _ in range(2):
+        (proposal,) = cluster.proposed
+        cluster.proposed = []
+        cluster.controller.not_proposed(proposal.number, RemoteError(ErrorCode.OVERLOADED, "later"))
+        assert len(cluster.after(100, ONE, TWO, THREE)) == 1
+
+
+def test_once_unclean_elections_are_allowed_a_replica_leads_whose_log_has_not_failed() -> None:
+    cluster, stream_id = killed(ONE, TWO, THREE)
+    for broker_id in (ONE, TWO, THREE):
+        told(cluster, stream_id, broker_id, 10, failed=broker_id != ONE)
+    assert cluster.after(10_000, ONE, TWO, THREE) == []
+    cluster.apply(AlterStream(stream_id=stream_id, changes={"allow_unclean_election": True}), raft_term=TERM)
+    cluster.after(100)
+    cluster.commit()
+    assert cluster.partition(stream_id).leader == ONE
 
 
 def test_what_cannot_be_is_left_out() -> None:
