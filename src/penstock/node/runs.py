@@ -74,6 +74,7 @@ class Runs:
         """Add this start to those that are there; blocking. OSError."""
         self.names = self._read(has_data=has_data)
         if not process or len(self.names) >= limits.RUNS_MAX:
+            self._sync()
             return
         names = (*self.names, process)
         try:
@@ -81,9 +82,17 @@ class Runs:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
+            self._sync()
             self.notices.append(f"cannot note this start in {RUNS_PATH}: {error.strerror or error}")
         else:
             self.names = names
+
+    def _sync(self) -> None:
+        """A start goes by a name that another one wrote, perhaps without coming to its sync."""
+        if RUNS_PATH in self._vfs.list(""):
+            with closing(self._vfs.open(RUNS_PATH)) as file:
+                file.sync()
+            self._vfs.sync_dir("")
 
     def registered(self) -> Callable[[], None] | None:
         """The image has this process: what gives up names that are needed no more, for a disk thread, if there are any.

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from penstock.base import limits
-from penstock.node.runs import ANY, RUNS_PATH, SLOT_BYTES, Runs
+from penstock.node.runs import _HEAD, ANY, RUNS_PATH, SLOT_BYTES, Runs
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs import Vfs
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind
@@ -129,6 +129,19 @@ def test_without_any_room_a_start_goes_by_the_name_of_the_one_before() -> None:
     runs = begun(full, "c")
     assert (runs.names, runs.process) == ((ANY, "b"), "b")
     assert runs.notices
+
+
+def test_a_name_that_was_found_is_on_the_disk_before_it_is_used_again() -> None:
+    """A start that found no room may have written its name whole, and not synced it: the next one speaks under it."""
+    whole = _HEAD.size + len("a\nb")  # behind it there are zeros already
+    for seed in range(20):
+        memory = MemoryVfs()
+        begun(memory, "a", has_data=False)
+        full = FaultyVfs(memory, lambda one: Fault(errno.ENOSPC, whole) if one.kind is Kind.WRITE else None)
+        assert begun(full, "b").process == "a"
+        used = begun(full, "c").process
+        assert used == "b"
+        assert used in begun(memory.crash_clone(Keep.SUBSET, random.Random(seed)), "d").names
 
 
 def test_a_disk_that_does_not_sync_is_no_place_to_start() -> None:
