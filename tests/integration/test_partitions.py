@@ -35,6 +35,7 @@ async def test_an_unmodified_publisher_is_acked_by_the_partition_of_its_subject(
     assert (ours.partition, ours.offset) == (2, 2)
     assert [found.name for found in await client.streams_for("p.acks.1")] == ["p-acks"]
     assert [found.name for found in await client.streams_for("p.acks.3")] == []
+    assert [message.partition async for message in client.messages("p-acks", partition=2)] == [2, 2, 2]
     values = [message.value async for message in client.messages("p-acks", partition=2)]
     assert values == [b"p.acks.2", b"p.acks.2", b"3"]
 
@@ -53,7 +54,10 @@ async def test_reading_all_keeps_the_order_of_each(client: aio.Client) -> None:
     assert found == sent
     assert (await client.to_table("p-read", columns=["value"])).num_rows == 1_500
     assert (await client.to_table("p-read", partition=3)).num_rows == 0
-    assert (await client.get("p-read", 7, partition=2)).value == b"2-7"
+    got = await client.get("p-read", 7, partition=2)
+    assert (got.partition, got.value) == (2, b"2-7")
+    async for message in client.messages("p-read"):
+        assert message.value == b"%d-%d" % (message.partition, message.offset)
     assert (await client.offsets("p-read", penstock.LATEST, partition=3)).offset == 0
 
 

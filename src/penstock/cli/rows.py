@@ -36,11 +36,13 @@ _encode = msgspec.json.Encoder().encode
 
 def print_json_lines(batches: Iterator[pa.RecordBatch]) -> None:
     """See the module."""
-    from penstock.client.batches import messages_of
+    from penstock.client.batches import messages_of, partition_of
 
     out = sys.stdout.buffer
     for batch in batches:
-        out.write(b"".join(_encode(json_row(message)) + b"\n" for message in messages_of(batch)))
+        partition = partition_of(batch)
+        which = {} if partition is None else {"partition": partition}
+        out.write(b"".join(_encode(which | json_row(message)) + b"\n" for message in messages_of(batch)))
         out.flush()
 
 

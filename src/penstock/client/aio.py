@@ -466,7 +466,7 @@ class Client:
             answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
             batches.check_format(answer.format_version)
             source = f"the answer of {self._link.server_of(stream_id, request.partition)}"
-            found = batches.one_message(raw, answer.offset, source=source)
+            found = batches.one_message(raw, answer.offset, partition, source=source)
             check_asked_for(request, found, source=source)
             return found
 

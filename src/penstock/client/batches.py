@@ -86,6 +86,12 @@ def of_partition(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
     return batch.replace_schema_metadata({PARTITION_KEY: b"%08x" % partition})
 
 
+def partition_of(batch: pa.RecordBatch) -> int | None:
+    """Which partition its rows are of; None where it does not say, which is so where there is only one."""
+    said = (batch.schema.metadata or {}).get(PARTITION_KEY)
+    return None if said is None else int(said, 16)
+
+
 def last_epoch(raw: bytes | memoryview, *, source: str) -> LeaderEpoch:
     """The leader epoch of the last batch in `raw`, of which only the headers are looked at; CorruptionError."""
     view = memoryview(raw).cast("B")
@@ -107,9 +113,12 @@ def rows(header: BatchHeader, message: memoryview, wanted: Range, *, source: str
     return batch.slice(first, max(0, end - first))
 
 
-def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
-    """Each row of a batch with the log's six columns."""
+def messages_of(batch: pa.RecordBatch, partition: int | None = None) -> Iterator[Message]:
+    """Each row of a batch with the log's six columns; of the partition that the batch names, unless one is given."""
     import pyarrow as pa
+
+    if partition is None:
+        partition = partition_of(batch) or 0
 
     columns = (
         batch.column("offset"),
@@ -119,13 +128,13 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
     # A few at a time: the next ones are then made in the memory, and in the processor's cache, that these leave.
     for first in range(0, batch.num_rows, _MESSAGES_AT_ONCE):
         lists = (column.slice(first, _MESSAGES_AT_ONCE).to_pylist() for column in columns)
-        yield from row_objects.rows(Message, *lists)
+        yield from row_objects.rows(Message, partition, *lists)
 
 
-def one_message(raw: bytes | memoryview, offset: int, *, source: str) -> Message:
-    """The message at `offset` of the one batch in `raw`."""
+def one_message(raw: bytes | memoryview, offset: int, partition: int, *, source: str) -> Message:
+    """The message at `offset` of that partition, out of the one batch in `raw`."""
     header = codec.verify(raw, file=source)
     batch = rows(header, memoryview(raw), Range(offset, offset + 1), source=source)
     if batch.num_rows != 1:
         raise CorruptionError(source, 0, f"a batch that holds offset {offset}", f"{batch.num_rows} such rows")
-    return next(messages_of(batch))
+    return next(messages_of(batch, partition))

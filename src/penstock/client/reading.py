@@ -50,6 +50,7 @@ class Plan(NamedTuple):
     range: Range
     leader_epoch: LeaderEpoch
     follow: bool
+    is_one_of_several: bool  # partitions: batches say which
 
 
 class _Fetched(NamedTuple):
@@ -149,10 +150,7 @@ async def plans(
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
             raise ValueError(f"{text}: say which with partition=")
         numbers = [one.partition for one in info.partitions]
-    return [
-        await plan(link, info.stream_id, info.name, number, start, end, follow=follow, timeout_s=timeout_s)
-        for number in numbers
-    ]
+    return [await _plan(link, info, number, start, end, follow=follow, timeout_s=timeout_s) for number in numbers]
 
 
 def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
@@ -164,10 +162,9 @@ def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
     return PartitionId(partition or 0)
 
 
-async def plan(
+async def _plan(
     link: Link,
-    stream_id: StreamId,
-    name: str,
+    info: StreamInfo,
     partition: PartitionId,
     start: Start,
     end: Start | None,
@@ -179,6 +176,7 @@ async def plan(
     ends_at_offset = isinstance(end, int) and not isinstance(end, bool)
     if follow and end is not None and not ends_at_offset:
         raise ValueError("a reader that follows the log can end only at an offset")
+    stream_id = info.stream_id
     begin = await find_place(link, stream_id, partition, start, timeout_s)
     stop = _END_OF_LOG if follow else begin.committed_end
     if isinstance(end, int) and ends_at_offset:
@@ -189,7 +187,8 @@ async def plan(
             begin = await find_place(link, stream_id, partition, start, timeout_s)
             finish = await find_place(link, stream_id, partition, end, timeout_s)
         stop = min(finish.offset, begin.committed_end)
-    return Plan(stream_id, name, partition, Range(begin.offset, stop), begin.leader_epoch, follow)
+    what = Range(begin.offset, stop)
+    return Plan(stream_id, info.name, partition, what, begin.leader_epoch, follow, len(info.partitions) > 1)
 
 
 class Reader:
@@ -241,7 +240,7 @@ class Reader:
         source = _source(self._link, what)
         for batch in batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source):
             selected = batch if self._columns is None else batch.select(self._columns)
-            yield selected if len(self._what) == 1 else batches.of_partition(selected, what.partition)
+            yield batches.of_partition(selected, what.partition) if what.is_one_of_several else selected
 
 
 class _Turns:

@@ -104,8 +104,10 @@ class Message(Row):
         key: bytes | None,
         value: bytes | None,
         headers: bytes | None,
+        partition: int = 0,
     ) -> None:
         self.offset = offset
+        self.partition = partition  # of its stream: offsets count within one
         self.timestamp_us = timestamp_us  # when it was appended
         self.subject = subject
         self.key = key
@@ -138,13 +140,14 @@ class Message(Row):
         return hash(self._all())
 
     def _all(self) -> tuple[object, ...]:
-        return self.offset, self.timestamp_us, self.subject, self.key, self.value, self.header_block
+        return self.partition, self.offset, self.timestamp_us, self.subject, self.key, self.value, self.header_block
 
     def __repr__(self) -> str:
         value = self.value
         if value is not None and len(value) > limits.PAYLOAD_PREVIEW_BYTES:
             value = value[: limits.PAYLOAD_PREVIEW_BYTES] + b"..."
-        return f"Message(offset={self.offset}, subject={self.subject!r}, key={self.key!r}, value={value!r})"
+        which = f"partition={self.partition}, offset={self.offset}" if self.partition else f"offset={self.offset}"
+        return f"Message({which}, subject={self.subject!r}, key={self.key!r}, value={value!r})"
 
 
 def encode_headers(headers: Mapping[str, str | Sequence[str]]) -> bytes | None:

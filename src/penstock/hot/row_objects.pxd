@@ -4,6 +4,7 @@ from penstock.hot cimport objects
 
 cdef class Row:
     cdef public object offset
+    cdef public object partition
     cdef public object timestamp_us
     cdef public object subject
     cdef public object key
@@ -14,5 +15,12 @@ cdef class Row:
 
 @cython.locals(number=Py_ssize_t, row=Row, found=list)
 cpdef list rows(
-    type kind, list offsets, list timestamps_us, list subjects, list keys, list values, list header_blocks
+    type kind,
+    object partition,
+    list offsets,
+    list timestamps_us,
+    list subjects,
+    list keys,
+    list values,
+    list header_blocks,
 )

@@ -14,9 +14,10 @@ from penstock.hot import objects
 class Row:
     """What one stored message holds. `header_block` is the NATS header block as it came."""
 
-    __slots__ = ("_parsed", "header_block", "key", "offset", "subject", "timestamp_us", "value")
+    __slots__ = ("_parsed", "header_block", "key", "offset", "partition", "subject", "timestamp_us", "value")
 
     offset: int
+    partition: int  # of its stream: offsets count within one
     timestamp_us: int
     subject: str
     key: bytes | None
@@ -30,6 +31,7 @@ R = TypeVar("R", bound=Row)
 
 def rows(
     kind: type[R],
+    partition: int,
     offsets: Sequence[int],
     timestamps_us: Sequence[int],
     subjects: Sequence[str],
@@ -37,11 +39,12 @@ def rows(
     values: Sequence[bytes | None],
     header_blocks: Sequence[bytes | None],
 ) -> list[R]:
-    """A `kind` for each row; `__init__` is not called."""
+    """A `kind` for each row, all of one partition; `__init__` is not called."""
     found = []
     for number in range(len(offsets)):
         row = objects.new(kind)
         row.offset = offsets[number]
+        row.partition = partition
         row.timestamp_us = timestamps_us[number]
         row.subject = subjects[number]
         row.key = keys[number]

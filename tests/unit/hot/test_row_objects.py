@@ -22,21 +22,22 @@ FIELDS = ("offset", "timestamp_us", "subject", "key", "value", "header_block")
 def test_each_row_holds_what_its_columns_say(wanted: list[tuple[object, ...]]) -> None:
     columns = [[row[number] for row in wanted] for number in range(6)]
     for module in (hot_modes.running("row_objects"), hot_modes.plain("row_objects")):
-        found = module.rows(module.Row, *columns)
+        found = module.rows(module.Row, 3, *columns)
         assert [tuple(getattr(row, name) for name in FIELDS) for row in found] == wanted
+        assert {row.partition for row in found} <= {3}
 
 
 def test_columns_of_different_lengths_are_an_error() -> None:
     for module in (hot_modes.running("row_objects"), hot_modes.plain("row_objects")):
         with pytest.raises(IndexError):
-            module.rows(module.Row, [1, 2], [1, 2], ["a", "b"], [None], [b"", b""], [None, None])
+            module.rows(module.Row, 0, [1, 2], [1, 2], ["a", "b"], [None], [b"", b""], [None, None])
 
 
 def test_a_message_made_of_columns_is_a_message() -> None:
     block = b"NATS/1.0\r\nA: 1\r\n\r\n"
-    (made,) = row_objects.rows(Message, [5], [6], ["s"], [b"k"], [b"v"], [block])
+    (made,) = row_objects.rows(Message, 2, [5], [6], ["s"], [b"k"], [b"v"], [block])
     assert type(made) is Message
-    assert made == Message(5, 6, "s", b"k", b"v", block)
+    assert made == Message(5, 6, "s", b"k", b"v", block, partition=2)
     assert made.headers["A"] == "1"
     assert made.headers is made.headers  # parsed once
     for again in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
