@@ -49,9 +49,9 @@ class Pair:
     def ask(self) -> dict[int, list[int]]:
         """Which partitions each request names, a little later."""
         self.now_us += limits.REPLICA_RETRY_MS_MAX * 1_000
-        asked = {}
+        asked: dict[int, list[int]] = {}
         while (sent := self.fetcher.request(self.now_us)) is not None:
-            asked[sent.number] = [named.stream_id for named in sent.request.changed]
+            asked[sent.number] = [int(named.stream_id) for named in sent.request.changed]
         return asked
 
     def answer(self, number: int, news: tuple[ReplicaNews, ...], raw_bytes: int, *, is_taken: bool) -> None:
