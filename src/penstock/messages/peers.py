@@ -103,7 +103,8 @@ class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
 
     `process` is random for each start: the same one asks again where an answer is lost. `runs` are the processes that
     are known to have run on this data directory, the present one last, an empty name for any that may have; none: not
-    known.
+    known. `log_index` is that of the last entry of its Raft log, and `raft_term` the term that it is in; both as they
+    are when this is sent.
     """
 
     broker_id: PeerIdField
@@ -115,6 +116,8 @@ class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
     run_before: Annotated[int, msgspec.Meta(ge=0)] = 0
     process: ProcessField = ""
     runs: Annotated[tuple[ProcessField, ...], msgspec.Meta(max_length=limits.RUNS_MAX)] = ()
+    log_index: Int64Field | None = None  # None: not known
+    raft_term: Int64Field = 0
 
 
 class RegisterBrokerResponse(Response, frozen=True, kw_only=True):

@@ -203,6 +203,7 @@ class Cluster:
             who,
             self._ask_for_standing,
             applied=lambda: self.quorum.applied,
+            log_end=lambda: self.quorum.log_end,
             unreachable=self._consequences.unreachable,
             resigned=self._consequences.resigned,
             log_ends=self._consequences.log_ends,

@@ -2,7 +2,9 @@
 
 Rules: everything that is decided here follows from what is applied, and is proposed, again where it was refused. A
 broker that returns with another disk leaves the Raft group before it is registered with it, because it has forgotten
-whom it voted for; afterwards it comes in as any new broker does.
+whom it voted for; afterwards it comes in as any new broker does. One that returns with less of the log than it has
+acknowledged in this term has an older copy of its disk, and is refused. (One that has come to a later term may have
+given up, rightly, what it acknowledged in this one.)
 
 | a live broker is | becomes   | when                                                                         |
 |------------------|-----------|------------------------------------------------------------------------------|
@@ -137,6 +139,10 @@ class MetadataLeader:
     # Who takes part
 
     def _register(self, request: RegisterBrokerRequest, done: Done, now: Now) -> None:
+        if self._lacks_what_it_acknowledged(request):
+            text = f"broker {request.broker_id} has acknowledged more of the metadata than this data directory holds"
+            done(RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(request.broker_id), older_copy=True))
+            return
         known = self._quorum.image.brokers.get(request.broker_id)
         is_live = known is not None and known.is_live
         is_other_disk = self._quorum.disk_of(request.broker_id) not in ("", request.data_dir_id)
@@ -152,6 +158,13 @@ class MetadataLeader:
                 self.carry_out()
 
         self._change(_without(self._quorum.membership, request.broker_id), left)
+
+    def _lacks_what_it_acknowledged(self, request: RegisterBrokerRequest) -> bool:
+        quorum = self._quorum
+        is_its_disk = quorum.disk_of(request.broker_id) == request.data_dir_id
+        if request.log_index is None or request.raft_term > quorum.term or not is_its_disk:
+            return False
+        return request.log_index < quorum.match_index(request.broker_id)
 
     def _change(self, membership: Membership, done: Callable[[Outcome | RemoteError], None]) -> None:
         self._is_changing = True

@@ -122,6 +122,11 @@ class Quorum:
         return self._raft.commit
 
     @property
+    def log_end(self) -> Place:
+        """The index of the last entry in the log here, and the term that this broker is in."""
+        return Place(self._raft.log.last_index, self._raft.term)
+
+    @property
     def applied(self) -> int:
         """Up to which index it is applied here."""
         return self._raft.applied
