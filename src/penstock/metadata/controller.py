@@ -280,11 +280,16 @@ class Controller:
             wanted.setdefault(refused, []).append(election)
         return wanted
 
-    def register(self, caller: Hashable, request: RegisterBrokerRequest, now: Now) -> None:
-        """Answered with the incarnation. RemoteError: cluster_mismatch, broker_unavailable, too_large, overloaded."""
+    def register(
+        self, caller: Hashable, request: RegisterBrokerRequest, now: Now, *, acknowledged_index: int = 0
+    ) -> None:
+        """Answered with the incarnation. RemoteError: cluster_mismatch, broker_unavailable, too_large, overloaded.
+
+        `acknowledged_index`: up to where it is known to have had the metadata log on this disk.
+        """
         if not self._may_answer(caller):
             return
-        if (refusal := self._registration_refused(request)) is not None:
+        if (refusal := self._registration_refused(request, acknowledged_index)) is not None:
             self._answer(caller, refusal)
             return
         if self._is_under_way(caller, ("register", request.broker_id)):
@@ -310,7 +315,7 @@ class Controller:
 
         self._proposals.begin(("register", request.broker_id), command, done)
 
-    def _registration_refused(self, request: RegisterBrokerRequest) -> RemoteError | None:
+    def _registration_refused(self, request: RegisterBrokerRequest, acknowledged_index: int) -> RemoteError | None:
         for broker_id, broker in self._image.brokers.items():
             if broker.data_dir_id == request.data_dir_id and broker_id != request.broker_id:
                 text = f"the data directory is that of broker {broker_id}; a new broker begins with an empty one"
@@ -319,8 +324,9 @@ class Controller:
         if known is None and len(self._image.brokers) >= limits.BROKERS_MAX:
             return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
         if known is not None and not _may_have_run_last(request, known):
-            text = f"broker {request.broker_id} has run since on a later state of this data directory"
-            return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(request.broker_id), older_copy=True)
+            return _older_copy(request, "has run since on a later state of this data directory")
+        if request.log_index is not None and request.log_index < acknowledged_index:
+            return _older_copy(request, "has acknowledged more of the metadata than this data directory holds")
         if known is not None and known.is_live and known.data_dir_id != request.data_dir_id:
             text = (
                 f"broker {request.broker_id} is there, at {known.address} with another data directory; if it is gone "
@@ -437,6 +443,11 @@ def _isr_result(result: int | RemoteError) -> IsrResult:
 
 def _ignore(outcome: Outcome | RemoteError) -> None:
     """Nobody waits: what is still so is found again."""
+
+
+def _older_copy(request: RegisterBrokerRequest, reason: str) -> RemoteError:
+    text = f"broker {request.broker_id} {reason}"
+    return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(request.broker_id), older_copy=True)
 
 
 def _may_have_run_last(request: RegisterBrokerRequest, known: BrokerState) -> bool:

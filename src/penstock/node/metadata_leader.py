@@ -139,15 +139,11 @@ class MetadataLeader:
     # Who takes part
 
     def _register(self, request: RegisterBrokerRequest, done: Done, now: Now) -> None:
-        if self._lacks_what_it_acknowledged(request):
-            text = f"broker {request.broker_id} has acknowledged more of the metadata than this data directory holds"
-            done(RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(request.broker_id), older_copy=True))
-            return
         known = self._quorum.image.brokers.get(request.broker_id)
         is_live = known is not None and known.is_live
         is_other_disk = self._quorum.disk_of(request.broker_id) not in ("", request.data_dir_id)
         if is_live or not (is_other_disk and request.broker_id in self._quorum.membership):
-            self._controller.register(done, request, now)
+            self._controller.register(done, request, now, acknowledged_index=self._acknowledged(request))
             return
 
         def left(outcome: Outcome | RemoteError) -> None:
@@ -159,12 +155,11 @@ class MetadataLeader:
 
         self._change(_without(self._quorum.membership, request.broker_id), left)
 
-    def _lacks_what_it_acknowledged(self, request: RegisterBrokerRequest) -> bool:
+    def _acknowledged(self, request: RegisterBrokerRequest) -> int:
+        """Up to where the sender must have the log; 0 if that is not known."""
         quorum = self._quorum
         is_its_disk = quorum.disk_of(request.broker_id) == request.data_dir_id
-        if request.log_index is None or request.raft_term > quorum.term or not is_its_disk:
-            return False
-        return request.log_index < quorum.match_index(request.broker_id)
+        return quorum.match_index(request.broker_id) if is_its_disk and request.raft_term <= quorum.term else 0
 
     def _change(self, membership: Membership, done: Callable[[Outcome | RemoteError], None]) -> None:
         self._is_changing = True

@@ -516,6 +516,17 @@ def test_who_does_not_know_of_the_last_run_has_an_older_copy(runs: tuple[str, ..
     assert cluster.image.brokers[THREE].process == ("b" if is_refused else "c")
 
 
+@pytest.mark.parametrize(("log_index", "is_refused"), [(6, True), (7, False), (None, False)])
+def test_who_lacks_what_it_has_acknowledged_has_an_older_copy(log_index: int | None, *, is_refused: bool) -> None:
+    cluster = Cluster(2)
+    request = RegisterBrokerRequest(
+        broker_id=THREE, data_dir_id="d", address="h:3", broker_version="1", clean_stop=False, log_index=log_index
+    )
+    cluster.controller.register("c", request, cluster.now, acknowledged_index=7)
+    cluster.commit()
+    assert isinstance(cluster.answers["c"], RemoteError) == is_refused
+
+
 def test_what_is_known_of_a_run_holds_for_its_disk_only() -> None:
     cluster = Cluster(2)
     cluster.register(THREE, process="b", runs=("b",))
