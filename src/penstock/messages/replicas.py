@@ -37,6 +37,7 @@ from penstock.messages.fields import (
     OffsetField,
     PartitionField,
     PeerIdField,
+    ProcessField,
     Request,
     Response,
     StreamIdField,
@@ -72,11 +73,16 @@ class RaftRequest(Request, frozen=True, kw_only=True):
     """Take this Raft message, which is the raw part.
 
     It is dropped if the sender is registered with another data directory, or means another one of the receiver: who
-    returns with an empty disk could else vote a second time.
+    returns with an empty disk could else vote a second time. The same holds for its process while another one of it is
+    heard of, for an answer to another process than the receiver, and for a sender whose data directory is an older
+    copy: until it is registered it says which processes have run on that (as in `RegisterBrokerRequest`).
     """
 
     data_dir_id: NameField
     to_data_dir_id: DataDirIdField = ""  # empty: the sender does not know it
+    process: ProcessField = ""
+    to_process: ProcessField = ""  # of an answer: who has asked; empty: not known
+    runs: Annotated[tuple[ProcessField, ...], msgspec.Meta(max_length=limits.RUNS_MAX)] = ()
 
 
 class RaftResponse(Response, frozen=True, kw_only=True):

@@ -64,8 +64,10 @@ from penstock.metadata.proposals import Proposal, Proposals
 from penstock.metadata.recoveries import Recoveries
 from penstock.metadata.refusals import Refusals
 from penstock.metadata.reports import Reports
+from penstock.metadata.runs import may_have_run
 from penstock.metadata.sessions import Sessions
 
+_RIVAL_US = limits.RIVAL_MS * 1_000
 _LATELY_US = limits.HEARD_LATELY_MS * 1_000
 
 
@@ -76,6 +78,13 @@ class ControllerConfig:
     session_ms: int = limits.SESSION_MS
     leader_report_window_ms: int = limits.LEADER_REPORT_WINDOW_MS
     preferred_leader_steady_ms: int = limits.PREFERRED_LEADER_STEADY_MS
+
+
+class HeardOf(NamedTuple):
+    """What the Raft group has heard of a broker that asks to be registered."""
+
+    acknowledged_index: int = 0  # up to where it must have the log, on the disk that it names
+    speaker: str | None = None  # the process that has spoken for it lately; None: nobody has
 
 
 class Answer(NamedTuple):
@@ -109,6 +118,7 @@ class Controller:
         self._answers: list[Answer] = []
         self._image = ClusterImage()
         self._raft_term = 0
+        self._led_us = 0  # since when this broker leads
         self._settled_us = 0  # by then the others have had the time to say that they are there
         self._leader: BrokerId | None = None
         self.leads = False  # the metadata, as far as this broker knows
@@ -120,6 +130,7 @@ class Controller:
         self.follow(self._broker_id)
         self.leads, self._image, self._raft_term = True, image, raft_term
         self._sessions.restart(image, now.elapsed_us)
+        self._led_us = now.elapsed_us
         self._settled_us = now.elapsed_us + _LATELY_US
         self._reports.clear()
         self._recoveries.clear()
@@ -281,15 +292,15 @@ class Controller:
         return wanted
 
     def register(
-        self, caller: Hashable, request: RegisterBrokerRequest, now: Now, *, acknowledged_index: int = 0
+        self, caller: Hashable, request: RegisterBrokerRequest, now: Now, heard: HeardOf | None = None
     ) -> None:
         """Answered with the incarnation. RemoteError: cluster_mismatch, broker_unavailable, too_large, overloaded.
 
-        `acknowledged_index`: up to where it is known to have had the metadata log on this disk.
+        `heard`: what is known of its disk and of its process besides.
         """
         if not self._may_answer(caller):
             return
-        if (refusal := self._registration_refused(request, acknowledged_index)) is not None:
+        if (refusal := self._registration_refused(request, heard or HeardOf(), now)) is not None:
             self._answer(caller, refusal)
             return
         if self._is_under_way(caller, ("register", request.broker_id)):
@@ -315,7 +326,7 @@ class Controller:
 
         self._proposals.begin(("register", request.broker_id), command, done)
 
-    def _registration_refused(self, request: RegisterBrokerRequest, acknowledged_index: int) -> RemoteError | None:
+    def _registration_refused(self, request: RegisterBrokerRequest, heard: HeardOf, now: Now) -> RemoteError | None:
         for broker_id, broker in self._image.brokers.items():
             if broker.data_dir_id == request.data_dir_id and broker_id != request.broker_id:
                 text = f"the data directory is that of broker {broker_id}; a new broker begins with an empty one"
@@ -323,9 +334,13 @@ class Controller:
         known = self._image.brokers.get(request.broker_id)
         if known is None and len(self._image.brokers) >= limits.BROKERS_MAX:
             return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
-        if known is not None and not _may_have_run_last(request, known):
+        if (
+            known is not None
+            and request.data_dir_id == known.data_dir_id
+            and not may_have_run(known.process, request.runs)
+        ):
             return _older_copy(request, "has run since on a later state of this data directory")
-        if request.log_index is not None and request.log_index < acknowledged_index:
+        if request.log_index is not None and request.log_index < heard.acknowledged_index:
             return _older_copy(request, "has acknowledged more of the metadata than this data directory holds")
         if known is not None and known.is_live and known.data_dir_id != request.data_dir_id:
             text = (
@@ -333,11 +348,26 @@ class Controller:
                 "for good, ask again when its session is over"
             )
             return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id), taken=True)
+        if known is not None and known.is_live and self._has_rival(known, request.process, heard.speaker, now):
+            text = (
+                f"broker {request.broker_id} is there, at {known.address}, in another process; if that was killed, ask "
+                "again in a moment"
+            )
+            return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(request.broker_id), taken=True)
         for broker_id, broker in self._image.brokers.items():
             if broker.is_live and broker.address == request.address and broker_id != request.broker_id:
                 text = f"the address {request.address} is that of broker {broker_id}, which is there"
                 return RemoteError(ErrorCode.BROKER_UNAVAILABLE, text, broker_id=int(broker_id), taken=True)
         return None
+
+    def _has_rival(self, known: BrokerState, process: str, speaker: str | None, now: Now) -> bool:
+        """Whether the registered process may be there: it was heard lately, or has not had the time to be."""
+        if process == known.process or known.broker_id == self._broker_id:
+            return False
+        if speaker is not None:
+            return speaker != process
+        since_us = now.elapsed_us - _RIVAL_US
+        return since_us < self._led_us or self._sessions.is_heard_since(known.broker_id, since_us)
 
     def stop_broker(self, caller: Hashable, request: StopBrokerRequest, now: Now) -> None:
         """Answered once its leaderships have moved. RemoteError stale_incarnation."""
@@ -448,10 +478,3 @@ def _ignore(outcome: Outcome | RemoteError) -> None:
 def _older_copy(request: RegisterBrokerRequest, reason: str) -> RemoteError:
     text = f"broker {request.broker_id} {reason}"
     return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(request.broker_id), older_copy=True)
-
-
-def _may_have_run_last(request: RegisterBrokerRequest, known: BrokerState) -> bool:
-    """Whether the last run of the broker may have been on this very data directory, not on one it is a copy of."""
-    if known.data_dir_id != request.data_dir_id or not (known.process and request.runs):
-        return True
-    return known.process in request.runs or "" in request.runs

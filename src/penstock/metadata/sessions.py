@@ -76,6 +76,11 @@ class Sessions:
             one for one, session in sessions if session.heard_us is not None and session.heard_us >= since_us
         )
 
+    def is_heard_since(self, broker_id: BrokerId, since_us: int) -> bool:
+        """Whether the present run of that broker has been heard of since then, by this metadata leader."""
+        session = self._sessions.get(broker_id)
+        return session is not None and session.heard_us is not None and session.heard_us >= since_us
+
     def without_nats(self) -> frozenset[BrokerId]:
         """The live brokers that have said that NATS is not there for them."""
         return frozenset(broker_id for broker_id, session in self._sessions.items() if not session.has_nats)

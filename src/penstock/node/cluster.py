@@ -63,6 +63,7 @@ from penstock.node.peers import Peers, introduced
 from penstock.node.quorum import Quorum
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
+from penstock.node.speakers import Speaker
 from penstock.node.standing import Standing
 from penstock.node.step import Join, Lane, Outbox
 from penstock.raft import Raft, RaftConfig
@@ -166,7 +167,15 @@ class Cluster:
         for note in (*notices, *self._runs.notices):
             self._outbox.notice(note)
         raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)
-        self.quorum = Quorum(storage, raft, self._outbox, self._peers, data_dir_id=settings.data_dir_id, observer=self)
+        self.quorum = Quorum(
+            storage,
+            raft,
+            self._outbox,
+            self._peers,
+            own=Speaker(settings.data_dir_id, self._runs.process),
+            runs=self._runs.names,
+            observer=self,
+        )
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
         controller = Controller(settings.broker_id, ControllerConfig())
         self._administration = Administration(
@@ -403,6 +412,7 @@ class Cluster:
         self.standing.image(self.image.brokers.get(self._settings.broker_id))
         if self.standing.incarnation is not None and not self._belonging.is_settled:
             self._belonging.is_settled = True
+            self.quorum.registered()
             if (forget := self._runs.registered()) is not None:
                 self._outbox.work(Lane.WRITE, forget, lambda error: None)
         self.look(self._clock())

@@ -34,7 +34,7 @@ from penstock.messages import (
     StopBrokerRequest,
 )
 from penstock.metadata.commands import FormCluster
-from penstock.metadata.controller import Controller
+from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
 from penstock.node.administration import Administration
@@ -143,7 +143,7 @@ class MetadataLeader:
         is_live = known is not None and known.is_live
         is_other_disk = self._quorum.disk_of(request.broker_id) not in ("", request.data_dir_id)
         if is_live or not (is_other_disk and request.broker_id in self._quorum.membership):
-            self._controller.register(done, request, now, acknowledged_index=self._acknowledged(request))
+            self._controller.register(done, request, now, self._heard_of(request))
             return
 
         def left(outcome: Outcome | RemoteError) -> None:
@@ -155,11 +155,11 @@ class MetadataLeader:
 
         self._change(_without(self._quorum.membership, request.broker_id), left)
 
-    def _acknowledged(self, request: RegisterBrokerRequest) -> int:
-        """Up to where the sender must have the log; 0 if that is not known."""
+    def _heard_of(self, request: RegisterBrokerRequest) -> HeardOf:
         quorum = self._quorum
         is_its_disk = quorum.disk_of(request.broker_id) == request.data_dir_id
-        return quorum.match_index(request.broker_id) if is_its_disk and request.raft_term <= quorum.term else 0
+        knows = is_its_disk and request.raft_term <= quorum.term
+        return HeardOf(quorum.match_index(request.broker_id) if knows else 0, quorum.speaker(request.broker_id))
 
     def _change(self, membership: Membership, done: Callable[[Outcome | RemoteError], None]) -> None:
         self._is_changing = True

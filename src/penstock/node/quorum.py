@@ -9,11 +9,7 @@ restarted: it may have forgotten whom it voted for. So does one whose log contra
 
     propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
 
-Nobody speaks for a disk that is gone: every message names the data directory of both ends, as they are registered. A
-request to another disk is dropped, and so is an answer from another one: a broker that returns with an empty disk could
-else vote a second time. What counts as registered is also what is only in the log: after a start nobody knows yet how
-much of it is committed. Of a first voter that is not registered yet, the disk is the one that it named first. Who asks
-is not judged by his disk: a broker that was away hears of the others' new disks only from a leader that may have one.
+Whose messages count is the question of `node/speakers.py`.
 
 Theory: the order of save, send, apply is that of etcd's RawNode; see `penstock.raft`.
 """
@@ -22,19 +18,20 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
 from penstock.metadata.apply import apply
-from penstock.metadata.commands import Command, CreateStream, RegisterBroker, decode_command, encode_command
+from penstock.metadata.commands import Command, CreateStream, decode_command, encode_command
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
 from penstock.node.observer import Observer, Place
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals
+from penstock.node.speakers import Speaker, Speakers
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
     Entry,
@@ -51,9 +48,7 @@ from penstock.raft import (
     encode_message,
 )
 from penstock.raft.leader import Leader
-from penstock.raft.messages import FROM_MEMBERS
 
-_REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
 _STALL_TICKS = limits.FLUSH_STALL_MS // limits.RAFT_TICK_MS
 _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 _HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
@@ -67,19 +62,26 @@ class Quorum:
     """Raft, its storage and the image; an `Observer` hears what becomes of them."""
 
     def __init__(
-        self, storage: Storage, raft: Raft, outbox: Outbox, peers: Peers, *, data_dir_id: str, observer: Observer
+        self,
+        storage: Storage,
+        raft: Raft,
+        outbox: Outbox,
+        peers: Peers,
+        *,
+        own: Speaker,
+        runs: tuple[str, ...],
+        observer: Observer,
     ) -> None:
+        """`runs`: the processes that have run on this disk."""
         self.image = _image_in(storage.state.snapshot)
         self.trouble = ""  # why it takes no part any more
         self._raft = raft
         self._storage = storage
         self._outbox = outbox
         self._peers = peers
-        self._data_dir_id = data_dir_id
         self._observer = observer
-        self._logged_disks: dict[BrokerId, tuple[int, str]] = {}  # index and disk of the last registration in the log
-        self._note_disks(storage.state.entries)
-        self._first_disks: dict[BrokerId, str] = {}  # of members, as each named it first in this run
+        self._speakers = Speakers(own, runs, lambda: self.image)
+        self._speakers.note(storage.state.entries)
         self._is_starting = True
         self._is_saving = False
         self._saving_ticks = 0  # so long has this save been under way
@@ -181,6 +183,7 @@ class Quorum:
 
     def tick(self) -> None:
         """One tick of Raft's time passes."""
+        self._speakers.tick()
         if self.trouble:
             return
         if self._is_saving:
@@ -239,9 +242,8 @@ class Quorum:
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """A message of a peer. RemoteError bad_frame."""
         message = decode_message(bytes(raw))
-        if message.sender in self.membership:
-            self._first_disks.setdefault(message.sender, request.data_dir_id)
-        if self.trouble or not self._is_of_these_disks(request, message):
+        is_heard = self._speakers.may_speak(request, message, is_member=message.sender in self.membership)
+        if self.trouble or not is_heard:
             return
         if self._is_saving:
             if len(self._messages) < limits.RAFT_MESSAGES_WAITING_MAX:
@@ -250,26 +252,17 @@ class Quorum:
         self._raft.step(message)
         self._pump()
 
-    def _is_of_these_disks(self, request: RaftRequest, message: Message) -> bool:
-        if not isinstance(message, FROM_MEMBERS):
-            # Whoever asks may have a disk of which this image does not know yet, most of all a leader that tells of it.
-            return request.to_data_dir_id in ("", self._data_dir_id)  # else meant for a disk that was here before
-        return self.disk_of(message.sender) in ("", request.data_dir_id)
-
     def disk_of(self, broker_id: BrokerId) -> str:
         """Which disk is that broker's; empty: not known."""
-        index, disk = self._logged_disks.get(broker_id, (0, ""))
-        if index > self.image.index:
-            return disk
-        known = self.image.brokers.get(broker_id)
-        return self._first_disks.get(broker_id, "") if known is None else known.data_dir_id
+        return self._speakers.of(broker_id).data_dir_id
 
-    def _note_disks(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if entry.kind is EntryKind.COMMAND and _REGISTERS in entry.data:
-                command = decode_command(entry.data)
-                if isinstance(command, RegisterBroker):
-                    self._logged_disks[command.broker_id] = entry.index, command.data_dir_id
+    def speaker(self, broker_id: BrokerId) -> str | None:
+        """The process that has spoken for that member lately; None: nobody has."""
+        return self._speakers.lately(broker_id)
+
+    def registered(self) -> None:
+        """This process of this broker is."""
+        self._speakers.registered()
 
     def _input(self, given: Input) -> None:
         if self.trouble:
@@ -424,10 +417,9 @@ class Quorum:
 
     def _act_on(self, ready: Ready) -> None:
         self._is_acting = True
-        self._note_disks(ready.entries)
+        self._speakers.note(ready.entries)
         for message in ready.messages:
-            request = RaftRequest(data_dir_id=self._data_dir_id, to_data_dir_id=self.disk_of(message.to))
-            self._peers.send(message.to, request, encode_message(message))
+            self._peers.send(message.to, self._speakers.request(message), encode_message(message))
         if ready.snapshot is not None:
             before, self.image = self.image, _image_in(ready.snapshot)
             self._observer.replaced(before)

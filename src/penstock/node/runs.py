@@ -36,12 +36,12 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.hot.crc import crc32c
+from penstock.metadata.runs import ANY_RUN
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs import Vfs
 from penstock.vfs.reserve import Reserve
 
 RUNS_PATH = "runs"
-ANY = ""
 SLOT_BYTES = 8192
 _CRC = struct.Struct("<I")
 _HEAD = struct.Struct("<4xIQ")
@@ -68,7 +68,7 @@ class Runs:
     @property
     def process(self) -> str:
         """The name under which this start speaks; empty: it has none."""
-        return self.names[-1] if self.names else ANY
+        return self.names[-1] if self.names else ANY_RUN
 
     def begin(self, process: str, *, has_data: bool) -> None:
         """Add this start to those that are there; blocking. OSError."""
@@ -99,23 +99,23 @@ class Runs:
 
         Its OSError changes nothing.
         """
-        if ANY not in self.names and len(self.names) <= _KEPT:
+        if ANY_RUN not in self.names and len(self.names) <= _KEPT:
             return None
-        names = tuple(name for name in self.names if name != ANY)[-_KEPT:]
+        names = tuple(name for name in self.names if name != ANY_RUN)[-_KEPT:]
         return (lambda: self._write(names)) if names else None
 
     def _read(self, *, has_data: bool) -> tuple[str, ...]:
         if RUNS_PATH not in self._vfs.list(""):
-            return (ANY,) if has_data else ()
+            return (ANY_RUN,) if has_data else ()
         with closing(self._vfs.open(RUNS_PATH, read_only=True)) as file:
             halves = [file.read_at(at, SLOT_BYTES) for at in (0, SLOT_BYTES)]
         slots = [slot for slot in map(_unpacked, halves) if slot is not None]
         if not slots:
-            return (ANY,)
+            return (ANY_RUN,)
         self._number, names = max(slots)
         if len(slots) < sum(map(any, halves)):
             self.notices.append(f"{RUNS_PATH} is damaged: whether this is an older copy may not be found out")
-            return (*names[-_KEPT:], ANY)
+            return (*names[-_KEPT:], ANY_RUN)
         return names[-limits.RUNS_MAX :]
 
     def _write(self, names: tuple[str, ...]) -> None:

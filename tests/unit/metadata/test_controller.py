@@ -41,7 +41,7 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StopBroker,
 )
-from penstock.metadata.controller import Controller, ControllerConfig
+from penstock.metadata.controller import Controller, ControllerConfig, HeardOf
 from penstock.metadata.image import ClusterImage, PartitionState
 from penstock.metadata.proposals import Proposal
 
@@ -522,7 +522,7 @@ def test_who_lacks_what_it_has_acknowledged_has_an_older_copy(log_index: int | N
     request = RegisterBrokerRequest(
         broker_id=THREE, data_dir_id="d", address="h:3", broker_version="1", clean_stop=False, log_index=log_index
     )
-    cluster.controller.register("c", request, cluster.now, acknowledged_index=7)
+    cluster.controller.register("c", request, cluster.now, HeardOf(acknowledged_index=7))
     cluster.commit()
     assert isinstance(cluster.answers["c"], RemoteError) == is_refused
 
@@ -536,9 +536,63 @@ def test_what_is_known_of_a_run_holds_for_its_disk_only() -> None:
     cluster.register(THREE, "empty", process="c", runs=("c",))
     cluster.commit()
     assert cluster.image.brokers[THREE].process == "c"
+    cluster.after(limits.RIVAL_MS + 100, ONE)
     cluster.register(TWO, process="d", runs=("d",))  # no process is known of its last run
     cluster.commit()
     assert cluster.image.brokers[TWO].process == "d"
+
+
+def rivals() -> Cluster:
+    """Broker 3 is registered with the process p, and has led nothing yet."""
+    cluster = Cluster(2)
+    cluster.register(THREE, process="p")
+    cluster.commit()
+    cluster.after(limits.RIVAL_MS, ONE, TWO, THREE)
+    return cluster
+
+
+def test_a_copy_is_not_registered_beside_the_original() -> None:
+    cluster = rivals()
+    for _ in range(30):
+        cluster.after(limits.HEARTBEAT_MS, ONE, TWO, THREE)
+        caller = cluster.register(THREE, process="copy", runs=("p", "copy"))
+        assert cluster.error(caller) == ErrorCode.BROKER_UNAVAILABLE
+        refusal = cluster.answers[caller]
+        assert isinstance(refusal, RemoteError)
+        assert refusal.details == {"broker_id": 3, "taken": True}
+    assert cluster.image.brokers[THREE].process == "p"
+
+
+def test_a_broker_that_was_killed_comes_back_within_two_heartbeats() -> None:
+    cluster = rivals()
+    assert cluster.error(cluster.register(THREE, process="q"))
+    cluster.after(limits.RIVAL_MS, ONE, TWO)
+    assert cluster.error(cluster.register(THREE, process="q"))  # a heartbeat may come in this very moment
+    cluster.after(100, ONE, TWO)
+    cluster.register(THREE, process="q")
+    cluster.commit()
+    assert cluster.image.brokers[THREE].process == "q"
+
+
+def test_a_new_metadata_leader_gives_the_original_the_time_to_be_heard() -> None:
+    cluster = rivals()
+    cluster.controller.lead(cluster.image, TERM + 1, cluster.now)
+    assert cluster.error(cluster.register(THREE, process="copy"))
+    cluster.after(limits.RIVAL_MS, ONE, TWO, THREE)
+    assert cluster.error(cluster.register(THREE, process="copy"))
+    assert cluster.image.brokers[THREE].process == "p"
+
+
+@pytest.mark.parametrize(("speaker", "process"), [("q", "q"), ("p", "p"), (None, "p")])
+def test_who_speaks_in_the_raft_group_is_who_is_there(speaker: str | None, process: str) -> None:
+    cluster = rivals()
+    cluster.controller.lead(cluster.image, TERM + 1, cluster.now)
+    request = RegisterBrokerRequest(
+        broker_id=THREE, data_dir_id="disk3", address="h:3", broker_version="1", clean_stop=False, process="q"
+    )
+    cluster.controller.register("c", request, cluster.now, HeardOf(speaker=speaker))
+    cluster.commit()
+    assert cluster.image.brokers[THREE].process == process
 
 
 def test_the_number_of_brokers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

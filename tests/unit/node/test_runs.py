@@ -10,7 +10,8 @@ from itertools import count
 import pytest
 
 from penstock.base import limits
-from penstock.node.runs import _HEAD, ANY, RUNS_PATH, SLOT_BYTES, Runs
+from penstock.metadata.runs import ANY_RUN
+from penstock.node.runs import _HEAD, RUNS_PATH, SLOT_BYTES, Runs
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs import Vfs
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind
@@ -36,7 +37,7 @@ def test_a_new_directory_knows_its_runs_from_the_first_on() -> None:
 def test_what_an_older_version_has_used_may_have_been_run_by_anybody() -> None:
     vfs = MemoryVfs()
     runs = begun(vfs, "a")
-    assert runs.names == (ANY, "a")
+    assert runs.names == (ANY_RUN, "a")
     give_up = begun(vfs, "b").registered()
     assert give_up is not None
     give_up()
@@ -76,7 +77,7 @@ def test_damage_ends_nobody(byte: int) -> None:
     file.write_at(byte, b"?")
     file.close()
     runs = begun(vfs, "c")
-    assert ANY in runs.names
+    assert ANY_RUN in runs.names
     assert runs.names[-1] == "c"
     (notice,) = runs.notices
     assert "damaged" in notice
@@ -84,7 +85,7 @@ def test_damage_ends_nobody(byte: int) -> None:
     assert give_up is not None
     give_up()
     names = begun(vfs, "d").names
-    assert ANY not in names
+    assert ANY_RUN not in names
     assert names[-2:] == ("c", "d")
 
 
@@ -102,7 +103,7 @@ def test_a_power_loss_in_the_middle_of_a_start_ends_nobody() -> None:
             begun(vfs, "c")
         for seed in range(10):
             names = begun(memory.crash_clone(Keep.SUBSET, random.Random(seed)), "d").names
-            assert ANY in names or names[:2] == ("a", "b")
+            assert ANY_RUN in names or names[:2] == ("a", "b")
 
 
 def test_on_a_full_disk_a_start_takes_no_room_but_for_the_first_which_takes_it_from_the_reserve() -> None:
@@ -124,10 +125,10 @@ def test_without_any_room_a_start_goes_by_the_name_of_the_one_before() -> None:
     memory = MemoryVfs()
     full = FaultyVfs(memory)
     full.plan = lambda one: Fault(errno.ENOSPC) if one.kind is Kind.WRITE else None
-    assert begun(full, "a").process == ANY
+    assert begun(full, "a").process == ANY_RUN
     begun(memory, "b")
     runs = begun(full, "c")
-    assert (runs.names, runs.process) == ((ANY, "b"), "b")
+    assert (runs.names, runs.process) == ((ANY_RUN, "b"), "b")
     assert runs.notices
 
 

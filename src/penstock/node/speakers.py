@@ -1,0 +1,141 @@
+"""Who may speak for a member of the Raft group: the disk that is registered, and one process at a time.
+
+Rules: every message names data directory and process of its sender, and what it knows of those of its receiver.
+
+| a message                                              | is dropped, because                                         |
+|--------------------------------------------------------|-------------------------------------------------------------|
+| asks, and means another disk here                      | that one is gone, and what it had promised with it          |
+| answers, from another disk than is registered          | a broker with an empty disk could vote a second time        |
+| answers another process than this                      | a copy of this disk asked, beside us                        |
+| names the runs of its disk, without one that is known  | its disk is an older copy: it has forgotten its promises    |
+| is of another process than was heard of lately         | a copy of its disk speaks beside it, or it beside a copy    |
+
+What counts as registered is also what is only in the log: after a start nobody knows yet how much of it is committed.
+Of a first voter that is not registered yet, the disk is the one that it named first. Who asks is not judged by his
+disk: a broker that was away hears of the others' new disks only from a leader that may have one. A broker names its
+runs until it is registered in this one; whoever asked to be registered on its disk is among them (`node/runs.py`).
+Lately is RIVAL_MS; so a broker that was killed and comes back at once waits for that long. The process that is
+registered is heard in any case: it comes before a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.ids import BrokerId
+from penstock.messages import RaftRequest
+from penstock.metadata.commands import RegisterBroker, decode_command
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.runs import may_have_run
+from penstock.raft import Entry, EntryKind, Message
+from penstock.raft.messages import FROM_MEMBERS
+
+_REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
+_RIVAL_TICKS = limits.RIVAL_MS // limits.RAFT_TICK_MS
+
+
+class Speaker(NamedTuple):
+    """Who speaks for a broker; what is empty is not known."""
+
+    data_dir_id: str = ""
+    process: str = ""
+
+
+class _Logged(NamedTuple):
+    """A registration in the log."""
+
+    log_index: int
+    speaker: Speaker
+
+
+class _Heard(NamedTuple):
+    """The process of a member that was heard of last, and when."""
+
+    process: str
+    tick: int
+
+
+class Speakers:
+    """Those of all members, as one broker sees them. `tick` as often as Raft's time passes."""
+
+    def __init__(self, own: Speaker, runs: tuple[str, ...], image: Callable[[], ClusterImage]) -> None:
+        """`runs`: the processes that have run on this disk."""
+        self._own = own
+        self._runs = runs
+        self._image = image
+        self._logged: dict[BrokerId, _Logged] = {}  # the last registration in the log
+        self._first_disks: dict[BrokerId, str] = {}  # of members, as each named it first in this run
+        self._heard: dict[BrokerId, _Heard] = {}
+        self._ticks = 0
+
+    def tick(self) -> None:
+        """One tick of Raft's time has passed."""
+        self._ticks += 1
+
+    def registered(self) -> None:
+        """This process is: that its disk is no older copy has been seen."""
+        self._runs = ()
+
+    def note(self, entries: Iterable[Entry]) -> None:
+        """These are in the log."""
+        for entry in entries:
+            if entry.kind is EntryKind.COMMAND and _REGISTERS in entry.data:
+                command = decode_command(entry.data)
+                if isinstance(command, RegisterBroker):
+                    self._logged[command.broker_id] = _Logged(
+                        entry.index, Speaker(command.data_dir_id, command.process)
+                    )
+
+    def of(self, broker_id: BrokerId) -> Speaker:
+        """Who is registered for that broker."""
+        image = self._image()
+        logged = self._logged.get(broker_id)
+        if logged is not None and logged.log_index > image.index:
+            return logged.speaker
+        known = image.brokers.get(broker_id)
+        if known is None:
+            return Speaker(self._first_disks.get(broker_id, ""))
+        return Speaker(known.data_dir_id, known.process)
+
+    def lately(self, broker_id: BrokerId) -> str | None:
+        """The process that has spoken for that member lately; None: nobody has."""
+        heard = self._heard.get(broker_id)
+        return None if heard is None or self._ticks - heard.tick >= _RIVAL_TICKS else heard.process
+
+    def request(self, message: Message) -> RaftRequest:
+        """What a message of ours goes out with."""
+        is_answer = isinstance(message, FROM_MEMBERS)
+        heard = self._heard.get(message.to) if is_answer else None
+        return RaftRequest(
+            data_dir_id=self._own.data_dir_id,
+            to_data_dir_id=self.of(message.to).data_dir_id,
+            process=self._own.process,
+            to_process="" if heard is None else heard.process,
+            runs=self._runs,
+        )
+
+    def may_speak(self, request: RaftRequest, message: Message, *, is_member: bool) -> bool:
+        """Whether the message counts; see the module's table."""
+        if is_member:
+            self._first_disks.setdefault(message.sender, request.data_dir_id)
+        if not self._is_of_these_disks(request, message):
+            return False
+        return not is_member or self._is_of_its_process(request, message.sender)
+
+    def _is_of_these_disks(self, request: RaftRequest, message: Message) -> bool:
+        if not isinstance(message, FROM_MEMBERS):
+            # Whoever asks may have a disk of which this image does not know yet, most of all a leader that tells of it.
+            return request.to_data_dir_id in ("", self._own.data_dir_id)  # else meant for a disk that was here before
+        is_for_us = request.to_process in ("", self._own.process)
+        return is_for_us and self.of(message.sender).data_dir_id in ("", request.data_dir_id)
+
+    def _is_of_its_process(self, request: RaftRequest, sender: BrokerId) -> bool:
+        registered = self.of(sender)
+        if registered.data_dir_id == request.data_dir_id and not may_have_run(registered.process, request.runs):
+            return False
+        if self.lately(sender) not in (None, request.process) and request.process != registered.process:
+            return False
+        self._heard[sender] = _Heard(request.process, self._ticks)
+        return True
