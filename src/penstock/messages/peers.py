@@ -103,8 +103,8 @@ class RegisterBrokerRequest(Request, frozen=True, kw_only=True):
 
     `process` is random for each start: the same one asks again where an answer is lost. `runs` are the processes that
     are known to have run on this data directory, the present one last, an empty name for any that may have; none: not
-    known. `log_index` is that of the last entry of its Raft log, and `raft_term` the term that it is in; both as they
-    are when this is sent.
+    known. `log_index` is that of the last entry of its Raft log, and `raft_term` the term that it was in; both as they
+    were when the process was started.
     """
 
     broker_id: PeerIdField

@@ -75,7 +75,8 @@ class RaftRequest(Request, frozen=True, kw_only=True):
     It is dropped if the sender is registered with another data directory, or means another one of the receiver: who
     returns with an empty disk could else vote a second time. The same holds for its process while another one of it is
     heard of, for an answer to another process than the receiver, and for a sender whose data directory is an older
-    copy: until it is registered it says which processes have run on that (as in `RegisterBrokerRequest`).
+    copy: until it is registered it says which processes have run on that, and where its log ended when it was started
+    (as in `RegisterBrokerRequest`).
     """
 
     data_dir_id: NameField
@@ -83,6 +84,8 @@ class RaftRequest(Request, frozen=True, kw_only=True):
     process: ProcessField = ""
     to_process: ProcessField = ""  # of an answer: who has asked; empty: not known
     runs: Annotated[tuple[ProcessField, ...], msgspec.Meta(max_length=limits.RUNS_MAX)] = ()
+    log_index: Int64Field | None = None
+    raft_term: Int64Field = 0
 
 
 class RaftResponse(Response, frozen=True, kw_only=True):

@@ -334,14 +334,11 @@ class Controller:
         known = self._image.brokers.get(request.broker_id)
         if known is None and len(self._image.brokers) >= limits.BROKERS_MAX:
             return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")
-        if (
-            known is not None
-            and request.data_dir_id == known.data_dir_id
-            and not may_have_run(known.process, request.runs)
-        ):
-            return _older_copy(request, "has run since on a later state of this data directory")
-        if request.log_index is not None and request.log_index < heard.acknowledged_index:
-            return _older_copy(request, "has acknowledged more of the metadata than this data directory holds")
+        if known is not None and known.data_dir_id == request.data_dir_id and known.process != request.process:
+            if not may_have_run(known.process, request.runs):
+                return _older_copy(request, "has run since on a later state of this data directory")
+            if request.log_index is not None and request.log_index < heard.acknowledged_index:
+                return _older_copy(request, "has acknowledged more of the metadata than this data directory holds")
         if known is not None and known.is_live and known.data_dir_id != request.data_dir_id:
             text = (
                 f"broker {request.broker_id} is there, at {known.address} with another data directory; if it is gone "

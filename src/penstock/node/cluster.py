@@ -63,7 +63,7 @@ from penstock.node.peers import Peers, introduced
 from penstock.node.quorum import Quorum
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
-from penstock.node.speakers import Speaker
+from penstock.node.speakers import Speaker, Start
 from penstock.node.standing import Standing
 from penstock.node.step import Join, Lane, Outbox
 from penstock.raft import Raft, RaftConfig
@@ -161,6 +161,7 @@ class Cluster:
         storage, notices, deleted = open_storage(self._vfs, settings)
         self.deleted += deleted
         last_index = max((entry.index for entry in storage.state.entries), default=storage.state.snapshot.index)
+        begins = Place(last_index, storage.state.hard_state.term)
         check_folders(self._vfs, last_index)
         self._runs.begin(settings.process, has_data=has_data)  # only now: who is refused leaves everything as it is
         stopped = take_clean_stop(self._vfs)
@@ -173,7 +174,7 @@ class Cluster:
             self._outbox,
             self._peers,
             own=Speaker(settings.data_dir_id, self._runs.process),
-            runs=self._runs.names,
+            start=Start(self._runs.names, begins.log_index, begins.raft_term),
             observer=self,
         )
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
@@ -207,12 +208,13 @@ class Cluster:
             run_before=stopped or 0,
             process=self._runs.process,
             runs=self._runs.names,
+            log_index=begins.log_index,
+            raft_term=begins.raft_term,
         )
         self.standing = Standing(
             who,
             self._ask_for_standing,
             applied=lambda: self.quorum.applied,
-            log_end=lambda: self.quorum.log_end,
             unreachable=self._consequences.unreachable,
             resigned=self._consequences.resigned,
             log_ends=self._consequences.log_ends,

@@ -156,10 +156,10 @@ class MetadataLeader:
         self._change(_without(self._quorum.membership, request.broker_id), left)
 
     def _heard_of(self, request: RegisterBrokerRequest) -> HeardOf:
-        quorum = self._quorum
-        is_its_disk = quorum.disk_of(request.broker_id) == request.data_dir_id
-        knows = is_its_disk and request.raft_term <= quorum.term
-        return HeardOf(quorum.match_index(request.broker_id) if knows else 0, quorum.speaker(request.broker_id))
+        broker_id = request.broker_id
+        index, raft_term = self._quorum.acknowledged(broker_id, request.process)
+        knows = self._quorum.disk_of(broker_id) == request.data_dir_id and request.raft_term <= raft_term
+        return HeardOf(index if knows else 0, self._quorum.speaker(broker_id))
 
     def _change(self, membership: Membership, done: Callable[[Outcome | RemoteError], None]) -> None:
         self._is_changing = True

@@ -31,7 +31,7 @@ from penstock.metadata.snapshot import decode_image, encode_image
 from penstock.node.observer import Observer, Place
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals
-from penstock.node.speakers import Speaker, Speakers
+from penstock.node.speakers import Speaker, Speakers, Start
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
     Entry,
@@ -69,10 +69,9 @@ class Quorum:
         peers: Peers,
         *,
         own: Speaker,
-        runs: tuple[str, ...],
+        start: Start,
         observer: Observer,
     ) -> None:
-        """`runs`: the processes that have run on this disk."""
         self.image = _image_in(storage.state.snapshot)
         self.trouble = ""  # why it takes no part any more
         self._raft = raft
@@ -80,7 +79,7 @@ class Quorum:
         self._outbox = outbox
         self._peers = peers
         self._observer = observer
-        self._speakers = Speakers(own, runs, lambda: self.image)
+        self._speakers = Speakers(own, start, lambda: self.image, self._acknowledged_now)
         self._speakers.note(storage.state.entries)
         self._is_starting = True
         self._is_saving = False
@@ -122,11 +121,6 @@ class Quorum:
     def commit(self) -> int:
         """Up to which index the metadata is committed, as far as is known."""
         return self._raft.commit
-
-    @property
-    def log_end(self) -> Place:
-        """The index of the last entry in the log here, and the term that this broker is in."""
-        return Place(self._raft.log.last_index, self._raft.term)
 
     @property
     def applied(self) -> int:
@@ -255,6 +249,13 @@ class Quorum:
     def disk_of(self, broker_id: BrokerId) -> str:
         """Which disk is that broker's; empty: not known."""
         return self._speakers.of(broker_id).data_dir_id
+
+    def acknowledged(self, broker_id: BrokerId, process: str) -> Place:
+        """Up to where that member must have had the log before this process of it was started, as of which term."""
+        return self._speakers.acknowledged(broker_id, process)
+
+    def _acknowledged_now(self, broker_id: BrokerId) -> Place:
+        return Place(self.match_index(broker_id), self._raft.term)
 
     def speaker(self, broker_id: BrokerId) -> str | None:
         """The process that has spoken for that member lately; None: nobody has."""

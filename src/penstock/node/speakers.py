@@ -2,18 +2,21 @@
 
 Rules: every message names data directory and process of its sender, and what it knows of those of its receiver.
 
-| a message                                              | is dropped, because                                         |
-|--------------------------------------------------------|-------------------------------------------------------------|
-| asks, and means another disk here                      | that one is gone, and what it had promised with it          |
-| answers, from another disk than is registered          | a broker with an empty disk could vote a second time        |
-| answers another process than this                      | a copy of this disk asked, beside us                        |
-| names the runs of its disk, without one that is known  | its disk is an older copy: it has forgotten its promises    |
-| is of another process than was heard of lately         | a copy of its disk speaks beside it, or it beside a copy    |
+| a message                                             | is dropped, because                                      |
+|-------------------------------------------------------|----------------------------------------------------------|
+| asks, and means another disk here                     | that one is gone, and what it had promised with it       |
+| answers, from another disk than is registered         | a broker with an empty disk could vote a second time     |
+| answers another process than this                     | a copy of this disk asked, beside us                     |
+| names the runs of its disk, but not one that is known | its disk is an older copy: it has forgotten its promises |
+| names a log that ends before what it acknowledged     | the same, of a copy that was taken in its last run       |
+| is of another process than was heard of lately        | a copy of its disk speaks beside it, or it beside a copy |
 
 What counts as registered is also what is only in the log: after a start nobody knows yet how much of it is committed.
 Of a first voter that is not registered yet, the disk is the one that it named first. Who asks is not judged by his
 disk: a broker that was away hears of the others' new disks only from a leader that may have one. A broker names its
-runs until it is registered in this one; whoever asked to be registered on its disk is among them (`node/runs.py`).
+runs, and where its log ended when it was started, until it is registered in this one; whoever asked to be registered on
+its disk is among them (`node/runs.py`). What it had acknowledged before is known to the leader of the term in which it
+did, and to nobody after; in a later term it may, rightly, have given that up.
 Lately is RIVAL_MS; so a broker that was killed and comes back at once waits for that long. The process that is
 registered is heard in any case: it comes before a copy.
 """
@@ -23,12 +26,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.base import limits
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import RegisterBroker, decode_command
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.runs import may_have_run
+from penstock.node.observer import Place
 from penstock.raft import Entry, EntryKind, Message
 from penstock.raft.messages import FROM_MEMBERS
 
@@ -41,6 +47,14 @@ class Speaker(NamedTuple):
 
     data_dir_id: str = ""
     process: str = ""
+
+
+class Start(NamedTuple):
+    """With what this process was started."""
+
+    runs: tuple[str, ...]  # the processes that have run on this disk, this one among them
+    log_index: int  # of the last entry in the log
+    raft_term: int
 
 
 class _Logged(NamedTuple):
@@ -60,11 +74,15 @@ class _Heard(NamedTuple):
 class Speakers:
     """Those of all members, as one broker sees them. `tick` as often as Raft's time passes."""
 
-    def __init__(self, own: Speaker, runs: tuple[str, ...], image: Callable[[], ClusterImage]) -> None:
-        """`runs`: the processes that have run on this disk."""
+    def __init__(
+        self, own: Speaker, start: Start, image: Callable[[], ClusterImage], acknowledged: Callable[[BrokerId], Place]
+    ) -> None:
+        """`acknowledged`: up to where a member has told this broker that it has the log, in the present term."""
         self._own = own
-        self._runs = runs
+        self._start: Start | None = start  # None: it need not be told any more
         self._image = image
+        self._acknowledged_now = acknowledged
+        self._before: dict[BrokerId, tuple[str, Place]] = {}  # what was so when the process was heard first
         self._logged: dict[BrokerId, _Logged] = {}  # the last registration in the log
         self._first_disks: dict[BrokerId, str] = {}  # of members, as each named it first in this run
         self._heard: dict[BrokerId, _Heard] = {}
@@ -76,7 +94,7 @@ class Speakers:
 
     def registered(self) -> None:
         """This process is: that its disk is no older copy has been seen."""
-        self._runs = ()
+        self._start = None
 
     def note(self, entries: Iterable[Entry]) -> None:
         """These are in the log."""
@@ -106,15 +124,19 @@ class Speakers:
 
     def request(self, message: Message) -> RaftRequest:
         """What a message of ours goes out with."""
-        is_answer = isinstance(message, FROM_MEMBERS)
-        heard = self._heard.get(message.to) if is_answer else None
-        return RaftRequest(
+        heard = self._heard.get(message.to) if isinstance(message, FROM_MEMBERS) else None
+        request = RaftRequest(
             data_dir_id=self._own.data_dir_id,
             to_data_dir_id=self.of(message.to).data_dir_id,
             process=self._own.process,
             to_process="" if heard is None else heard.process,
-            runs=self._runs,
         )
+        return request if self._start is None else msgspec.structs.replace(request, **self._start._asdict())
+
+    def acknowledged(self, broker_id: BrokerId, process: str) -> Place:
+        """Up to where that member must have had the log before this process of it was started, as of which term."""
+        known, before = self._before.get(broker_id, ("", None))
+        return before if before is not None and known == process else self._acknowledged_now(broker_id)
 
     def may_speak(self, request: RaftRequest, message: Message, *, is_member: bool) -> bool:
         """Whether the message counts; see the module's table."""
@@ -133,9 +155,18 @@ class Speakers:
 
     def _is_of_its_process(self, request: RaftRequest, sender: BrokerId) -> bool:
         registered = self.of(sender)
-        if registered.data_dir_id == request.data_dir_id and not may_have_run(registered.process, request.runs):
-            return False
-        if self.lately(sender) not in (None, request.process) and request.process != registered.process:
-            return False
+        if request.process != registered.process:
+            if registered.data_dir_id == request.data_dir_id and self._is_older_copy(request, sender, registered):
+                return False
+            if self.lately(sender) not in (None, request.process):
+                return False
+        if self._before.get(sender, ("", None))[0] != request.process:
+            self._before[sender] = request.process, self._acknowledged_now(sender)
         self._heard[sender] = _Heard(request.process, self._ticks)
         return True
+
+    def _is_older_copy(self, request: RaftRequest, sender: BrokerId, registered: Speaker) -> bool:
+        if not may_have_run(registered.process, request.runs):
+            return True
+        log_index, raft_term = self.acknowledged(sender, request.process)
+        return request.log_index is not None and request.raft_term <= raft_term and request.log_index < log_index

@@ -35,7 +35,6 @@ from penstock.messages import (
     UnreachableLeader,
 )
 from penstock.metadata.image import BrokerState
-from penstock.node.observer import Place
 
 Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
 """Asks the metadata leader, wherever it is."""
@@ -55,7 +54,6 @@ class Standing:
         ask: Ask,
         *,
         applied: Callable[[], int],
-        log_end: Callable[[], Place],
         unreachable: Callable[[], tuple[UnreachableLeader, ...]],
         resigned: Callable[[], tuple[ResignedLeadership, ...]],
         log_ends: Callable[[], tuple[LogEnd, ...]],
@@ -69,7 +67,6 @@ class Standing:
         self._who = who
         self._ask = ask
         self._applied = applied
-        self._log_end = log_end
         self._unreachable = unreachable
         self._resigned = resigned
         self._log_ends = log_ends
@@ -154,8 +151,7 @@ class Standing:
                 self._heard_us = max(self._heard_us, now_us)
                 self._changed()
 
-        log_index, raft_term = self._log_end()
-        self._ask(msgspec.structs.replace(self._who, log_index=log_index, raft_term=raft_term), done)
+        self._ask(self._who, done)
 
     def _beat(self, incarnation: Incarnation, now_us: int) -> None:
         def done(response: Response | RemoteError) -> None:

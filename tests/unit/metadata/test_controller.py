@@ -519,8 +519,18 @@ def test_who_does_not_know_of_the_last_run_has_an_older_copy(runs: tuple[str, ..
 @pytest.mark.parametrize(("log_index", "is_refused"), [(6, True), (7, False), (None, False)])
 def test_who_lacks_what_it_has_acknowledged_has_an_older_copy(log_index: int | None, *, is_refused: bool) -> None:
     cluster = Cluster(2)
+    cluster.register(THREE, process="p", runs=("p",))
+    cluster.commit()
+    cluster.after(limits.RIVAL_MS + 100, ONE, TWO)
     request = RegisterBrokerRequest(
-        broker_id=THREE, data_dir_id="d", address="h:3", broker_version="1", clean_stop=False, log_index=log_index
+        broker_id=THREE,
+        data_dir_id="disk3",
+        address="h:3",
+        broker_version="1",
+        clean_stop=False,
+        process="q",
+        runs=("p", "q"),
+        log_index=log_index,
     )
     cluster.controller.register("c", request, cluster.now, HeardOf(acknowledged_index=7))
     cluster.commit()

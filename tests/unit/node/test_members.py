@@ -27,7 +27,6 @@ from penstock.messages import (
 )
 from penstock.node.belonging import OLDER_COPY
 from penstock.node.clean_stop import CLEAN_STOP_PATH
-from penstock.node.observer import Place
 from penstock.node.standing import Standing
 from penstock.vfs.faulty import Fault, no_faults
 from tests.unit.node.members import Brokers, Member
@@ -219,7 +218,6 @@ def test_a_registration_that_nobody_answers_is_asked_for_again() -> None:
         who,
         lambda request, done: asked.append(done),
         applied=lambda: 0,
-        log_end=lambda: Place(0, 0),
         unreachable=lambda: (),
         resigned=lambda: (),
         log_ends=lambda: (),

@@ -17,7 +17,7 @@ from penstock.node.observer import Place
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done
 from penstock.node.quorum import Quorum
-from penstock.node.speakers import Speaker
+from penstock.node.speakers import Speaker, Start
 from penstock.node.step import DiskWork, Outbox
 from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH
@@ -59,7 +59,9 @@ class Alone:
         storage = Storage.open(self.vfs, Snapshot(0, 0, Membership((ONE,)), b""))
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         peers = Peers(self.outbox)
-        self.quorum = Quorum(storage, raft, self.outbox, peers, own=Speaker("disk", "p"), runs=("p",), observer=self)
+        self.quorum = Quorum(
+            storage, raft, self.outbox, peers, own=Speaker("disk", "p"), start=Start(("p",), 0, 0), observer=self
+        )
 
     def start(self) -> Alone:
         self.quorum.start()

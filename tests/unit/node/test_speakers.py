@@ -10,7 +10,8 @@ from penstock.messages import RaftRequest
 from penstock.metadata.apply import apply
 from penstock.metadata.commands import RegisterBroker, encode_command
 from penstock.metadata.image import ClusterImage
-from penstock.node.speakers import Speaker, Speakers
+from penstock.node.observer import Place
+from penstock.node.speakers import Speaker, Speakers, Start
 from penstock.raft import Entry, EntryKind, Message
 from penstock.raft.messages import VoteRequest, VoteResponse
 
@@ -39,7 +40,9 @@ class World:
 
     def __init__(self, process: str = "p") -> None:
         self.image, _ = apply(ClusterImage(), 1, register(process))
-        self.speakers = Speakers(Speaker("disk-1", "own"), ("old", "own"), lambda: self.image)
+        self.acknowledged = Place(0, 4)
+        start = Start(("old", "own"), 7, 4)
+        self.speakers = Speakers(Speaker("disk-1", "own"), start, lambda: self.image, lambda one: self.acknowledged)
 
     def hears(self, process: str, message: Message = ASKS, *, disk: str = "disk-2", **fields: object) -> bool:
         request = RaftRequest(data_dir_id=disk, process=process, **fields)  # type: ignore[arg-type]
@@ -86,6 +89,29 @@ def test_an_older_copy_of_a_disk_is_not_heard(message: Message, runs: tuple[str,
     assert World("p").hears("q", message, runs=runs) == is_heard
 
 
+@pytest.mark.parametrize(
+    ("log_index", "raft_term", "is_heard"), [(8, 4, False), (8, 3, False), (9, 4, True), (8, 5, True), (None, 0, True)]
+)
+def test_a_copy_that_lacks_what_was_acknowledged_is_not_heard(
+    log_index: int | None, raft_term: int, *, is_heard: bool
+) -> None:
+    world = World("p")
+    world.acknowledged = Place(9, 4)
+    for _ in range(2):
+        fields = {"runs": ("p", "q"), "log_index": log_index, "raft_term": raft_term}
+        assert world.hears("q", ANSWERS, **fields) == is_heard
+
+
+def test_what_a_process_has_acknowledged_itself_is_not_held_against_where_it_was_started() -> None:
+    world = World("p")
+    world.acknowledged = Place(9, 4)
+    assert world.hears("q", runs=("p", "q"), log_index=9, raft_term=4)
+    world.acknowledged = Place(20, 4)
+    assert world.hears("q", runs=("p", "q"), log_index=9, raft_term=4)
+    assert world.speakers.acknowledged(TWO, "q") == Place(9, 4)
+    assert world.speakers.acknowledged(TWO, "r") == Place(20, 4)
+
+
 def test_an_empty_disk_has_no_runs_of_the_one_before() -> None:
     assert World("p").hears("q", disk="empty", runs=("q",))
 
@@ -103,6 +129,8 @@ def test_an_answer_names_who_has_asked_and_whoever_is_not_registered_its_runs() 
     assert world.speakers.request(OURS).to_process == ""
     world.hears("p")
     request = world.speakers.request(OURS)
-    assert (request.process, request.to_process, request.runs) == ("own", "p", ("old", "own"))
+    assert (request.process, request.to_process) == ("own", "p")
+    assert (request.runs, request.log_index, request.raft_term) == (("old", "own"), 7, 4)
     world.speakers.registered()
-    assert world.speakers.request(OURS).runs == ()
+    request = world.speakers.request(OURS)
+    assert (request.runs, request.log_index, request.raft_term) == ((), None, 0)

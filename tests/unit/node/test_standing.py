@@ -18,7 +18,6 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import BrokerState
-from penstock.node.observer import Place
 from penstock.node.standing import Standing
 
 ONE = BrokerId(1)
@@ -29,8 +28,6 @@ WHO = RegisterBrokerRequest(
     rack=None,
     broker_version="1",
     clean_stop=False,
-    log_index=12,
-    raft_term=3,
 )
 ALIVE = HeartbeatResponse(metadata_leader=ONE, raft_term=1, committed_index=1)
 STALE = RemoteError(ErrorCode.STALE_INCARNATION, "register again")
@@ -55,7 +52,6 @@ class World:
         self.standing = Standing(
             WHO,
             self._ask,
-            log_end=lambda: Place(12, 3),
             applied=lambda: self.applied,
             unreachable=tuple,
             resigned=tuple,
