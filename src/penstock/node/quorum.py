@@ -299,8 +299,6 @@ class Quorum:
     # What must be done
 
     def _pump(self) -> None:
-        if self._raft.contradiction is not None and not self.trouble:
-            self._end(f"the metadata contradicts that of its leader ({self._raft.contradiction}): {_FORGOTTEN}")
         while not (self._is_saving or self._full or self.trouble) and self._raft.has_ready():
             ready = self._raft.ready()
             task = self._save_task(ready)
@@ -310,6 +308,8 @@ class Quorum:
             else:
                 self._save(ready, task)
         if not self._is_saving:
+            if self._raft.contradiction is not None and not self.trouble:
+                self._end(f"the metadata contradicts that of its leader ({self._raft.contradiction}): {_FORGOTTEN}")
             self._tell_leadership()
             self._compact()
 

@@ -239,7 +239,7 @@ class Raft:
     def has_ready(self) -> bool:
         """Whether something must be done."""
         log = self._log
-        return self.contradiction is None and bool(
+        return bool(
             self._messages
             or self._reads
             or log.new_snapshot is not None
@@ -257,8 +257,9 @@ class Raft:
         log, hard_state = self._log, self._hard_state()
         entries = log.between(log.stable_index, log.last_index)
         applied = max(log.applied, log.new_snapshot.index if log.new_snapshot else 0)
+        must_sync = bool(entries) or log.new_snapshot is not None or hard_state[:2] != self._saved[:2]
         self._out = Ready(
-            must_sync=bool(entries) or log.new_snapshot is not None or hard_state[:2] != self._saved[:2],
+            must_sync=must_sync or (self.contradiction is not None and hard_state != self._saved),
             snapshot=log.new_snapshot,
             entries=entries,
             hard_state=hard_state if hard_state != self._saved else None,
@@ -466,8 +467,9 @@ class Raft:
 
     def _answer(self, response: Message | Contradiction | None) -> bool:
         if isinstance(response, Contradiction):
-            self.contradiction = response
+            self.contradiction = response  # what is committed is noted, so that it is not cut after a restart
             self._role = Follower(None)
+            self._messages.clear()
         elif response is not None:
             self._send(response)
         return response is not None

@@ -37,12 +37,6 @@ MUTANTS = {
         "    log.commit_to(min(message.commit, log.last_index))\n",
         "the leader's commit index holds for entries that are not the leader's",
     ),
-    "commit_on_heartbeat": Mutant(
-        "penstock.raft.leader",
-        "            commit = min(progress.match_index, self._log.commit)\n",
-        "            commit = min(progress.match_index + 2, self._log.commit)\n",
-        "a heartbeat says more than the follower is known to have",
-    ),
     "commit_on_snap": Mutant(
         "penstock.raft.follower",
         "    if len(incoming.data) < message.size_bytes:\n",
@@ -81,8 +75,8 @@ MUTANTS = {
     ),
     "vote_unsaved": Mutant(
         "penstock.raft.core",
-        "            must_sync=bool(entries) or log.new_snapshot is not None or hard_state[:2] != self._saved[:2],\n",
-        "            must_sync=bool(entries) or log.new_snapshot is not None,\n",
+        "        must_sync = bool(entries) or log.new_snapshot is not None or hard_state[:2] != self._saved[:2]\n",
+        "        must_sync = bool(entries) or log.new_snapshot is not None\n",
         "a vote that is not on the disk",
     ),
     "conf_guard": Mutant(

@@ -334,6 +334,7 @@ def test_a_leader_that_lacks_what_is_committed_here_ends_this_brokers_part(messa
     assert found is not None
     assert (found.index, found.term, found.leader) == (index, term, 2)
     assert (broker.commit, broker.log.last_index, broker.leader) == (3, 4, None)
+    assert done(broker) == []
     broker.step(Heartbeat(3, 1, term_of("8.3"), 0, 0))
     broker.campaign()
     for _ in range(30):
@@ -376,6 +377,19 @@ def test_what_is_not_committed_may_be_another_one(message: Message) -> None:
     assert broker.contradiction is None
     assert broker.leader == 2
     assert broker.commit == (4 if isinstance(message, SnapshotChunk) and message.index == 4 else 3)
+
+
+@pytest.mark.parametrize("term", [6, SEVENTH])
+def test_after_a_restart_it_is_still_known_what_contradicts(term: int) -> None:
+    """The commit index is not worth a write else."""
+    broker = Raft(RaftConfig(1), NoChance(), StoredState(HardState(term, None, 2), THREE, COMMITTED))
+    done(broker)
+    broker.step(Heartbeat(2, 1, SEVENTH, 3, 0, 5))
+    broker.step(Heartbeat(2, 1, SEVENTH, 3, 0, 6))
+    ready = broker.ready()
+    assert ready.must_sync
+    assert ready.hard_state == HardState(SEVENTH, None, 3)
+    assert ready.messages == ()
 
 
 def test_a_contradiction_says_what_is_where() -> None:
