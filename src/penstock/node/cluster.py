@@ -13,38 +13,30 @@ what is on the disk can be read meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, Incarnation, StreamId
+from penstock.base.ids import BrokerId, StreamId
 from penstock.messages import (
     AlterStreamRequest,
     AwaitStreamRequest,
-    AwaitStreamResponse,
     ChangeIsrRequest,
-    ClusterMember,
     CreateStreamRequest,
     DeleteStreamRequest,
     ForwardRequest,
-    ForwardResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinRequest,
     JoinResponse,
-    LogEnd,
     PeerHelloRequest,
-    PeerHelloResponse,
     RaftRequest,
-    RaftResponse,
     RegisterBrokerRequest,
     Request,
-    ResignedLeadership,
     Response,
     StopBrokerRequest,
     StreamInfo,
-    UnreachableLeader,
 )
 from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller import Controller, ControllerConfig
@@ -55,11 +47,13 @@ from penstock.node.belonging import Belonging, is_older_copy, is_stranger, is_ta
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.chronicle import Seen
 from penstock.node.clean_stop import take_clean_stop
+from penstock.node.consequences import Consequences
 from penstock.node.folders import check_folders
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import MetadataLink
 from penstock.node.observer import Place
-from penstock.node.peers import Peers, introduced
+from penstock.node.peer_requests import PeerRequests
+from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 from penstock.node.runs import Runs
 from penstock.node.settings import Settings
@@ -68,7 +62,6 @@ from penstock.node.standing import Standing
 from penstock.node.step import Join, Lane, Outbox
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
-from penstock.wire.bodies import answer_body, decode_request_body
 
 PEER_REQUESTS: tuple[type[Request], ...] = (
     RaftRequest,
@@ -84,37 +77,6 @@ PEER_REQUESTS: tuple[type[Request], ...] = (
 """What `Cluster.peer_request` answers."""
 
 _TICK_US = limits.RAFT_TICK_MS * 1_000
-
-
-class Consequences(Protocol):
-    """What becomes of the image on this broker."""
-
-    def applied(self, outcome: Outcome) -> None:
-        """A command has changed it."""
-
-    def replaced(self, before: ClusterImage) -> None:
-        """It is another one altogether."""
-
-    def standing_changed(self, incarnation: Incarnation | None) -> None:
-        """Who is there has changed, or the run in which this broker leads and follows."""
-
-    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
-        """`done` hears None once this broker has its part of the stream, or why it has not."""
-
-    def heard(self, *, is_heard: bool) -> None:
-        """The metadata leader answers this broker no more, or does so again."""
-
-    def unreachable(self) -> tuple[UnreachableLeader, ...]:
-        """Leaders that do not answer."""
-
-    def resigned(self) -> tuple[ResignedLeadership, ...]:
-        """What this broker leads and cannot serve."""
-
-    def log_ends(self) -> tuple[LogEnd, ...]:
-        """Where logs end of partitions that the longest is to lead."""
-
-    def has_nats(self) -> bool:
-        """Whether it is connected to NATS."""
 
 
 class Cluster:
@@ -227,6 +189,9 @@ class Cluster:
     def start(self) -> None:
         """The logs are open: from here on the image has consequences. Alone, the broker is registered now; blocking."""
         self._is_started = True
+        self._peer_requests = PeerRequests(
+            self, self._settings, self._outbox, self._clock, self.quorum, self._metadata_leader
+        )
         if self.quorum.is_alone:
             self.standing.tick(self._clock())
             if self.standing.incarnation is None:
@@ -446,71 +411,16 @@ class Cluster:
 
     def peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
         """Another broker asks. RemoteError."""
-        if isinstance(request, RaftRequest):
-            self.quorum.received(request, raw)
-            self._outbox.reply(caller, RaftResponse())
-        elif isinstance(request, PeerHelloRequest):
-            self._outbox.reply(caller, introduced(request, self._introduction()))
-            if self._addresses.said(request.broker_id, request.address):
-                self._tell_addresses()
-        elif isinstance(request, AwaitStreamRequest):
-            self._await_stream(caller, request)
-        elif isinstance(request, JoinRequest):
-            self._outbox.reply(caller, self._members())
-        elif isinstance(request, ForwardRequest):
-            self._forwarded(caller, request, raw)
-        else:
-            assert isinstance(
-                request, HeartbeatRequest | RegisterBrokerRequest | ChangeIsrRequest | StopBrokerRequest
-            ), request
-            self._metadata_leader.request(request, lambda response: self._outbox.reply(caller, response))
+        self._peer_requests.take(caller, request, raw)
 
-    def _introduction(self) -> PeerHelloResponse:
-        settings = self._settings
-        return PeerHelloResponse(
-            cluster_id=self.cluster_id,
-            broker_id=settings.broker_id,
-            data_dir_id=settings.data_dir_id,
-            broker_version=settings.broker_version,
-        )
+    def peer_said(self, broker_id: BrokerId, address: str) -> None:
+        """Another broker says where it is."""
+        if self._addresses.said(broker_id, address):
+            self._tell_addresses()
 
-    def _await_stream(self, caller: Hashable, request: AwaitStreamRequest) -> None:
-        deadline_us = self._clock().elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
-
-        def done(error: RemoteError | None) -> None:
-            self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
-
-        self._consequences.wait_for(request.stream_id, deadline_us, done)
-
-    def _members(self) -> JoinResponse:
-        if not self.image.cluster_id:
-            raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, "the cluster is not formed yet; ask again in a moment")
-        membership = self.quorum.membership
-        known = {**self._settings.voters, **{one.broker_id: one.address for one in self.image.brokers.values()}}
-        members = tuple(
-            ClusterMember(broker_id=broker_id, address=address, is_voter=broker_id in membership.voters)
-            for broker_id, address in sorted(known.items())
-            if broker_id in membership
-        )
-        return JoinResponse(cluster_id=self.image.cluster_id, members=members)
-
-    def _forwarded(self, caller: Hashable, request: ForwardRequest, raw: bytes | memoryview) -> None:
-        asked = decode_request_body(request.api, request.version, bytes(raw))
-        if not isinstance(asked, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest):
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"request number {request.api} is not forwarded")
-        if not self.quorum.is_leader:
-            leader = self.quorum.leader
-            text = f"broker {self._settings.broker_id} is not the metadata leader; ask again"
-            raise RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader)
-
-        def done(response: Response | RemoteError) -> None:
-            # Refusals that another leader would not make go back as such, so that they are asked again.
-            if isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER:
-                self._outbox.reply(caller, response)
-            else:
-                self._outbox.reply(caller, ForwardResponse(), answer_body(response))
-
-        self._metadata_leader.request(asked, done)
+    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
+        """`done` hears once a stream is here, or why it is not."""
+        self._consequences.wait_for(stream_id, deadline_us, done)
 
     # Time
 

@@ -1,0 +1,151 @@
+"""What other brokers ask of this one about the cluster, and what they are answered.
+
+| request                                     | who answers                                                    |
+|---------------------------------------------|----------------------------------------------------------------|
+| raft                                        | nobody: the quorum takes it                                    |
+| peer hello                                  | who is asked: who it is                                        |
+| await stream                                | who is asked, once the stream is here                          |
+| join                                        | who is asked: who is in the cluster                            |
+| forward: create, alter, delete              | the metadata leader; whoever else is asked names it            |
+| heartbeat, register, change ISR, stop       | the metadata leader                                            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, StreamId
+from penstock.messages import (
+    AlterStreamRequest,
+    AwaitStreamRequest,
+    AwaitStreamResponse,
+    ChangeIsrRequest,
+    ClusterMember,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    ForwardRequest,
+    ForwardResponse,
+    HeartbeatRequest,
+    JoinRequest,
+    JoinResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
+    RaftRequest,
+    RaftResponse,
+    RegisterBrokerRequest,
+    Request,
+    Response,
+    StopBrokerRequest,
+)
+from penstock.node.metadata_leader import MetadataLeader
+from penstock.node.peers import introduced
+from penstock.node.quorum import Quorum
+from penstock.node.settings import Settings
+from penstock.node.step import Outbox
+from penstock.wire.bodies import answer_body, decode_request_body
+
+
+class Asked(Protocol):
+    """The part in the cluster of the broker that is asked."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Which cluster it is of; empty while that is not known."""
+
+    def peer_said(self, broker_id: BrokerId, address: str) -> None:
+        """Another broker says where it is."""
+
+    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
+        """`done` hears once a stream is here, or why it is not."""
+
+
+class PeerRequests:
+    """See the module."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        settings: Settings,
+        outbox: Outbox,
+        clock: Callable[[], Now],
+        quorum: Quorum,
+        metadata_leader: MetadataLeader,
+    ) -> None:
+        self._asked = asked
+        self._settings = settings
+        self._outbox = outbox
+        self._clock = clock
+        self._quorum = quorum
+        self._metadata_leader = metadata_leader
+
+    def take(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
+        """Another broker asks. RemoteError."""
+        if isinstance(request, RaftRequest):
+            self._quorum.received(request, raw)
+            self._outbox.reply(caller, RaftResponse())
+        elif isinstance(request, PeerHelloRequest):
+            self._outbox.reply(caller, introduced(request, self._introduction()))
+            self._asked.peer_said(request.broker_id, request.address)
+        elif isinstance(request, AwaitStreamRequest):
+            self._await_stream(caller, request)
+        elif isinstance(request, JoinRequest):
+            self._outbox.reply(caller, self._members())
+        elif isinstance(request, ForwardRequest):
+            self._forwarded(caller, request, raw)
+        else:
+            assert isinstance(
+                request, HeartbeatRequest | RegisterBrokerRequest | ChangeIsrRequest | StopBrokerRequest
+            ), request
+            self._metadata_leader.request(request, lambda response: self._outbox.reply(caller, response))
+
+    def _introduction(self) -> PeerHelloResponse:
+        settings = self._settings
+        return PeerHelloResponse(
+            cluster_id=self._asked.cluster_id,
+            broker_id=settings.broker_id,
+            data_dir_id=settings.data_dir_id,
+            broker_version=settings.broker_version,
+        )
+
+    def _await_stream(self, caller: Hashable, request: AwaitStreamRequest) -> None:
+        deadline_us = self._clock().elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
+
+        def done(error: RemoteError | None) -> None:
+            self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
+
+        self._asked.wait_for(request.stream_id, deadline_us, done)
+
+    def _members(self) -> JoinResponse:
+        image = self._quorum.image
+        if not image.cluster_id:
+            raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, "the cluster is not formed yet; ask again in a moment")
+        membership = self._quorum.membership
+        known = {**self._settings.voters, **{one.broker_id: one.address for one in image.brokers.values()}}
+        members = tuple(
+            ClusterMember(broker_id=broker_id, address=address, is_voter=broker_id in membership.voters)
+            for broker_id, address in sorted(known.items())
+            if broker_id in membership
+        )
+        return JoinResponse(cluster_id=image.cluster_id, members=members)
+
+    def _forwarded(self, caller: Hashable, request: ForwardRequest, raw: bytes | memoryview) -> None:
+        asked = decode_request_body(request.api, request.version, bytes(raw))
+        if not isinstance(asked, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest):
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"request number {request.api} is not forwarded")
+        if not self._quorum.is_leader:
+            leader = self._quorum.leader
+            text = f"broker {self._settings.broker_id} is not the metadata leader; ask again"
+            raise RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader)
+
+        def done(response: Response | RemoteError) -> None:
+            # Refusals that another leader would not make go back as such, so that they are asked again.
+            if isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER:
+                self._outbox.reply(caller, response)
+            else:
+                self._outbox.reply(caller, ForwardResponse(), answer_body(response))
+
+        self._metadata_leader.request(asked, done)
