@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.base import limits
+from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.broker.complaints import Complaints
 from penstock.broker.joining import NOBODY_YET, NotLetInError, ask_to_join
 from penstock.broker.peer_connection import PeerConnection, PeerState
-from penstock.broker.settings import Address, parse_address
 from penstock.messages import JoinResponse, PeerHelloRequest, Response
 from penstock.node.step import Join, PeerRequest
 
@@ -94,10 +94,11 @@ class Peers:
         """Keep a connection to that broker, at HOST:PORT or one of several, with commas between; empty: no more."""
         assert broker_id != self.hello.broker_id
         places: tuple[Address, ...] = ()
-        try:
-            places = tuple(map(parse_address, address.split(","))) if address else ()
-        except ValueError as error:
-            self.complain(f"broker {broker_id}", str(error))
+        for one in filter(None, address.split(",")):
+            try:
+                places += (parse_address(one),)
+            except ValueError as error:  # it may be right elsewhere
+                self.complain(f"broker {broker_id}", str(error))
         link = self._links.get(broker_id)
         if link is not None and link.may_stay(places):
             return
@@ -268,6 +269,8 @@ class _Link:
             connection.end(f"no connection within {timeout_s:g} s")
         except OSError as error:
             connection.end(f"no connection: {error.strerror or error}")
+        except ValueError as error:  # the system's look-up of names makes nothing of it
+            connection.end(f"no connection: {error}")
         finally:
             connection.end("given up")
             self.connection = None

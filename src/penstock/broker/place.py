@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.base.addresses import is_address, parse_address
 from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.broker.config import BrokerConfig, beyond_reach, unprotected
 from penstock.broker.data_dir import DataDir
-from penstock.broker.settings import parse_address
 from penstock.node.known import Known
 
 _KNOWN = "the data directory"
@@ -44,7 +44,7 @@ def settled(config: BrokerConfig, data_dir: DataDir, known: Known | None) -> Bro
     if not config.voters:
         config = _placed(config, known.addresses.get(config.broker_id, ""), mistakes)
     told = config.advertise or config.listen
-    addresses = [parse_address(known.addresses[one]) for one in sorted(others) if known.addresses.get(one)]
+    addresses = [parse_address(known.addresses[one]) for one in sorted(others) if _has_address(known, one)]
     if not config.voters and (reach := beyond_reach(told, addresses)) is not None:
         mistakes.append(reach)
     if mistakes:
@@ -73,7 +73,7 @@ def _other_cluster(config: BrokerConfig, data_dir: DataDir, others: frozenset[Br
 
 def _placed(config: BrokerConfig, known: str, mistakes: list[str]) -> BrokerConfig:
     """The settings with the address that the others know, where nothing is said of it."""
-    if not known or config.advertise is not None:
+    if not is_address(known) or config.advertise is not None:
         return config
     address = parse_address(known)
     if "listen" in config.origins:
@@ -99,3 +99,8 @@ def is_alone(config: BrokerConfig, known: Known | None) -> bool:
     """Whether the broker is a cluster of its own, as far as settings and data directory say."""
     others = frozenset() if known is None else known.members - {config.broker_id}
     return not (config.voters or config.join or others)
+
+
+def _has_address(known: Known, broker_id: BrokerId) -> bool:
+    """Whether it can be reached at what was registered: what an older version took is not looked at twice."""
+    return is_address(known.addresses.get(broker_id, ""))

@@ -7,13 +7,14 @@ shown nowhere.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.base import limits
+from penstock.base.addresses import Address as Address  # given on: where a broker listens is one of its settings
+from penstock.base.addresses import parse_address as parse_address
 from penstock.base.ids import BrokerId
 from penstock.base.units import format_exact_bytes, parse_bytes
 
@@ -24,32 +25,6 @@ LOG_FORMATS = ("human", "json")
 DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
 RACK_CHARS_MAX = 128
-
-
-class Address(NamedTuple):
-    """Where a socket listens or is reached; `str()` gives HOST:PORT, with brackets around IPv6."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it. A name other than localhost could be anything."""
-        try:
-            return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
-        except ValueError:
-            return self.host.lower() == "localhost"
-
-    @property
-    def is_any(self) -> bool:
-        """Whether it stands for every address of the machine, and so for none that others could use."""
-        try:
-            return ipaddress.ip_address(self.host.partition("%")[0]).is_unspecified
-        except ValueError:
-            return False
 
 
 class Voter(NamedTuple):
@@ -73,27 +48,6 @@ def voters_advice(voters: tuple[Voter, ...]) -> str | None:
         fewer = len(voters) - 1
         return f"a cluster of {len(voters)} voters survives the loss of no more of them than one of {fewer} does"
     return None
-
-
-def parse_address(text: str, *, any_port: bool = False) -> Address:
-    """`HOST:PORT` or `[IPv6]:PORT`; port 0 only with `any_port`. ValueError that says what is expected."""
-    host, colon, port_text = text.strip().rpartition(":")
-    expected = "expected HOST:PORT, such as 127.0.0.1:7422 or [::1]:7422"
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        try:
-            ipaddress.IPv6Address(host)
-        except ValueError:
-            raise ValueError(f"{text!r}: {host!r} is not an IPv6 address; {expected}") from None
-    elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address stands in brackets; {expected}")
-    if not colon or not host or any(char.isspace() for char in host):
-        raise ValueError(f"{text!r} is not an address; {expected}")
-    if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
-        raise ValueError(f"{text!r}: {port_text!r} is not a port (0 to 65535); {expected}")
-    if int(port_text) == 0 and not any_port:
-        raise ValueError(f"{text!r}: port 0 means any free port, which cannot be told to anybody else")
-    return Address(host, int(port_text))
 
 
 def _text(value: object) -> str:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.base import limits
+from penstock.base.addresses import is_address
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionKey
@@ -331,6 +332,8 @@ class Controller:
             if broker.data_dir_id == request.data_dir_id and broker_id != request.broker_id:
                 text = f"the data directory is that of broker {broker_id}; a new broker begins with an empty one"
                 return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(broker_id))
+        if request.address and not is_address(request.address):  # a broker that is alone may have none
+            return RemoteError(ErrorCode.BAD_REQUEST, f"{request.address!r} is no address (HOST:PORT) of a broker")
         known = self._image.brokers.get(request.broker_id)
         if known is None and len(self._image.brokers) >= limits.BROKERS_MAX:
             return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from penstock.base.addresses import is_address
 from penstock.base.ids import BrokerId
 from penstock.metadata.image import BrokerState
 from penstock.node.settings import Settings
@@ -28,9 +29,7 @@ class PeerAddresses:
 
     def said(self, broker_id: BrokerId, address: str) -> bool:
         """A peer has said where it is; whether that is news. What cannot be an address is not listened to."""
-        host, _, port = address.rpartition(":")
-        is_one = bool(host) and "," not in address and port.isascii() and port.isdigit() and 0 < int(port) < 2**16
-        if not is_one or broker_id not in self._kept or self._said.get(broker_id) == address:
+        if not is_address(address) or broker_id not in self._kept or self._said.get(broker_id) == address:
             return False
         self._said[broker_id] = address
         return True

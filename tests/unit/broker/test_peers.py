@@ -471,6 +471,16 @@ async def test_a_peer_that_has_moved_is_found_at_its_new_address_and_one_that_is
         peers.set_address(PEER, "")
 
 
+@pytest.mark.parametrize("bad", ["h:99999", "h:", "[::1", "a..b:1", "a\0b:1"])
+async def test_an_address_that_is_none_keeps_nobody_from_being_found_elsewhere(bad: str) -> None:
+    owner = Owner()
+    async with _listening() as place, _peers(owner) as peers:
+        peers.set_address(PEER, bad)
+        peers.set_address(PEER, f"{bad},{place.address}")
+        await place.up()
+        await owner.until("up 2")
+
+
 async def test_a_peer_is_looked_for_wherever_it_may_be_and_stays_where_it_was_found() -> None:
     owner = Owner()
     async with _listening() as place, _listening() as elsewhere, _peers(owner) as peers:

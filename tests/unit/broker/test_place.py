@@ -89,6 +89,12 @@ def test_who_listens_everywhere_is_told_as_before(data_dir: DataDir) -> None:
     assert (placed.listen, placed.advertise) == (Address("0.0.0.0", 7422), Address("10.0.0.2", 7422))
 
 
+@pytest.mark.parametrize("bad", ["h:99999", "h:", "[::1", "a..b:1"])
+def test_an_address_that_is_none_ends_no_start(data_dir: DataDir, bad: str) -> None:
+    known = LOCAL._replace(addresses={**LOCAL.addresses, BrokerId(1): bad, BrokerId(2): bad})
+    assert settled(config(nats="h"), data_dir, known) == config(nats="h")
+
+
 def test_an_address_that_the_others_do_not_reach_is_refused(data_dir: DataDir) -> None:
     text = refused(data_dir, REMOTE, nats="h", listen="127.0.0.1:7422")
     assert "this broker is at 127.0.0.1:7422, where they, at 10.0.0.1:7422, do not find it" in text

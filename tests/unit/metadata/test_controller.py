@@ -552,6 +552,16 @@ def test_what_is_known_of_a_run_holds_for_its_disk_only() -> None:
     assert cluster.image.brokers[TWO].process == "d"
 
 
+@pytest.mark.parametrize("address", ["h:99999", "h:", "[::1", "a..b:1", ":1"])
+def test_nobody_is_registered_where_nobody_can_be_reached(address: str) -> None:
+    cluster = Cluster(2)
+    request = RegisterBrokerRequest(
+        broker_id=THREE, data_dir_id="d", address=address, broker_version="1", clean_stop=False
+    )
+    cluster.controller.register("c", request, cluster.now)
+    assert cluster.error("c") == ErrorCode.BAD_REQUEST
+
+
 def rivals() -> Cluster:
     """Broker 3 is registered with the process p, and has led nothing yet."""
     cluster = Cluster(2)
