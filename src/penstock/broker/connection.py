@@ -116,7 +116,7 @@ class Connection:
         self.client_name = ""
         self.open_requests: dict[int, Caller] = {}
         self.broker_id: BrokerId | None = None  # of a peer, once it has said who it is
-        self.data_dir_id = ""  # the same
+        self.data_dir_id = self.process = ""  # the same
         self.is_peer = False  # its peer hello was answered
         self._socket = sock
         self._owner = owner
@@ -303,7 +303,7 @@ class Connection:
             if (refusal := self._owner.peer_refused(self, request)) is not None:
                 self._refuse(frame, refusal)
                 return
-            self.data_dir_id = request.data_dir_id
+            self.data_dir_id, self.process = request.data_dir_id, request.process
             self._introduced(request.broker_id)
         elif frame.api > Api.PEER_HELLO and not self.is_peer:
             text = "that is asked between brokers; the first request of one is peer_hello"

@@ -235,7 +235,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         remember_cluster=running.data_dir.remember_cluster,
         failed=lambda error: _cannot_go_on(error, running),
     )
-    driver.server = Server(driver, listeners, loop, driver.elapsed_us, open_files_max=open_files_max)
+    driver.server = Server(
+        driver, listeners, loop, driver.elapsed_us, open_files_max=open_files_max, process_of=node.process_of
+    )
     driver.link = NatsLink(
         servers,
         on_groups=driver.groups_received,
@@ -246,17 +248,19 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         tls=config.nats_tls,
         version=__version__,
     )
+    step = node.start(driver.now())
     hello = PeerHelloRequest(
         cluster_id=settings.cluster_id,
         broker_id=settings.broker_id,
         data_dir_id=settings.data_dir_id,
         broker_version=settings.broker_version,
         address=settings.address,
+        process=node.process,
     )
     driver.peers = Peers(
         driver, hello, driver.elapsed_us, random.random, failed=lambda error: _cannot_go_on(error, running)
     )
-    driver.do(node.start(driver.now()))
+    driver.do(step)
     running.driver = driver
     driver.carry_out()
     driver.server.start()

@@ -85,8 +85,12 @@ class Server:
         *,
         open_files_max: int,
         buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
+        process_of: Callable[[BrokerId], str] = lambda broker_id: "",
     ) -> None:
-        """`open_files_max` is what the whole process may have open; clients get their shares of it."""
+        """`open_files_max` is what the whole process may have open; clients get their shares of it.
+
+        `process_of`: which process is registered for a broker; empty: not known.
+        """
         self.connections: set[Connection] = set()
         self.damaged_frames = 0  # that came; each has cost its connection
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
@@ -97,6 +101,7 @@ class Server:
         self.peer_buffers = SharedBudget(limits.PEER_BUFFER_BYTES_MAX, limits.SMALL_BUFFER_BYTES_MAX)
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self._owner = owner
+        self._process_of = process_of
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._listeners = listeners
@@ -185,11 +190,18 @@ class Server:
         self._owner.request_received(caller, request, raw)
 
     def peer_refused(self, connection: Connection, hello: PeerHelloRequest) -> RemoteError | None:
-        """Whoever says that it is a broker which is there with another disk does not take its place."""
+        """Whoever says that it is a broker which is there with another disk, or process, does not take its place.
+
+        One that was restarted waits until the connection of the run before is gone, or its registration has come here.
+        """
         there = self.peers.get(hello.broker_id)
-        if there is None or there is connection or there.data_dir_id == hello.data_dir_id:
+        if there is None or there is connection:
             return None
-        text = f"broker {hello.broker_id} is there already, from {there.peer}, with another data directory"
+        is_same_disk = there.data_dir_id == hello.data_dir_id
+        if is_same_disk and hello.process in (there.process, self._process_of(hello.broker_id)):
+            return None
+        other = "in another process" if is_same_disk else "with another data directory"
+        text = f"broker {hello.broker_id} is there already, from {there.peer}, {other}"
         line = self._complaints.line("taken", f"refusing {connection.peer}: {text}", self._elapsed_us())
         if line is not None:
             _log.warning("%s", line)

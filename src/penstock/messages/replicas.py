@@ -58,6 +58,7 @@ class PeerHelloRequest(Request, frozen=True, kw_only=True):
     data_dir_id: NameField
     broker_version: NameField
     address: Annotated[str, msgspec.Meta(max_length=261)] = ""  # HOST:PORT
+    process: ProcessField = ""  # random for each start
 
 
 class PeerHelloResponse(Response, frozen=True, kw_only=True):

@@ -251,6 +251,11 @@ class Cluster:
         self.standing.hurry()
 
     @property
+    def process(self) -> str:
+        """Under which name this run speaks."""
+        return self._runs.process
+
+    @property
     def cluster_id(self) -> str:
         """Which cluster this broker is of; empty while it is not known."""
         return self.image.cluster_id or self._told_cluster_id

@@ -227,6 +227,15 @@ class Node:
         """What this broker waits for before it has its part in the cluster, for people; empty once it has it."""
         return self._cluster.waits_for
 
+    @property
+    def process(self) -> str:
+        """The name of this run, once it is started; empty: it has none."""
+        return self._cluster.process
+
+    def process_of(self, broker_id: BrokerId) -> str:
+        """The process that is registered for that broker; empty: not known."""
+        return self._cluster.quorum.process_of(broker_id)
+
     # NATS
 
     @property

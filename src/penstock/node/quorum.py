@@ -250,6 +250,10 @@ class Quorum:
         """Which disk is that broker's; empty: not known."""
         return self._speakers.of(broker_id).data_dir_id
 
+    def process_of(self, broker_id: BrokerId) -> str:
+        """Which process is registered for that broker; empty: not known."""
+        return self._speakers.of(broker_id).process
+
     def acknowledged(self, broker_id: BrokerId, process: str) -> Place:
         """Up to where that member must have had the log before this process of it was started, as of which term."""
         return self._speakers.acknowledged(broker_id, process)

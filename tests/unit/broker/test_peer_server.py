@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.base import limits
@@ -85,9 +87,9 @@ class Owner:
 
 
 @asynccontextmanager
-async def _serving(owner: Owner) -> AsyncIterator[tuple[Server, str]]:
+async def _serving(owner: Owner, **more: Any) -> AsyncIterator[tuple[Server, str]]:
     listeners, address = bind(Address("127.0.0.1", 0))
-    server = Server(owner, listeners, asyncio.get_running_loop(), lambda: owner.now_us, open_files_max=1_000)
+    server = Server(owner, listeners, asyncio.get_running_loop(), lambda: owner.now_us, open_files_max=1_000, **more)
     server.start()
     try:
         yield server, str(address)
@@ -423,3 +425,26 @@ async def test_what_a_flipped_bit_destroys_is_asked_again_and_never_believed(is_
         await peers.stop()
         wire.close()
         between.close()
+
+
+@pytest.mark.parametrize(
+    ("process", "is_taken_over"), [("p", True), ("registered", True), ("copy", False), ("", False)]
+)
+async def test_a_copy_of_a_broker_does_not_take_its_connection(process: str, *, is_taken_over: bool) -> None:
+    owner = Owner()
+    async with (
+        _serving(owner, process_of=lambda broker_id: "registered") as (server, address),
+        AsyncExitStack() as held,
+    ):
+        first, second = [await held.enter_async_context(raw_client(address)) for _ in range(2)]
+        await _peer(first, msgspec.structs.replace(THEIRS, process="p"))
+        there = server.peers[BrokerId(1)]
+        hello = msgspec.structs.replace(THEIRS, process=process)
+        if is_taken_over:
+            await _peer(second, hello)
+            assert server.peers[BrokerId(1)] is not there
+        else:
+            second.send(PEER_HELLO + encode_checked_request(hello, 2))
+            await _said(second)
+            assert await _code(second, PeerHelloRequest) == ErrorCode.CLUSTER_MISMATCH
+            assert server.peers[BrokerId(1)] is there
