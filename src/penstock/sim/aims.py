@@ -7,8 +7,11 @@ its events, changes nothing by looking, and strikes when what it waits for is so
 |--------------------|-------------------------------------------|-----------------------------------------------------|
 | shrink in doubt    | a follower, cut off from its leader, is   | the metadata leader crashes; if that is the leader, |
 |                    | to leave the ISR                          | it is cut off from all                              |
-| join of a past run | a leader, cut off from the metadata, asks | the follower loses its power; what was asked for    |
-|                    | for a follower to join                    | arrives when that one is back                       |
+| join of a past run | a leader asks for a follower to join      | the follower loses its power; what was asked for    |
+|                    |                                           | arrives when that one is back, cut off from it      |
+| changes cross      | a leader asks for a follower to join      | its connection breaks, and the disk of the follower |
+|                    |                                           | has no room for logs; what was asked for arrives    |
+|                    |                                           | when the leader has settled that it does not join   |
 | vote, then restart | somebody votes while the metadata leader  | the voter crashes, whom he voted for is cut off,    |
 |                    | is cut off                                | the one that led before stands with the voter       |
 | uneven failover    | a follower has more than the one that is  | the leader crashes; the disk of the one that has to |
@@ -20,13 +23,17 @@ its events, changes nothing by looking, and strikes when what it waits for is so
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 
 from penstock.base.ids import PartitionKey
 from penstock.sim import looks
 from penstock.sim.broker import SimBroker, Surroundings
+from penstock.sim.network import Connection
 from penstock.sim.plan import Fault, Ill
 
 ARMED_US = 25_000_000
+_STALLED_US = 1_900_000  # shorter than the leader waits for its answer, and than its session
+_CROSSED_US = 6_000_000  # time to be refused, to ask anew, and to commit without the follower
 _LAGGING_US = 14_000_000  # longer than a follower may lag
 _Aim = Generator[None, SimBroker, None]
 
@@ -38,9 +45,11 @@ class Aims:
         self._around = around
         self._brokers = brokers
         self._armed: list[_Aim] = []
+        self._taken_until_us = 0  # a join that another aim has struck at
         self._kinds: dict[Ill, Callable[[Fault], _Aim]] = {
             Ill.SHRINK_IN_DOUBT: self._shrink_in_doubt,
             Ill.JOIN_OF_A_PAST_RUN: self._join_of_a_past_run,
+            Ill.CHANGES_CROSS: self._changes_cross,
             Ill.VOTE_THEN_RESTART: self._vote_then_restart,
             Ill.UNEVEN_FAILOVER: self._uneven_failover,
             Ill.DEPOSED_AND_BACK: self._deposed_and_back,
@@ -126,36 +135,61 @@ class Aims:
             self._strike(fault, f"{metadata_leader.name} is gone", metadata_leader.crash)
 
     def _join_of_a_past_run(self, fault: Fault) -> _Aim:
-        while True:
+        found = None
+        while found is None:
             leader = yield
-            metadata_leader = self._metadata_leader(leader)
-            lead = self._lead_of(leader, fault, outside=metadata_leader)
-            if lead is not None and metadata_leader not in (None, leader):
-                break
-        assert metadata_leader is not None
-        self._cut_off(leader, [metadata_leader], 2_600_000)
-        while True:
-            broker = yield
-            if broker is not leader:
-                continue
-            for lead in () if leader.node is None else looks.leads(leader.node):
-                joining = self._brokers.get(min(lead.proposed.difference(lead.isr), default=0))
-                if joining not in (None, metadata_leader):
-                    assert joining is not None
-                    self._lose(joining, 200_000 + fault.number % 200_000)
-                    self._strike(fault, f"{joining.name} is to join")
-                    return
+            found = self._join(leader)
+        joining, asked = found
+        for connection in asked:
+            connection.stall()
+            self._around.scheduler.after(_STALLED_US, connection.go_on)
+        self._lose(joining, leader, 200_000 + fault.number % 200_000)
+        self._strike(fault, f"{joining.name} is to join")
 
-    def _lose(self, joining: SimBroker, after_us: int) -> None:
-        """By then it has what was committed and is not synced; it is back before the request arrives."""
+    def _lose(self, joining: SimBroker, leader: SimBroker, after_us: int) -> None:
+        """By then it has what was committed and is not synced. It is back before the request, and gets nothing else."""
 
         def cut() -> None:
             joining.disk.is_slow = False
             joining.power_cut()
+            self._cut_off(joining, [leader], 3_000_000)
 
         joining.disk.is_slow = True
         self._around.scheduler.after(after_us, cut)
         self._around.scheduler.after(after_us + 100_000, joining.start)
+
+    def _changes_cross(self, fault: Fault) -> _Aim:
+        found = None
+        while found is None:
+            leader = yield
+            found = self._join(leader)
+        joining, asked = found
+        now_us = self._around.scheduler.now_us
+        joining.disk.refuses_logs = True
+        self._around.scheduler.after(_CROSSED_US, lambda: setattr(joining.disk, "refuses_logs", False))
+        late_us = now_us + _CROSSED_US - 1_000_000 - fault.number % 500_000
+        self._strike(
+            fault,
+            f"{joining.name} is to join, and finds no room",
+            *(partial(connection.leave_half_open, late_us) for connection in asked),
+        )
+
+    def _join(self, leader: SimBroker) -> tuple[SimBroker, list[Connection]] | None:
+        """Who is to join what this one leads, and the connections on which the metadata leader is asked for that."""
+        metadata_leader = None if leader.node is None else self._metadata_leader(leader)
+        if metadata_leader in (None, leader):
+            return None
+        assert leader.node is not None
+        assert metadata_leader is not None
+        for lead in looks.leads(leader.node):
+            joining = self._brokers.get(min(lead.proposed.difference(lead.isr), default=0))
+            now_us = self._around.scheduler.now_us
+            if joining not in (None, metadata_leader) and now_us >= self._taken_until_us:
+                assert joining is not None
+                self._taken_until_us = now_us + _CROSSED_US  # one aim at a time
+                between = self._around.network.between(leader.name, metadata_leader.name)
+                return joining, [one for one in between if one.source == leader.name]
+        return None
 
     def _vote_then_restart(self, fault: Fault) -> _Aim:
         while True:
@@ -220,17 +254,11 @@ class Aims:
         successor = self._brokers[own.leader or 0]
         self._strike(fault, f"{leader.name} is back, {successor.name} stops", successor.stop)
 
-    def _lead_of(
-        self, broker: SimBroker, fault: Fault, *, in_sync: int = 1, outside: SimBroker | None = None
-    ) -> looks.Lead | None:
-        """One of the partitions that it leads, with so many in sync; `outside`: and another than this one is not."""
+    def _lead_of(self, broker: SimBroker, fault: Fault, *, in_sync: int) -> looks.Lead | None:
+        """One of the partitions that it leads, with so many in sync."""
         if broker.node is None:
             return None
-        fit = [
-            lead
-            for lead in looks.leads(broker.node)
-            if len(lead.isr) >= in_sync and (outside is None or set(lead.outside) - {outside.broker_id})
-        ]
+        fit = [lead for lead in looks.leads(broker.node) if len(lead.isr) >= in_sync]
         return fit[fault.number % len(fit)] if fit else None
 
     @staticmethod

@@ -61,6 +61,7 @@ class Disk:
         self.died: Callable[[], None] = lambda: None  # the power was cut while a thread was at work
         self.is_slow = False
         self._is_full = False
+        self._refuses_logs = False
         self._syncs_to_fail = 0
         self.fails_any_sync = False  # else only one of a segment
         self.is_older = False  # it was set back, and not replaced since
@@ -146,6 +147,16 @@ class Disk:
         self._look_out()
 
     @property
+    def refuses_logs(self) -> bool:
+        """Whether it has no room for logs, while there is some for the metadata."""
+        return self._refuses_logs
+
+    @refuses_logs.setter
+    def refuses_logs(self, refuses_logs: bool) -> None:
+        self._refuses_logs = refuses_logs
+        self._look_out()
+
+    @property
     def syncs_to_fail(self) -> int:
         """How many of the next syncs of segments fail."""
         return self._syncs_to_fail
@@ -211,7 +222,7 @@ class Disk:
 
     def heal(self) -> None:
         """No more faults."""
-        self.is_slow = self._is_full = False
+        self.is_slow = self._is_full = self._refuses_logs = False
         for hang in list(self._hangs):
             self._end(hang)
         self._syncs_to_fail = 0
@@ -250,7 +261,7 @@ class Disk:
 
     def _look_out(self) -> None:
         """Have it ask where something may go wrong, and only there: nearly always nothing does."""
-        is_quiet = self._left is None and not self._is_full and not self._syncs_to_fail
+        is_quiet = self._left is None and not (self._is_full or self._refuses_logs) and not self._syncs_to_fail
         self.vfs.plan = no_faults if is_quiet else self._plan
         self.vfs.watcher = None if self._cut_after is None else self._watch
 
@@ -263,7 +274,8 @@ class Disk:
             self.faults += 1
             self.memory.fail_sync(operation.path)
             return Fault(errno.EIO)
-        if self._is_full and kind is Kind.WRITE and operation.length:
+        is_full = self._is_full or (self._refuses_logs and operation.path.startswith("streams/"))
+        if is_full and kind is Kind.WRITE and operation.length:
             self.faults += 1
             return Fault(errno.ENOSPC, int(self._random.random() * operation.length))
         return None

@@ -15,18 +15,33 @@ from types import CodeType, ModuleType
 from typing import NamedTuple
 
 
-class Mutant(NamedTuple):
-    """One mistake: `old` becomes `new` in `module`."""
+class Patch(NamedTuple):
+    """`old` becomes `new` in `module`."""
 
-    name: str
     module: str
     old: str
     new: str
 
 
+class Mutant(NamedTuple):
+    """One mistake: `old` becomes `new` in `module`; `also` where two defences stand against it."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    also: tuple[Patch, ...] = ()
+
+    @property
+    def patches(self) -> tuple[Patch, ...]:
+        """All that is changed, each in a module of its own."""
+        return Patch(self.module, self.old, self.new), *self.also
+
+
 _RULES = "penstock.replication.rules"
 _LEADER = "penstock.replication.leader"
 _SESSIONS = "penstock.replication.sessions"
+_LEADERSHIPS = "penstock.metadata.leaderships"
 _ELECTIONS = "penstock.metadata.elections"
 _PARTITION = "penstock.node.partition"
 
@@ -151,6 +166,18 @@ CLUSTER_MUTANTS = (
         "            return\n",
     ),
     Mutant(
+        "a run that is over joins the ISR",
+        _LEADERSHIPS,
+        "        image.live_run(member.broker_id, member.incarnation)",
+        "        assert member.incarnation",
+    ),
+    Mutant(
+        "changes of ISRs are not compared and set",
+        _LEADERSHIPS,
+        "    if change.version != partition.version:",
+        "    if change.version > partition.version:",
+    ),
+    Mutant(
         "a leader that is alone in sync does not wait for its disk",
         _RULES,
         "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",
@@ -178,43 +205,45 @@ Not among them is what another rule makes up for:
 - Raft commits an entry of an earlier term by counting. A new leader sends such entries and its own first one in one
   message, unless they pass a mebibyte: who has the one has the other. `tests/sim/raft` draws small messages, and
   finds it.
-- A run that is over joins the ISR. What it had when it came so far, it has on its disk: it can lack only what was
-  committed between that and the answer, if its power fails just then. The model of the image finds it.
 """
 
 
 class _Patched(SourceFileLoader):
     """Compiles a source with one text replaced by another."""
 
-    def __init__(self, mutant: Mutant, path: str) -> None:
-        super().__init__(mutant.module, path)
-        self._mutant = mutant
+    def __init__(self, name: str, patch: Patch, path: str) -> None:
+        super().__init__(patch.module, path)
+        self._name = name
+        self._patch = patch
 
     def get_code(self, fullname: str) -> CodeType | None:
         """The code of the patched source; never a cached one."""
-        mutant = self._mutant
+        patch = self._patch
         source = self.get_data(self.path).decode()
-        assert source.count(mutant.old) == 1, f"{mutant.name}: its text is not there once: {mutant.old!r}"
-        code: CodeType = self.source_to_code(source.replace(mutant.old, mutant.new).encode(), self.path)
+        assert source.count(patch.old) == 1, f"{self._name}: its text is not there once: {patch.old!r}"
+        code: CodeType = self.source_to_code(source.replace(patch.old, patch.new).encode(), self.path)
         return code
 
 
 class _Finder(MetaPathFinder):
-    """Finds the one module that is patched."""
+    """Finds the modules that are patched."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
+        self._name = mutant.name
+        self._patches = {patch.module: patch for patch in mutant.patches}
+        assert len(self._patches) == len(mutant.patches), f"{mutant.name}: a module has two patches"
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where the module comes from, if it is that one."""
-        if fullname != self._mutant.module:
+        """Where the module comes from, if it is one of them."""
+        patch = self._patches.get(fullname)
+        if patch is None:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         assert spec is not None
         assert spec.origin is not None
-        spec.loader = _Patched(self._mutant, spec.origin)
+        spec.loader = _Patched(self._name, patch, spec.origin)
         return spec
 
 
@@ -227,5 +256,6 @@ def install(name: str) -> None:
     """Have a mutant in this process from now on; an empty name is none."""
     if name:
         mutant = named(name)
-        assert mutant.module not in sys.modules, f"{mutant.module} is imported already"
+        for patch in mutant.patches:
+            assert patch.module not in sys.modules, f"{patch.module} is imported already"
         sys.meta_path.insert(0, _Finder(mutant))

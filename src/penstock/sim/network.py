@@ -10,6 +10,8 @@ next connection. A blocked direction is one of two: requests may arrive whose an
 | reset             | `lost`, at once                      | some of what was on its way, then `lost`       |
 | blocked, short    | delay                                | delay                                          |
 | blocked, long     | `lost` after the time-out            | some of what was on its way, then `lost`       |
+| stalled           | delay of what it sends               | nothing, until that is over                    |
+| half open         | `lost`, at once                      | all that was sent, much later, then `lost`     |
 | a machine dies    | `lost`, unless blocked               | nothing: there is nobody                       |
 """
 
@@ -29,11 +31,12 @@ _SILENCE_US = (2_000_000, 8_000_000)  # how long a side waits for a blocked dire
 class _Way:
     """One direction of a connection."""
 
-    __slots__ = ("arrives_us", "held", "on_the_way")
+    __slots__ = ("arrives_us", "held", "is_stalled", "on_the_way")
 
     def __init__(self) -> None:
         self.arrives_us = 0  # what was sent last
         self.held: list[Call] = []
+        self.is_stalled = False
         self.on_the_way: deque[Timer] = deque()  # the first of them may have arrived
 
     def forget_arrived(self) -> None:
@@ -65,8 +68,8 @@ class Connection:
     def _send(self, way: _Way, sender: str, receiver: str, call: Call) -> None:
         if not self.is_open:
             return
-        if way.held or self._network.is_blocked(sender, receiver):
-            if not way.held:
+        if way.is_stalled or way.held or self._network.is_blocked(sender, receiver):
+            if not (way.held or way.is_stalled):
                 self._network.wait_for(self)
             way.held.append(call)
             return
@@ -79,10 +82,41 @@ class Connection:
     def unblocked(self) -> None:
         """Send on what was held back, where it can be."""
         for way, ends in ((self._there, (self.source, self.target)), (self._back, (self.target, self.source))):
-            if way.held and self.is_open and not self._network.is_blocked(*ends):
+            if way.held and self.is_open and not way.is_stalled and not self._network.is_blocked(*ends):
                 held, way.held = way.held, []
                 for call in held:
                     self._send(way, *ends, call)
+
+    def stall(self) -> None:
+        """What the source has sent and sends does not arrive, until `go_on`; nobody hears of that."""
+        way = self._there
+        way.forget_arrived()
+        way.is_stalled = True
+        way.held[:0] = [timer.take() for timer in way.on_the_way]
+        way.on_the_way.clear()
+
+    def go_on(self) -> None:
+        """What was stalled arrives."""
+        self._there.is_stalled = False
+        self.unblocked()
+
+    def leave_half_open(self, arrives_us: int) -> None:
+        """Only the source hears that it broke. What it has sent arrives then, at the same run of the target."""
+        if not self.is_open:
+            return
+        self.stall()
+        held, lost, scheduler = self._there.held[:], self.target_lost, self._network.scheduler
+        self._there.held.clear()
+        self.target_lost = None
+        self.cut()
+
+        def arrive() -> None:
+            for call in held:
+                call()
+            if lost is not None:
+                lost()
+
+        scheduler.at(arrives_us, arrive)
 
     def cut(self) -> None:
         """It breaks: both sides hear of it, and of what was on its way only the first part arrives."""

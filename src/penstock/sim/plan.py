@@ -74,6 +74,7 @@ class Ill(StrEnum):
     SLOW_NETWORK = "slow network"
     SHRINK_IN_DOUBT = "shrink in doubt"  # these are aimed: see `aims`
     JOIN_OF_A_PAST_RUN = "join of a past run"
+    CHANGES_CROSS = "changes cross"
     VOTE_THEN_RESTART = "vote, then restart"
     UNEVEN_FAILOVER = "uneven failover"
     DEPOSED_AND_BACK = "deposed and back"
@@ -100,6 +101,7 @@ _ILLS = (
     (Ill.SLOW_NETWORK, 4),
     (Ill.SHRINK_IN_DOUBT, 8),
     (Ill.JOIN_OF_A_PAST_RUN, 8),
+    (Ill.CHANGES_CROSS, 6),
     (Ill.VOTE_THEN_RESTART, 8),
     (Ill.UNEVEN_FAILOVER, 8),
     (Ill.DEPOSED_AND_BACK, 8),
@@ -114,6 +116,7 @@ AIMED = frozenset(
     {
         Ill.SHRINK_IN_DOUBT,
         Ill.JOIN_OF_A_PAST_RUN,
+        Ill.CHANGES_CROSS,
         Ill.VOTE_THEN_RESTART,
         Ill.UNEVEN_FAILOVER,
         Ill.DEPOSED_AND_BACK,

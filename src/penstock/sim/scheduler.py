@@ -33,6 +33,12 @@ class Timer(list[Any]):
         """It does not happen. Twice is fine."""
         self[_CALL] = None
 
+    def take(self) -> Call:
+        """What was to be called; it is not, now."""
+        call: Call = self[_CALL]
+        self[_CALL] = None
+        return call
+
     @property
     def is_over(self) -> bool:
         """Whether it has happened, or never will."""

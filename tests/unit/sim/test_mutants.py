@@ -14,13 +14,14 @@ from penstock.sim.mutants import CLUSTER_MUTANTS, MUTANTS, Mutant
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *CLUSTER_MUTANTS], ids=lambda mutant: mutant.name)
 def test_its_text_is_there_once_and_what_replaces_it_compiles(mutant: Mutant) -> None:
-    spec = find_spec(mutant.module)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_text()
-    assert source.count(mutant.old) == 1
-    assert mutant.old != mutant.new
-    compile(source.replace(mutant.old, mutant.new), mutant.module, "exec")
+    for patch in mutant.patches:
+        spec = find_spec(patch.module)
+        assert spec is not None
+        assert spec.origin is not None
+        source = Path(spec.origin).read_text()
+        assert source.count(patch.old) == 1
+        assert patch.old != patch.new
+        compile(source.replace(patch.old, patch.new), patch.module, "exec")
 
 
 def test_a_process_that_installs_one_has_it_and_no_other_has() -> None:

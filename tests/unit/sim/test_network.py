@@ -128,3 +128,29 @@ def test_one_that_breaks_before_it_is_there_never_was() -> None:
     line.wait()
     assert line.connections[1] is None
     assert line.seen == ["b lost"]
+
+
+def test_one_that_is_stalled_gives_all_later_and_nobody_hears_of_it() -> None:
+    line = Line()
+    line.send("1")
+    line.connection.stall()
+    line.send("2")
+    line.connection.send_back(lambda: line.seen.append("answer"))
+    line.wait()
+    assert line.seen == ["answer"]
+    line.connection.go_on()
+    line.send("3")
+    line.wait()
+    assert line.seen == ["answer", "1", "2", "3"]
+
+
+def test_one_that_is_half_open_gives_all_after_the_next_one_was_made() -> None:
+    line = Line()
+    line.send("1", "2")
+    line.connection.leave_half_open(line.scheduler.now_us + 5_000_000)
+    line.wait(1_000_000)
+    assert line.seen == ["a lost"]
+    line.connect()
+    line.wait()
+    assert line.connections[1] is not None
+    assert line.seen == ["a lost", "1", "2", "b lost"]
