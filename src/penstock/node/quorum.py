@@ -54,7 +54,8 @@ _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 _HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
 _FORGOTTEN = (
     "some broker has forgotten what it had acknowledged, as one does that is started on an older copy of its data"
-    " directory; find out which side is right, and start the other brokers with an empty data directory"
+    " directory. What the others have holds now: keep this data directory, to see what they lack, and start with an"
+    " empty one"
 )
 
 
