@@ -126,17 +126,31 @@ def _voters(value: object) -> tuple[Voter, ...]:
     voters = tuple(_voter(part, expected) for part in _parts(value, expected))
     if not voters:
         raise ValueError(f"no broker given; expected {expected}, several parted by commas")
+    if any(
+        not part.strip() for text in (value if isinstance(value, list | tuple) else [value]) for part in _split(text)
+    ):
+        raise ValueError(f"one of the brokers is empty: is one missing between two commas? Expected {expected}")
     if len(voters) > limits.RAFT_VOTERS_MAX:
         text = f"{len(voters)} voters; at most {limits.RAFT_VOTERS_MAX} decide together. Start the others with --join"
         raise ValueError(text)
     ids = [str(voter.broker_id) for voter in voters]
     mistakes = []
-    for what, texts in (("id", ids), ("address", [str(voter.address) for voter in voters])):
+    for what, texts in (("id", ids), ("address", [str(_as_reached(voter.address)) for voter in voters])):
         if doubles := sorted({text for text in texts if texts.count(text) > 1}):
             mistakes.append(f"two brokers with the same {what}: {', '.join(doubles)}")
     if mistakes:
         raise ValueError("; ".join(mistakes))
     return voters
+
+
+def _split(text: object) -> list[str]:
+    return text.strip().removesuffix(",").split(",") if isinstance(text, str) and text.strip() else []
+
+
+def _as_reached(address: Address) -> Address:
+    """The same for every way to write it, as far as that can be told without asking for names."""
+    host = address.host.lower()
+    return Address("127.0.0.1" if host == "localhost" else host, address.port)
 
 
 def _voter(text: str, expected: str) -> Voter:

@@ -255,6 +255,10 @@ def test_a_cluster_in_a_file_is_a_list(tmp_path: Path) -> None:
         ({"cluster": " , "}, "no broker given"),
         ({"cluster": "1@a:1,1@b:1"}, "two brokers with the same id: 1"),
         ({"cluster": "1@a:1,2@a:1"}, "two brokers with the same address: a:1"),
+        ({"cluster": "1@A:1,2@a:1"}, "two brokers with the same address: a:1"),
+        ({"cluster": "1@localhost:1,2@127.0.0.1:1"}, "two brokers with the same address: 127.0.0.1:1"),
+        ({"cluster": "1@a:1,,3@c:1"}, "one of the brokers is empty"),
+        ({"cluster": ",1@a:1"}, "one of the brokers is empty"),
         (
             {"cluster": "1@a:1,1@b:1,2@b:1"},
             "two brokers with the same id: 1; two brokers with the same address: b:1",
