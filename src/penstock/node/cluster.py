@@ -18,7 +18,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, StreamId
+from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
     AlterStreamRequest,
     AwaitStreamRequest,
@@ -160,6 +160,12 @@ class Cluster:
             settings.cluster_id or settings.data_dir_id,
             self._clock,
         )
+        self.standing = self._new_standing(stopped, begins)
+        self.quorum.start()
+
+    def _new_standing(self, stopped: Incarnation | None, begins: Place) -> Standing:
+        """Of a start whose metadata ends at `begins`; `stopped`: which run stopped cleanly before it."""
+        settings = self._settings
         who = RegisterBrokerRequest(
             broker_id=settings.broker_id,
             data_dir_id=settings.data_dir_id,
@@ -173,7 +179,7 @@ class Cluster:
             log_index=begins.log_index,
             raft_term=begins.raft_term,
         )
-        self.standing = Standing(
+        return Standing(
             who,
             self._ask_for_standing,
             applied=lambda: self.quorum.applied,
@@ -184,14 +190,12 @@ class Cluster:
             has_nats=self._consequences.has_nats,
             changed=self._look_at_standing,
         )
-        self.quorum.start()
 
     def start(self) -> None:
         """The logs are open: from here on the image has consequences. Alone, the broker is registered now; blocking."""
         self._is_started = True
-        self._peer_requests = PeerRequests(
-            self, self._settings, self._outbox, self._clock, self.quorum, self._metadata_leader
-        )
+        about = (self._settings, self._outbox, self._clock, self.quorum, self._metadata_leader)
+        self._peer_requests = PeerRequests(self, *about, self._consequences.wait_for)
         if self.quorum.is_alone:
             self.standing.tick(self._clock())
             if self.standing.incarnation is None:
@@ -422,10 +426,6 @@ class Cluster:
         """Another broker says where it is."""
         if self._addresses.said(broker_id, address):
             self._tell_addresses()
-
-    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
-        """`done` hears once a stream is here, or why it is not."""
-        self._consequences.wait_for(stream_id, deadline_us, done)
 
     # Time
 

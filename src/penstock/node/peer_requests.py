@@ -59,9 +59,6 @@ class Asked(Protocol):
     def peer_said(self, broker_id: BrokerId, address: str) -> None:
         """Another broker says where it is."""
 
-    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
-        """`done` hears once a stream is here, or why it is not."""
-
 
 class PeerRequests:
     """See the module."""
@@ -74,13 +71,16 @@ class PeerRequests:
         clock: Callable[[], Now],
         quorum: Quorum,
         metadata_leader: MetadataLeader,
+        wait_for: Callable[[StreamId, int, Callable[[RemoteError | None], None]], None],
     ) -> None:
+        """`wait_for` tells once a stream is here, or why it is not."""
         self._asked = asked
         self._settings = settings
         self._outbox = outbox
         self._clock = clock
         self._quorum = quorum
         self._metadata_leader = metadata_leader
+        self._wait_for = wait_for
 
     def take(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
         """Another broker asks. RemoteError."""
@@ -117,7 +117,7 @@ class PeerRequests:
         def done(error: RemoteError | None) -> None:
             self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
 
-        self._asked.wait_for(request.stream_id, deadline_us, done)
+        self._wait_for(request.stream_id, deadline_us, done)
 
     def _members(self) -> JoinResponse:
         image = self._quorum.image
