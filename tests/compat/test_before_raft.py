@@ -57,7 +57,7 @@ def test_streams_logs_and_epochs_are_taken_over() -> None:
     assert any(f"took 2 streams over from {JOURNAL_PATH}" in notice for notice in broker.notices)
     assert content(memory, IMPORTED_PATH) == journal
     names = {path.partition("/")[0] for path in memory.files()}
-    assert names == {"gaps.jsonl", "made", IMPORTED_PATH, "raft", "streams"}
+    assert names == {"gaps.jsonl", "made", IMPORTED_PATH, "raft", "runs", "streams"}
     assert not any("gone" in path for path in memory.files())  # as it was to be deleted
     broker.publish("orders.x", b"4", reply="r")
     assert broker.acks[-1].body["seq"] == 4
