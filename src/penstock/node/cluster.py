@@ -388,7 +388,7 @@ class Cluster:
         self.standing.image(self.image.brokers.get(self._settings.broker_id))
         if self.standing.incarnation is not None and not self._belonging.is_settled:
             self._belonging.is_settled = True
-            self.quorum.registered()
+            self.quorum.speakers.registered()
             if (forget := self._runs.registered()) is not None:
                 self._outbox.work(Lane.WRITE, forget, lambda error: None)
         self.look(self._clock())

@@ -157,9 +157,9 @@ class MetadataLeader:
 
     def _heard_of(self, request: RegisterBrokerRequest) -> HeardOf:
         broker_id = request.broker_id
-        index, raft_term = self._quorum.acknowledged(broker_id, request.process)
+        index, raft_term = self._quorum.speakers.acknowledged(broker_id, request.process)
         knows = self._quorum.disk_of(broker_id) == request.data_dir_id and request.raft_term <= raft_term
-        return HeardOf(index if knows else 0, self._quorum.speaker(broker_id))
+        return HeardOf(index if knows else 0, self._quorum.speakers.lately(broker_id))
 
     def _change(self, membership: Membership, done: Callable[[Outcome | RemoteError], None]) -> None:
         self._is_changing = True

@@ -80,8 +80,8 @@ class Quorum:
         self._outbox = outbox
         self._peers = peers
         self._observer = observer
-        self._speakers = Speakers(own, start, lambda: self.image, self._acknowledged_now)
-        self._speakers.note(storage.state.entries)
+        self.speakers = Speakers(own, start, lambda: self.image, self._acknowledged_now)
+        self.speakers.note(storage.state.entries)
         self._is_starting = True
         self._is_saving = False
         self._saving_ticks = 0  # so long has this save been under way
@@ -178,7 +178,7 @@ class Quorum:
 
     def tick(self) -> None:
         """One tick of Raft's time passes."""
-        self._speakers.tick()
+        self.speakers.tick()
         if self.trouble:
             return
         if self._is_saving:
@@ -237,7 +237,7 @@ class Quorum:
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
         """A message of a peer. RemoteError bad_frame."""
         message = decode_message(bytes(raw))
-        is_heard = self._speakers.may_speak(request, message, is_member=message.sender in self.membership)
+        is_heard = self.speakers.may_speak(request, message, is_member=message.sender in self.membership)
         if self.trouble or not is_heard:
             return
         if self._is_saving:
@@ -249,26 +249,14 @@ class Quorum:
 
     def disk_of(self, broker_id: BrokerId) -> str:
         """Which disk is that broker's; empty: not known."""
-        return self._speakers.of(broker_id).data_dir_id
+        return self.speakers.of(broker_id).data_dir_id
 
     def process_of(self, broker_id: BrokerId) -> str:
         """Which process is registered for that broker; empty: not known."""
-        return self._speakers.of(broker_id).process
-
-    def acknowledged(self, broker_id: BrokerId, process: str) -> Place:
-        """Up to where that member must have had the log before this process of it was started, as of which term."""
-        return self._speakers.acknowledged(broker_id, process)
+        return self.speakers.of(broker_id).process
 
     def _acknowledged_now(self, broker_id: BrokerId) -> Place:
         return Place(self.match_index(broker_id), self._raft.term)
-
-    def speaker(self, broker_id: BrokerId) -> str | None:
-        """The process that has spoken for that member lately; None: nobody has."""
-        return self._speakers.lately(broker_id)
-
-    def registered(self) -> None:
-        """This process of this broker is."""
-        self._speakers.registered()
 
     def _input(self, given: Input) -> None:
         if self.trouble:
@@ -423,9 +411,9 @@ class Quorum:
 
     def _act_on(self, ready: Ready) -> None:
         self._is_acting = True
-        self._speakers.note(ready.entries)
+        self.speakers.note(ready.entries)
         for message in ready.messages:
-            self._peers.send(message.to, self._speakers.request(message), encode_message(message))
+            self._peers.send(message.to, self.speakers.request(message), encode_message(message))
         if ready.snapshot is not None:
             before, self.image = self.image, _image_in(ready.snapshot)
             self._observer.replaced(before)
