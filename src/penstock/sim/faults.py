@@ -82,8 +82,12 @@ class Faults:
     def _take_disk(self, broker: SimBroker, replace: Call) -> bool:
         """Another disk, where the others have all that this one had: else that is lost, and nobody's mistake."""
         others = [one for one in self._brokers.values() if one is not broker]
-        is_whole = self._emptied in (0, broker.broker_id) and all(one.node is not None for one in others)
-        if not is_whole or self._is_needed(broker):
+        # Who has not heard of its disk yet takes any for the first one, and lets it vote.
+        is_known = all(
+            one.node is not None and looks.registered_disk(one.node, broker.broker_id) == broker.data_dir_id
+            for one in others
+        )
+        if not is_known or self._emptied not in (0, broker.broker_id) or self._is_needed(broker):
             return False
         self._emptied = broker.broker_id
         self._around.count("replaced disks")

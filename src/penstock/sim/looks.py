@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
-from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogState
@@ -193,6 +193,12 @@ def replica(node: Node, key: PartitionKey) -> Replica | None:
 def metadata_leader(node: Node) -> int:
     """Who leads the metadata, as the broker knows; 0: nobody."""
     return node._cluster.quorum.leader or 0
+
+
+def registered_disk(node: Node, broker_id: int) -> str:
+    """The data directory with which the broker knows that other one to be registered; empty: none yet."""
+    known = node._cluster.image.brokers.get(BrokerId(broker_id))
+    return "" if known is None else known.data_dir_id
 
 
 def logged(node: Node) -> tuple[int, int]:
