@@ -118,6 +118,7 @@ FETCH_WAIT_MS_MAX = 60_000
 CONNECTIONS_MAX = 10_000  # of clients; those of other brokers come on top
 STRANGERS_MAX = 64  # beyond them, that have not said yet that they are brokers
 STRANGERS_SHARE = 8  # with fewer connections: one in so many, for they hold files open, too
+UNKNOWN_PEERS_MIN = 16  # brokers that are connected and not registered, at least: a cluster that forms has five voters
 METADATA_STREAMS_MAX = 1_000  # streams in one page of metadata
 METADATA_PARTITIONS_MAX = 4_096  # partitions of them, unless the first stream alone has more: 50 ms of the loop
 QUERIES_RUNNING_MAX = 3  # get and list offsets; a few threads' worth, so that the event loop gets its turn

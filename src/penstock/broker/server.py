@@ -95,6 +95,7 @@ class Server:
         self.damaged_frames = 0  # that came; each has cost its connection
         self.connections_max = min(limits.CONNECTIONS_MAX, open_files_max // limits.CONNECTION_FILES_SHARE)
         self._strangers_max = min(limits.STRANGERS_MAX, self.connections_max // limits.STRANGERS_SHARE)
+        self._unknown_peers_max = max(limits.UNKNOWN_PEERS_MIN, self._strangers_max)
         self.buffers = SharedBudget(buffer_bytes_max, limits.SMALL_BUFFER_BYTES_MAX)
         self.peers: dict[BrokerId, Connection] = {}  # those of other brokers
         self._strangers: dict[Connection, None] = {}  # over the limit, and perhaps brokers; the oldest first
@@ -195,7 +196,9 @@ class Server:
         One that was restarted waits until the connection of the run before is gone, or its registration has come here.
         """
         there = self.peers.get(hello.broker_id)
-        if there is None or there is connection:
+        if there is None:
+            return self._one_too_many(hello)
+        if there is connection:
             return None
         is_same_disk = there.data_dir_id == hello.data_dir_id
         if is_same_disk and hello.process in (there.process, self._process_of(hello.broker_id)):
@@ -206,6 +209,16 @@ class Server:
         if line is not None:
             _log.warning("%s", line)
         return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(hello.broker_id), taken=True)
+
+    def _one_too_many(self, hello: PeerHelloRequest) -> RemoteError | None:
+        """Connections of brokers come on top of those of clients, so not everybody can be one that nobody knows."""
+        if self._process_of(hello.broker_id):
+            return None
+        unknown = sum(not self._process_of(broker_id) for broker_id in self.peers)
+        if unknown < self._unknown_peers_max:
+            return None
+        text = f"there are {unknown} brokers already that are not registered, and no more of them are taken"
+        return RemoteError(ErrorCode.OVERLOADED, text)
 
     def peer_came(self, connection: Connection, broker_id: BrokerId) -> None:
         """Close the one that it had before: nothing that is still on the way there must come between."""

@@ -134,6 +134,25 @@ async def test_what_brokers_ask_is_answered_to_brokers_only() -> None:
     assert owner.gone == owner.callers
 
 
+async def test_not_everybody_is_a_broker_that_nobody_knows() -> None:
+    known = {1_000: "registered"}
+    owner = Owner()
+    async with AsyncExitStack() as stack:
+        server, address = await stack.enter_async_context(_serving(owner, process_of=lambda one: known.get(one, "")))
+        clients = [await stack.enter_async_context(raw_client(address)) for _ in range(limits.UNKNOWN_PEERS_MIN + 2)]
+        names = range(100, 100 + limits.UNKNOWN_PEERS_MIN)
+        for broker_id, client in zip(names, clients, strict=False):
+            await _peer(client, msgspec.structs.replace(THEIRS, broker_id=broker_id, data_dir_id=f"disk {broker_id}"))
+        *_, one_more, registered = clients
+        one_more.send(
+            PEER_HELLO + encode_checked_request(msgspec.structs.replace(THEIRS, broker_id=99, data_dir_id="disk 99"), 2)
+        )
+        await _said(one_more)
+        assert await _code(one_more, PeerHelloRequest) == ErrorCode.OVERLOADED
+        await _peer(registered, msgspec.structs.replace(THEIRS, broker_id=1_000, data_dir_id="disk 1000"))
+        assert list(server.peers) == [*names, 1_000]
+
+
 async def test_a_broker_whose_frames_have_no_checksums_is_told_to_be_upgraded() -> None:
     owner = Owner()
     async with _serving(owner) as (server, address), raw_client(address) as client:
@@ -437,9 +456,9 @@ async def test_a_copy_of_a_broker_does_not_take_its_connection(process: str, *, 
         AsyncExitStack() as held,
     ):
         first, second = [await held.enter_async_context(raw_client(address)) for _ in range(2)]
-        await _peer(first, msgspec.structs.replace(THEIRS, process="p"))
+        await _peer(first, msgspec.structs.msgspec.structs.replace(THEIRS, process="p"))
         there = server.peers[BrokerId(1)]
-        hello = msgspec.structs.replace(THEIRS, process=process)
+        hello = msgspec.structs.msgspec.structs.replace(THEIRS, process=process)
         if is_taken_over:
             await _peer(second, hello)
             assert server.peers[BrokerId(1)] is not there
