@@ -139,8 +139,9 @@ async def test_not_everybody_is_a_broker_that_nobody_knows() -> None:
     owner = Owner()
     async with AsyncExitStack() as stack:
         server, address = await stack.enter_async_context(_serving(owner, process_of=lambda one: known.get(one, "")))
-        clients = [await stack.enter_async_context(raw_client(address)) for _ in range(limits.UNKNOWN_PEERS_MIN + 2)]
-        names = range(100, 100 + limits.UNKNOWN_PEERS_MIN)
+        unknown_max = max(limits.UNKNOWN_PEERS_MIN, server.connections_max // limits.STRANGERS_SHARE)
+        clients = [await stack.enter_async_context(raw_client(address)) for _ in range(unknown_max + 2)]
+        names = range(100, 100 + unknown_max)
         for broker_id, client in zip(names, clients, strict=False):
             await _peer(client, msgspec.structs.replace(THEIRS, broker_id=broker_id, data_dir_id=f"disk {broker_id}"))
         *_, one_more, registered = clients
@@ -456,9 +457,9 @@ async def test_a_copy_of_a_broker_does_not_take_its_connection(process: str, *, 
         AsyncExitStack() as held,
     ):
         first, second = [await held.enter_async_context(raw_client(address)) for _ in range(2)]
-        await _peer(first, msgspec.structs.msgspec.structs.replace(THEIRS, process="p"))
+        await _peer(first, msgspec.structs.replace(THEIRS, process="p"))
         there = server.peers[BrokerId(1)]
-        hello = msgspec.structs.msgspec.structs.replace(THEIRS, process=process)
+        hello = msgspec.structs.replace(THEIRS, process=process)
         if is_taken_over:
             await _peer(second, hello)
             assert server.peers[BrokerId(1)] is not there
