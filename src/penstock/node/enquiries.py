@@ -30,6 +30,9 @@ from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 
+Handler = Callable[[Hashable, Any, bytes | memoryview, Now], None]
+"""Answers the caller of a request, now or later: caller, request, its raw part, and the time."""
+
 
 class Enquiries:
     """`handlers` answer the requests, each at once. RemoteError: bad_request, too_large, not_yet, stream_not_found."""
@@ -50,7 +53,7 @@ class Enquiries:
         self._report = report
         self._in_flight_bytes = in_flight_bytes
         self._directory = Directory()
-        self.handlers: Mapping[type[Request], Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
+        self.handlers: Mapping[type[Request], Handler] = {
             HelloRequest: self._hello,
             MetadataRequest: self._metadata,
             FindStreamsRequest: self._find_streams,

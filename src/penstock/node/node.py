@@ -52,7 +52,7 @@ from penstock.node.appends import Appends
 from penstock.node.arrivals import Arrivals
 from penstock.node.clean_stop import mark_clean_stop
 from penstock.node.cluster import PEER_REQUESTS, Cluster
-from penstock.node.enquiries import Enquiries
+from penstock.node.enquiries import Enquiries, Handler
 from penstock.node.fetches import Fetches
 from penstock.node.leaders import not_leader, not_led
 from penstock.node.listening import Listening
@@ -127,7 +127,10 @@ class Node:
         self._arrivals = Arrivals(self._ingest)
         self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
         self._now = Now(0, 0)  # of what is being decided
-        self._handlers: dict[type[Request], Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
+        self._handlers: Mapping[type[Request], Handler] = {**self._own_handlers(), **enquiries.handlers}
+
+    def _own_handlers(self) -> dict[type[Request], Handler]:
+        return {
             CreateStreamRequest: self._administer,
             AlterStreamRequest: self._administer,
             DeleteStreamRequest: self._administer,
@@ -138,7 +141,6 @@ class Node:
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
-            **enquiries.handlers,
         }
 
     # Life
