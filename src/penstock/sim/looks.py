@@ -10,6 +10,7 @@ from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogState
+from penstock.metadata import elections
 from penstock.metadata.snapshot import encode_image
 from penstock.node.node import Node
 from penstock.node.partition import Partition
@@ -245,11 +246,23 @@ def standing(node: Node) -> StandingLook:
     return StandingLook(told_term, elected_term, raft._log.applied, told_term != 0, incarnation, quorum.trouble != "")
 
 
+def counting(node: Node, look: Look) -> tuple[int, ...] | None:
+    """Who had all that was acked, where nobody leads, as far as the broker knows; None: somebody leads."""
+    state = node._cluster.image.streams.get(StreamId(look.stream_id))
+    if state is None or state.partitions[look.partition].leader is not None:
+        return None
+    return tuple(sorted(elections.holders(state.partitions[look.partition])))
+
+
 def awaited(node: Node) -> Iterator[tuple[int, int, str]]:
-    """Stream, partition and disk, where nobody leads because the last who was in sync has come without its disk."""
+    """Stream, partition and disk, where nobody leads because the last who was in sync has come without its disk.
+
+    Not while somebody else counts, too: that one leads as soon as it is there.
+    """
     for state in node._cluster.image.streams.values():
         for number, partition in enumerate(state.partitions):
-            if partition.leader is None and partition.awaited_data_dir_id is not None:
+            is_alone = not elections.holders(partition)
+            if partition.leader is None and is_alone and partition.awaited_data_dir_id is not None:
                 yield state.stream_id, number, partition.awaited_data_dir_id
 
 
