@@ -102,6 +102,7 @@ class Consumer:
         self.committed_end = 0  # as last told
         self.log_start = 0
         self.is_over = False  # the stream is gone
+        self.broker_id = 0  # whom it asks; 0: the leader
 
 
 class Clients:
@@ -360,7 +361,10 @@ class Clients:
             if then is not None:
                 then()
 
-        self._program().ask_leader(consumer.stream_id, consumer.history.partition, request, done)
+        if consumer.broker_id:
+            self._program().ask(request, done, broker_id=consumer.broker_id)
+        else:
+            self._program().ask_leader(consumer.stream_id, consumer.history.partition, request, done)
 
     def _fetched(self, consumer: Consumer, response: Response | RemoteError | None, raw: bytes) -> None:
         history = consumer.history

@@ -261,7 +261,7 @@ class World:
                 continue
             for partition in range(generation.config.partitions):
                 history = self.checks.of(generation.config.subject, partition)
-                if not (history.is_damaged or history.damaged):
+                if not history.is_damaged and (not history.damaged or self._sound(history)):
                     auditors.append(Consumer(history, generation.stream_id))
         for auditor in auditors:
             self._audit_one(auditor)
@@ -283,7 +283,14 @@ class World:
             auditor.is_over = True
             self.checks.audited(auditor.history, auditor.log_start, auditor.position)
 
+        if auditor.history.damaged:  # not by the leader, who may be the one
+            auditor.broker_id = self._sound(auditor.history)
         self._clients.fetch(auditor, 1_000_000, 0, then)
+
+    def _sound(self, history: History) -> int:
+        """Who is in sync, and has no damage; 0: nobody."""
+        sound = (one for one in history.isr if (one, self.brokers[one].disk.number) not in history.damaged)
+        return next(sound, 0)
 
 
 def _has_all(consumer: Consumer) -> bool:

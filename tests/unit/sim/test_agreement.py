@@ -206,6 +206,28 @@ def test_damage_is_a_loss_only_where_nobody_else_has_all(others: str, is_damaged
     assert not world.checks.of("s1.g1.>", 0).damaged
 
 
+def test_where_one_is_damaged_another_is_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = ran(World(QUIET))
+    leader, look, _ = replicas(world)
+    history = world.checks.of(SUBJECT, 0)
+    history.damaged.add((leader.broker_id, leader.disk.number))
+    assert world._sound(history) in set(look.isr) - {leader.broker_id}
+    monkeypatch.setattr("penstock.sim.world.LIVENESS_US", 500_000)
+    world._audit()
+    history.promised_end += 1
+    with pytest.raises(ViolationError, match=f"is promised, the log ends at {look.log_end}"):
+        world._audit()
+
+
+def test_where_all_are_damaged_nobody_is_audited(quiet: World) -> None:
+    history = fresh(quiet)
+    history.isr = (1, 2)
+    history.damaged |= {(1, quiet.brokers[1].disk.number), (2, quiet.brokers[2].disk.number)}
+    assert quiet._sound(history) == 0
+    history.damaged.remove((2, 1))
+    assert quiet._sound(history) == 2
+
+
 class Answering:
     """A client program that answers by itself: what the leader would say."""
 
