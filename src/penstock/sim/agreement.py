@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.batch.header import BatchHeader
 from penstock.sim import looks
 from penstock.sim.checks import History, ViolationError
 
@@ -94,6 +95,22 @@ class Agreement:
         for key in [key for key, compared in self._compared.items() if key[0] == id(history) and compared > end]:
             self._compared[key] = end
 
+    def has_committed(self, history: History, broker_id: int, end: int) -> bool:
+        """Whether a broker's log has a batch behind `end` that was committed, undamaged; False if it is not running."""
+        broker = self._brokers[broker_id]
+        if broker.node is None:
+            return False
+        look = looks.partition(broker.node, history.stream_id, history.partition)
+        if look is None or look.is_damaged or look.is_failing:
+            return False
+        with broker.disk.undisturbed():
+            try:
+                headers = looks.batches(broker.node, look, max(end, look.log_start), look.log_end)
+            except (OSError, PenstockError):
+                return False
+        known = self._batches.get(id(history), {})
+        return any(known.get(one.base_offset) == _batch(one) for one in headers)
+
     def _compare(self, history: History, broker: SimBroker, look: looks.Look, begin: int) -> None:
         batches = self._batches.setdefault(id(history), {})
         assert broker.node is not None
@@ -105,7 +122,7 @@ class Agreement:
         for header in headers:
             if history.is_lost(header.end_offset - 1, header.leader_epoch):
                 continue  # it shows what it knew to be committed, until it hears from the leader
-            batch = _Batch(header.end_offset, header.leader_epoch, header.crc)
+            batch = _batch(header)
             known = batches.setdefault(header.base_offset, batch)
             if known != batch:
                 text = f"{history.name()}: {broker.name} has {batch} at {header.base_offset}, others have {known}"
@@ -129,3 +146,7 @@ class Agreement:
             if end < look.committed_end:
                 text = f"{history.name()}: {leader.name} has committed {look.committed_end}, and {member.name},"
                 raise ViolationError(f"{text} which is in the ISR, has it up to {end}")
+
+
+def _batch(header: BatchHeader) -> _Batch:
+    return _Batch(header.end_offset, header.leader_epoch, header.crc)

@@ -18,7 +18,8 @@ that there ever was; a stream that is made again under the same name has another
 | who is in sync, by the newest image, has all that was acked| every event of the broker                 |
 
 Where a partition has replicas, its leader is held to the promises: whoever leads last has all that was committed. Only
-if all who were in sync lose their power before one of them is in sync again, what was not synced may be gone.
+if all who were in sync lose their power before one of them is in sync again, what was not synced may be gone; and then
+only what nobody has on its disk who counted in the election: the longest log leads.
 
 With durability `os` a power loss may take what was not flushed, acked or not: such a history is then cut to what was
 recovered. Bytes that were damaged on the only replica are lost, but never in silence. Damage where others are in sync
@@ -79,6 +80,8 @@ class History:
     isr: tuple[int, ...] = ()  # as the newest image says that any broker has
     isr_index: int = -1
     may_lose: bool = False  # all who were in sync lost their power together
+    counting: tuple[int, ...] = ()  # who had all that was acked, when nobody led last
+    counting_version: int = -1  # of the ISR then
     damaged: set[tuple[int, int]] = field(default_factory=set)  # broker and number of its disk: bytes changed there
     is_damaged: bool = False  # and nobody else was sure to have them: nothing is promised any more
     is_given_up: bool = False  # as if damaged: somebody had who was there lead, whatever he lacks
@@ -138,10 +141,15 @@ class Checks:
     """All histories. What is not true raises ViolationError."""
 
     def __init__(
-        self, brokers: int, cut: Callable[[History, int], None], now_us: Callable[[], int] = lambda: 0
+        self,
+        brokers: int,
+        cut: Callable[[History, int], None],
+        now_us: Callable[[], int] = lambda: 0,
+        has_committed: Callable[[History, int, int], bool] = lambda _history, _broker_id, _end: False,
     ) -> None:
-        """`cut` hears where a history was cut, as it may."""
+        """`cut` hears where a history was cut, as it may; `has_committed`: see `Agreement`."""
         self._now_us = now_us
+        self._has_committed = has_committed
         self._is_alone = brokers == 1
         self._was_cut = cut
         self.histories: dict[tuple[str, int], History] = {}  # subject and partition
@@ -274,6 +282,9 @@ class Checks:
     def _in_sync(self, history: History, broker: SimBroker, look: looks.Look, standing: looks.StandingLook) -> None:
         if standing.applied > history.isr_index:
             history.isr_index = standing.applied
+            assert broker.node is not None
+            if (counting := looks.counting(broker.node, look)) is not None:
+                history.counting, history.counting_version = counting, look.version
             if history.isr != look.isr:
                 self.isr_changes += bool(history.isr)
                 history.isr = look.isr
@@ -307,6 +318,7 @@ class Checks:
         end = look.committed_end if self._is_alone else look.log_end
         if end < history.committed_end:
             if history.may_lose and end >= history.synced_end:
+                self._nobody_had_more(history, broker, look)
                 self._cut(history, end, look.leader_epoch - 1)
                 return
             what = "acked" if end < history.promised_end else "committed"
@@ -314,6 +326,15 @@ class Checks:
             raise ViolationError(f"{text}: {look}")
         if history.may_lose and look.committed_end >= history.promised_end:
             history.may_lose = False
+
+    def _nobody_had_more(self, history: History, broker: SimBroker, look: looks.Look) -> None:
+        """What the new leader lacks may be lost, unless one who counted in its election has it on its disk."""
+        if look.version != history.counting_version + 1:
+            return  # nobody was seen in the state from which it was elected
+        for broker_id in history.counting:
+            if broker_id != broker.broker_id and self._has_committed(history, broker_id, look.log_end):
+                text = f"{history.name()} on {broker.name}, who leads: it lacks what was committed, b{broker_id} has it"
+                raise ViolationError(f"{text}, and {history.counting} counted: {look}")
 
     def ended(self, broker: SimBroker, *, by_power_loss: bool) -> None:
         """A run of a broker is over."""

@@ -160,6 +160,12 @@ CLUSTER_MUTANTS = (
         "        awaited = None",
     ),
     Mutant(
+        "the last one to return leads",
+        _ELECTIONS,
+        "    longest = max(ends[one].length for one in may_lead)",
+        "    longest = ends[max(may_lead, key=lambda one: ends[one].incarnation)].length",
+    ),
+    Mutant(
         "a leader of an earlier epoch goes on",
         "penstock.node.roles",
         "            self._chronicle.ended(_name(partition))\n            self._resign(partition)\n",

@@ -58,7 +58,8 @@ class World:
         self._network = Network(self._scheduler, self._random("network"))
         self.brokers: dict[int, SimBroker] = {}
         self._agreement = Agreement(self.brokers)
-        self.checks = Checks(plan.brokers, self._agreement.cut, lambda: self._scheduler.now_us)
+        agreement = self._agreement
+        self.checks = Checks(plan.brokers, agreement.cut, lambda: self._scheduler.now_us, agreement.has_committed)
         nats = NatsServer(self._network, self._random("nats"), self._trace)
         watchers = Watchers(self._acted, self._started, self._ended, self._answered)
         self._around = Surroundings(self._scheduler, self._network, nats, self._trace, watchers)

@@ -108,6 +108,19 @@ def test_what_was_lost_as_it_may_be_is_not_compared(quiet: World, busy: World) -
     agreement.committed(history, there.follower, there.look._replace(is_leader=False))
 
 
+def test_who_has_what_was_committed(quiet: World, busy: World) -> None:
+    here, there = replicas(quiet), replicas(busy)
+    agreement, history = Agreement({1: here.leader, 2: here.follower, 3: there.follower}), fresh(quiet)
+    history.stream_id = here.look.stream_id
+    agreement.committed(history, here.leader, here.look._replace(is_leader=False))
+    assert agreement.has_committed(history, 1, 0)
+    assert agreement.has_committed(history, 2, 0)
+    assert not agreement.has_committed(history, 3, 0)  # it has others
+    assert not agreement.has_committed(history, 2, here.look.log_end)
+    agreement.cut(history, 0)
+    assert not agreement.has_committed(history, 2, 0)
+
+
 def test_damage_of_one_replica_excuses_no_other(quiet: World, busy: World) -> None:
     here, there = replicas(quiet), replicas(busy)
     agreement, history = Agreement({}), fresh(quiet)

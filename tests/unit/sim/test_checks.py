@@ -115,6 +115,38 @@ def test_what_was_committed_and_nobody_heard_of_is_lost_only_with_all_who_had_it
             checks._led(history, leader, later)
 
 
+@pytest.mark.parametrize(
+    ("has_it", "counting", "changes_since", "is_lost"),
+    [
+        (2, (1, 2, 3), 1, False),
+        (2, (1, 3), 1, True),
+        (2, (1, 2, 3), 2, True),
+        (0, (1, 2, 3), 1, True),
+    ],
+    ids=["one who counted has it", "one who did not count has it", "who counted is not known", "nobody has it"],
+)
+def test_what_one_who_counted_has_is_not_lost(
+    has_it: int, counting: tuple[int, ...], changes_since: int, is_lost: bool
+) -> None:
+    world = World(make_plan(2, 3, SLOTS)._replace(operations=(), faults=()))
+    assert world.run().error == ""
+    broker = world.brokers[1]
+    assert broker.node is not None
+    look = next(looks.partitions(broker.node))
+    checks = Checks(3, lambda *_: None, has_committed=lambda _history, broker_id, _end: broker_id == has_it)
+    checks.begin(world.checks.of(look.subject, look.partition).config)
+    history = checks.of(look.subject, look.partition)
+    history.committed_end = look.log_end + 1
+    history.may_lose = True
+    history.counting, history.counting_version = counting, look.version - changes_since
+    if is_lost:
+        checks._led(history, broker, look)
+        assert history.committed_end == look.log_end
+    else:
+        with pytest.raises(ViolationError, match=r"b2 has it, and .* counted"):
+            checks._led(history, broker, look)
+
+
 def test_an_audit_that_ends_early() -> None:
     checks, history = checks_with(b"1")
     checks.promised(history, 0, 1, b"1", fsynced=True)
