@@ -200,8 +200,10 @@ class Server:
             return self._one_too_many(hello)
         if there is connection:
             return None
+        if hello.process and hello.process == self._process_of(hello.broker_id):
+            return None  # whoever else bears its number
         is_same_disk = there.data_dir_id == hello.data_dir_id
-        if is_same_disk and hello.process in (there.process, self._process_of(hello.broker_id)):
+        if is_same_disk and hello.process == there.process:
             return None
         other = "in another process" if is_same_disk else "with another data directory"
         text = f"broker {hello.broker_id} is there already, from {there.peer}, {other}"
