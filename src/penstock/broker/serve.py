@@ -236,7 +236,13 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         failed=lambda error: _cannot_go_on(error, running),
     )
     driver.server = Server(
-        driver, listeners, loop, driver.elapsed_us, open_files_max=open_files_max, process_of=node.process_of
+        driver,
+        listeners,
+        loop,
+        driver.elapsed_us,
+        open_files_max=open_files_max,
+        process_of=node.process_of,
+        disk_of=node.disk_of,
     )
     driver.link = NatsLink(
         servers,
@@ -249,16 +255,12 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         version=__version__,
     )
     step = node.start(driver.now())
-    hello = PeerHelloRequest(
-        cluster_id=settings.cluster_id,
-        broker_id=settings.broker_id,
-        data_dir_id=settings.data_dir_id,
-        broker_version=settings.broker_version,
-        address=settings.address,
-        process=node.process,
-    )
     driver.peers = Peers(
-        driver, hello, driver.elapsed_us, random.random, failed=lambda error: _cannot_go_on(error, running)
+        driver,
+        _introduction(settings, node),
+        driver.elapsed_us,
+        random.random,
+        failed=lambda error: _cannot_go_on(error, running),
     )
     driver.do(step)
     running.driver = driver
@@ -275,6 +277,18 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
     return Addresses(client_address, nats, config.data_dir, cluster)
+
+
+def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
+    """How this broker introduces itself to others."""
+    return PeerHelloRequest(
+        cluster_id=settings.cluster_id,
+        broker_id=settings.broker_id,
+        data_dir_id=settings.data_dir_id,
+        broker_version=settings.broker_version,
+        address=settings.address,
+        process=node.process,
+    )
 
 
 def _settings(

@@ -86,10 +86,11 @@ class Server:
         open_files_max: int,
         buffer_bytes_max: int = limits.BROKER_BUFFER_BYTES_MAX,
         process_of: Callable[[BrokerId], str] = lambda broker_id: "",
+        disk_of: Callable[[BrokerId], str] = lambda broker_id: "",
     ) -> None:
         """`open_files_max` is what the whole process may have open; clients get their shares of it.
 
-        `process_of`: which process is registered for a broker; empty: not known.
+        `process_of`, `disk_of`: which process, with which data directory, is registered for a broker; empty: not known.
         """
         self.connections: set[Connection] = set()
         self.damaged_frames = 0  # that came; each has cost its connection
@@ -103,6 +104,7 @@ class Server:
         self.files = SharedBudget(open_files_max // limits.ANSWER_FILES_SHARE)
         self._owner = owner
         self._process_of = process_of
+        self._disk_of = disk_of
         self._loop = loop
         self._elapsed_us = elapsed_us
         self._listeners = listeners
@@ -205,6 +207,8 @@ class Server:
         is_same_disk = there.data_dir_id == hello.data_dir_id
         if is_same_disk and hello.process == there.process:
             return None
+        if not is_same_disk and hello.data_dir_id == self._disk_of(hello.broker_id):
+            return None  # a stranger has come before the broker itself is back
         other = "in another process" if is_same_disk else "with another data directory"
         text = f"broker {hello.broker_id} is there already, from {there.peer}, {other}"
         line = self._complaints.line("taken", f"refusing {connection.peer}: {text}", self._elapsed_us())

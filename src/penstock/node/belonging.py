@@ -1,9 +1,10 @@
 """Whether this broker belongs where it was started: what others say who refuse it.
 
 Rules: only a broker that has had no part in the cluster in this run ends itself for it; one that has goes on, whoever
-says what. A single stranger is no reason: it may be the one that is wrong. Where so many are of another cluster that
-the rest is no majority, this broker can have no part. Who bears its number or its address is given the time to be found
-dead. Who has an older copy of its data directory has forgotten what it promised, and ends at once.
+says what, unless the metadata leader has given its place to a copy of it. A single stranger is no reason: it may be the
+one that is wrong. Where so many are of another cluster that the rest is no majority, this broker can have no part. Who
+bears its number or its address is given the time to be found dead. Who has an older copy of its data directory has
+forgotten what it promised, and ends at once.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ class Belonging:
         )
 
     def older_copy(self, error: RemoteError) -> None:
-        """This one's data directory is not as its last run has left it."""
-        if self.is_settled:
-            return
+        """This one's data directory is not as its last run has left it; only the metadata leader can say so."""
         settings = self._settings
+        if self.is_settled:  # it was taken for dead, and a copy has its place: it is never registered again
+            self._outbox.step.failure = (
+                f"while broker {settings.broker_id} was not heard of, another process took its place, with a copy of "
+                f"{settings.data_dir}: {error.message}. Its data directory stays as it is"
+            )
+            return
         self._outbox.step.failure = (
             f"the data directory {settings.data_dir} is {OLDER_COPY} of that of broker {settings.broker_id}: "
             f"{error.message}. Put the newer one back, or start with an empty one (--data-dir): what it held is "

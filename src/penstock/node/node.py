@@ -238,6 +238,10 @@ class Node:
         """The process that is registered for that broker; empty: not known."""
         return self._cluster.quorum.process_of(broker_id)
 
+    def disk_of(self, broker_id: BrokerId) -> str:
+        """The data directory that is registered for that broker; empty: not known."""
+        return self._cluster.quorum.disk_of(broker_id)
+
     # NATS
 
     @property

@@ -448,24 +448,27 @@ async def test_what_a_flipped_bit_destroys_is_asked_again_and_never_believed(is_
 
 
 @pytest.mark.parametrize(
-    ("process", "disk", "is_taken_over"),
+    ("there_disk", "process", "disk", "is_taken_over"),
     [
-        ("p", "disk-1", True),
-        ("registered", "disk-1", True),
-        ("copy", "disk-1", False),
-        ("", "disk-1", False),
-        ("registered", "disk-9", True),  # a stranger was there before it, with a disk that nobody knows
-        ("copy", "disk-9", False),
+        ("disk-1", "p", "disk-1", True),
+        ("disk-1", "registered", "disk-1", True),
+        ("disk-1", "copy", "disk-1", False),
+        ("disk-1", "", "disk-1", False),
+        ("disk-9", "registered", "disk-1", True),  # a stranger was there before it, with a disk that nobody knows
+        ("disk-9", "restarted", "disk-1", True),
+        ("disk-1", "copy", "disk-9", False),
     ],
 )
-async def test_a_copy_of_a_broker_does_not_take_its_connection(process: str, disk: str, *, is_taken_over: bool) -> None:
+async def test_a_copy_of_a_broker_does_not_take_its_connection(
+    there_disk: str, process: str, disk: str, *, is_taken_over: bool
+) -> None:
     owner = Owner()
     async with (
-        _serving(owner, process_of=lambda broker_id: "registered") as (server, address),
+        _serving(owner, process_of=lambda one: "registered", disk_of=lambda one: "disk-1") as (server, address),
         AsyncExitStack() as held,
     ):
         first, second = [await held.enter_async_context(raw_client(address)) for _ in range(2)]
-        await _peer(first, msgspec.structs.replace(THEIRS, process="p"))
+        await _peer(first, msgspec.structs.replace(THEIRS, process="p", data_dir_id=there_disk))
         there = server.peers[BrokerId(1)]
         hello = msgspec.structs.replace(THEIRS, process=process, data_dir_id=disk)
         if is_taken_over:

@@ -40,8 +40,14 @@ def test_who_has_its_part_goes_on_whoever_says_what() -> None:
         one.refused("there", BrokerId(broker_id), STRANGER, VOTERS)
     one.taken(TAKEN, 1)
     one.taken(TAKEN, 1 + TAKEN_US)
-    one.older_copy(OLDER)
     assert outbox.step.failure == ""
+
+
+def test_whose_place_a_copy_has_taken_ends_though_it_had_its_part() -> None:
+    one, outbox = belonging()
+    one.is_settled = True
+    one.older_copy(OLDER)
+    assert "another process took its place, with a copy of /data: broker 3 has run since" in outbox.step.failure
 
 
 def test_whose_number_is_taken_ends_once_that_one_had_the_time_to_be_found_dead() -> None:
