@@ -244,16 +244,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         process_of=node.process_of,
         disk_of=node.disk_of,
     )
-    driver.link = NatsLink(
-        servers,
-        on_groups=driver.groups_received,
-        on_event=driver.link_event,
-        clock_us=lambda: wall_clock().wall_us,
-        random=random.random,
-        credentials=config.nats_credentials,
-        tls=config.nats_tls,
-        version=__version__,
-    )
+    driver.link = _nats_link(driver, config, servers)
     step = node.start(driver.now())
     driver.peers = Peers(
         driver,
@@ -277,6 +268,19 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         _log.info("broker of a cluster: %s", cluster)
     nats = ",".join(str(server) for server in servers)
     return Addresses(client_address, nats, config.data_dir, cluster)
+
+
+def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
+    return NatsLink(
+        servers,
+        on_groups=driver.groups_received,
+        on_event=driver.link_event,
+        clock_us=lambda: wall_clock().wall_us,
+        random=random.random,
+        credentials=config.nats_credentials,
+        tls=config.nats_tls,
+        version=__version__,
+    )
 
 
 def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
