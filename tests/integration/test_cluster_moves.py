@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integration.clusters import ClusterProcesses, check, load
+from tests.integration.clusters import ClusterProcesses, check, free_ports, load
 
 
 async def test_a_broker_that_is_gone_for_good_comes_back_elsewhere_by_joining(cluster: ClusterProcesses) -> None:
@@ -40,3 +40,16 @@ async def test_a_broker_that_was_away_while_all_others_moved_is_back(cluster: Cl
     cluster.brokers[away].launch()  # all that it knows of the others is where they were
     await cluster.all_live()
     await cluster.in_sync("orders", {1, 2, 3}, away)
+
+
+async def test_a_broker_moves_with_all_its_flags_and_another_listen(cluster: ClusterProcesses) -> None:
+    await cluster.all_live()
+    broker, (port,) = cluster.brokers[1], free_ports(1)
+    broker.kill()
+    broker.listen = f"127.0.0.1:{port}"  # `--cluster` says still where it was
+    broker.start()
+    assert broker.client_address == broker.listen
+    state = await cluster.all_live()
+    assert [one.address for one in state.brokers if one.broker_id == 1] == [broker.listen]
+    broker.restart()
+    await cluster.all_live()

@@ -25,6 +25,7 @@ class SlowCluster(ClusterProcesses):
             known = int(broker.listen.rpartition(":")[2])
             self.relayed[known] = port
             broker.listen = broker.client_address = f"127.0.0.1:{port}"
+            broker.arguments += ["--advertise", f"127.0.0.1:{known}"]
 
 
 async def test_a_large_message_is_acked_by_all_replicas_over_slow_links(tmp_path: Path) -> None:

@@ -40,6 +40,15 @@ class Address(NamedTuple):
         except ValueError:
             return False
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether its host is an IP address, and no name of one."""
+        try:
+            ipaddress.ip_address(self.host.partition("%")[0])
+        except ValueError:
+            return False
+        return True
+
 
 def parse_address(text: str, *, any_port: bool = False) -> Address:
     """`HOST:PORT` or `[IPv6]:PORT`; port 0 only with `any_port`. ValueError that says what is expected."""

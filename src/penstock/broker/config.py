@@ -29,7 +29,7 @@ from penstock.base.errors import ConfigError
 from penstock.base.ids import BrokerId
 from penstock.base.units import format_exact_bytes
 from penstock.broker.nats_credentials import Credentials, NatsServer, TlsFiles, parse_nats_urls
-from penstock.broker.settings import EMBEDDED, ENVIRONMENT_PREFIX, SETTINGS, Address, Setting, Voter
+from penstock.broker.settings import EMBEDDED, ENVIRONMENT_PREFIX, SETTINGS, Address, Setting, Voter, as_reached
 
 CONFIG_VARIABLE = "PENSTOCK_CONFIG"
 
@@ -58,7 +58,7 @@ class BrokerConfig:
 
     data_dir: Path
     listen: Address
-    advertise: Address | None  # None: what `listen` came to
+    advertise: Address | None  # None: what `listen` came to, whatever `voters` say
     insecure: bool
     broker_id: BrokerId
     voters: tuple[Voter, ...]  # empty: this broker is alone, or joins
@@ -266,14 +266,22 @@ def _check_cluster(given: dict[str, _Given], mistakes: _Mistakes) -> None:
             f"{cluster.origin}: this broker, {broker_id} ({_origin(given, 'id')}), is none of {known}; a broker that "
             "comes later is started with --join"
         )
-    elif "listen" not in given and "listen" not in mistakes.without_value:
+        return
+    if "listen" not in given and "listen" not in mistakes.without_value:
         given["listen"] = _Given(own.address, cluster.origin)
     elif not _value(given, "listen").port:
         mistakes.append(f"{_origin(given, 'listen')}: the others look for this broker at {own.address}: not port 0")
-    if own is not None and "advertise" not in given and "advertise" not in mistakes.without_value:
+    says_where = "advertise" in given or "advertise" in mistakes.without_value
+    if not says_where and not _is_elsewhere(_value(given, "listen"), own.address):
         given["advertise"] = _Given(own.address, cluster.origin)
-    if own is not None:
-        _check_reach(given, [voter.address for voter in cluster.value if voter is not own], mistakes)
+    _check_reach(given, [voter.address for voter in cluster.value if voter is not own], mistakes)
+
+
+def _is_elsewhere(listen: Address, listed: Address) -> bool:
+    """Whether who listens there is not at the address of the list, as far as that can be told without asking."""
+    if listen.is_any or as_reached(listen) == as_reached(listed):
+        return False
+    return listen.port != listed.port or (listen.is_literal and listed.is_literal)  # a name may stand for anything
 
 
 def _check_reach(given: Mapping[str, _Given], others: Iterable[Address], mistakes: _Mistakes) -> None:

@@ -5,11 +5,13 @@ contradicts it ends the start, before anything is changed and before anybody is 
 
 | the directory is           | with                         | then                                              |
 |----------------------------|------------------------------|---------------------------------------------------|
-| new                        | anything                     | as the settings say                               |
+| new                        | `listen` not as in `cluster` | refused: the others would look for it elsewhere   |
+| new                        | anything else                | as the settings say                               |
 | of a broker that was alone | `cluster` of several, `join` | refused: it would go on alone                     |
 | of several                 | `cluster` of others only     | refused                                           |
 | of several                 | no `nats`                    | refused: a NATS of its own reaches no publisher   |
 | of several                 | no `listen`, no `cluster`    | listens where the others know it                  |
+| of several                 | `listen` not as in `cluster` | has moved there                                   |
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ _KNOWN = "the data directory"
 def settled(config: BrokerConfig, data_dir: DataDir, known: Known | None) -> BrokerConfig:
     """The settings to start with. ConfigError: they are not for this directory."""
     if known is None:
+        if mistake := _not_as_listed(config):
+            raise ConfigError([mistake])
         return config
     others = known.members - {config.broker_id}
     if mistake := _other_cluster(config, data_dir, others):
@@ -69,6 +73,18 @@ def _other_cluster(config: BrokerConfig, data_dir: DataDir, others: frozenset[Br
             f"{_named(wanted)}: {what_to_do}"
         )
     return ""
+
+
+def _not_as_listed(config: BrokerConfig) -> str:
+    """What makes a new broker one that the others do not find; empty if they do."""
+    own = next((voter for voter in config.voters if voter.broker_id == config.broker_id), None)
+    if own is None or config.advertise is not None:
+        return ""
+    return (
+        f"--listen: this broker would be at {config.listen}, and --cluster says {own}, where the others look for it; "
+        f"give --advertise {own.address} if they reach it there, else put {config.listen} into the list. A broker that "
+        "has moved says so with --listen, and has its data directory: this one is new (wrong --data-dir?)"
+    )
 
 
 def _placed(config: BrokerConfig, known: str, mistakes: list[str]) -> BrokerConfig:

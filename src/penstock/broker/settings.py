@@ -135,7 +135,7 @@ def _voters(value: object) -> tuple[Voter, ...]:
         raise ValueError(text)
     ids = [str(voter.broker_id) for voter in voters]
     mistakes = []
-    for what, texts in (("id", ids), ("address", [str(_as_reached(voter.address)) for voter in voters])):
+    for what, texts in (("id", ids), ("address", [str(as_reached(voter.address)) for voter in voters])):
         if doubles := sorted({text for text in texts if texts.count(text) > 1}):
             mistakes.append(f"two brokers with the same {what}: {', '.join(doubles)}")
     if mistakes:
@@ -147,7 +147,7 @@ def _split(text: object) -> list[str]:
     return text.strip().removesuffix(",").split(",") if isinstance(text, str) and text.strip() else []
 
 
-def _as_reached(address: Address) -> Address:
+def as_reached(address: Address) -> Address:
     """The same for every way to write it, as far as that can be told without asking for names."""
     host = address.host.lower()
     return Address("127.0.0.1" if host == "localhost" else host, address.port)
@@ -235,7 +235,13 @@ _TABLE = (
         "HOST:PORT",
         "Where clients connect; port 0 takes any free one. Beyond this machine only with `insecure`.",
     ),
-    Setting("advertise", _advertise, None, "HOST:PORT", "The address that clients are told, where it is not `listen`."),
+    Setting(
+        "advertise",
+        _advertise,
+        None,
+        "HOST:PORT",
+        "The address that clients and the other brokers are told, where it is not `listen`.",
+    ),
     Setting(
         "insecure",
         _boolean,
@@ -258,7 +264,7 @@ _TABLE = (
         "ID@HOST:PORT",
         "The brokers that the cluster begins with, the same list for each of them, parted by commas: "
         "1@a:7422,2@b:7422,3@c:7422. Three survive the loss of one, five (the most) of two. Each listens on its own "
-        "address there unless `listen` is set, and all use the same `nats`.",
+        "address there unless `listen` is set (as where it has moved), and all use the same `nats`.",
     ),
     Setting(
         "join",

@@ -49,3 +49,10 @@ def test_the_look_up_of_what_passes_fails_with_an_os_error_at_worst(host: str) -
     if is_address(f"{host}:1"):
         with suppress(OSError):
             socket.getaddrinfo(parse_address(f"{host}:1").host, 1, flags=socket.AI_NUMERICHOST)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("10.0.0.1:1", True), ("[fe80::1%eth0]:1", True), ("a.example:1", False)]
+)
+def test_a_host_is_an_ip_address_or_a_name(text: str, expected: bool) -> None:
+    assert parse_address(text).is_literal == expected

@@ -218,7 +218,24 @@ def test_a_broker_of_a_cluster_listens_where_the_others_look_for_it() -> None:
     assert (config.rack, config.join, config.origins["listen"]) == ("attic", (), "--cluster")
     environment = {"PENSTOCK_ID": "2", "PENSTOCK_CLUSTER": THREE, "PENSTOCK_NATS": "h"}
     elsewhere = load(environment=environment, flags={"listen": "127.0.0.1:9"})
-    assert (elsewhere.listen.port, elsewhere.advertise) == (9, Address("127.0.0.1", 7002))
+    assert (elsewhere.listen.port, elsewhere.advertise) == (9, None)
+
+
+@pytest.mark.parametrize(
+    ("listen", "listed", "advertised"),
+    [
+        ("127.0.0.1:7001", "localhost:7001", "localhost:7001"),
+        ("0.0.0.0:9", "10.0.0.1:7001", "10.0.0.1:7001"),
+        ("10.0.0.9:7001", "broker-1.example:7001", "broker-1.example:7001"),  # the name may be that of 10.0.0.9
+        ("10.0.0.9:7001", "10.0.0.1:7001", None),
+        ("10.0.0.9:9", "broker-1.example:7001", None),
+    ],
+)
+def test_who_listens_elsewhere_than_the_list_says_is_not_told_by_the_list(
+    listen: str, listed: str, advertised: str | None
+) -> None:
+    config = load(environment={}, flags={"cluster": f"1@{listed}", "listen": listen, "nats": "h", "insecure": True})
+    assert (None if config.advertise is None else str(config.advertise)) == advertised
 
 
 def test_one_broker_may_be_a_cluster_with_a_nats_of_its_own() -> None:

@@ -52,6 +52,17 @@ def test_a_new_directory_takes_every_setting(data_dir: DataDir) -> None:
     assert is_alone(config(), None)
 
 
+def test_who_listens_elsewhere_than_the_list_says_has_moved_or_is_refused(data_dir: DataDir) -> None:
+    moved = config(cluster=THREE, nats="h", listen="127.0.0.1:9")
+    placed = settled(moved, data_dir, LOCAL)
+    assert (placed.listen, placed.advertise) == (Address("127.0.0.1", 9), None)
+    with pytest.raises(ConfigError) as caught:
+        settled(moved, data_dir, None)
+    assert "would be at 127.0.0.1:9, and --cluster says 2@127.0.0.1:7002" in str(caught.value)
+    told = config(cluster=THREE, nats="h", listen="127.0.0.1:9", advertise="127.0.0.1:7002")
+    assert settled(told, data_dir, None) == told
+
+
 def test_a_directory_of_several_needs_their_nats(data_dir: DataDir) -> None:
     text = refused(data_dir, LOCAL)
     assert "belongs to a cluster of several, with brokers 1, 3" in text
