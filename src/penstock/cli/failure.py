@@ -150,6 +150,8 @@ def _advice(error: Exception) -> str:
             return "this is a NATS server; a broker listens at a port of its own, 7422 if nothing else is said"
         if "nobody_leads" in error.details:  # more time would not help
             return "`penstock status` shows which brokers are away; docs/how-to/cluster.md says what can be done"
+        if "tried" in error.details:
+            return "`penstock status` shows which brokers are there and what they wait for; more time: --timeout"
         return _ADVICE.get(error.code, "")
     if (
         isinstance(error, OperationalError)

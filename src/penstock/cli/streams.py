@@ -217,7 +217,7 @@ def as_typed(mistake: str) -> str:
 
 
 @contextmanager
-def _said_as_typed(name: str) -> Iterator[None]:
+def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
     """A broker's refusals in the words of the options; and where to look if it does not answer in time."""
     from penstock.client.errors import InvalidConfig, TimedOut
 
@@ -228,7 +228,8 @@ def _said_as_typed(name: str) -> Iterator[None]:
         mistakes = [as_typed(str(mistake)) for mistake in told]
         raise InvalidConfig(error.code, "\n".join(mistakes), mistakes=mistakes) from None
     except TimedOut as error:
-        error.add_note(f"whether it happened, `penstock stream show {name}` tells")
+        undo = f"; `penstock stream delete {name}` takes it back" if creating else ""
+        error.add_note(f"whether it happened, `penstock stream show {name}` tells{undo}")
         raise
 
 
@@ -279,7 +280,7 @@ def _create(
         before = None
         with suppress(StreamNotFound):
             before = client.stream(name, timeout=seconds).stream_id
-        with _said_as_typed(name):
+        with _said_as_typed(name, creating=True):
             info = client.create_stream(name, subject, timeout=seconds, **config)
     what = "was there already" if info.stream_id == before else "created"
     typer.echo(f"stream {info.name} {what}: it stores {info.subject}")

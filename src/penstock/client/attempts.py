@@ -99,6 +99,7 @@ class Attempts:
         self._pauses = self._hints = 0
         self._broke_once = False
         self._unreachable: set[str] = set()  # those that could not even be connected to, the last time
+        self._told: dict[str, None] = {}  # those that said who leads, as far as they know
         self._last: Exception | None = None
         self._final: Exception | None = None
         self._doubted: tuple[str, RemoteError] | None = None
@@ -161,8 +162,16 @@ class Attempts:
             return
         self._final = self._exhausted() if self._is_ours(error) else error
 
+    def told(self, address: str) -> None:
+        """A refresh was answered: that broker is there, whatever it knows."""
+        self._told[address] = None
+        if address in self._unreachable:
+            self._unreachable.discard(address)
+            self._said.pop(address, None)
+
     def not_told(self, address: str, error: Exception) -> None:
         """A refresh failed: that broker does not say who leads."""
+        self._told.pop(address, None)
         self._say(address, error)
         if not isinstance(error, RemoteError):
             self._unreachable.add(address)
@@ -216,10 +225,14 @@ class Attempts:
         if leader is not None and leader.reason:
             return TimedOut(f"no leader was there in time: {leader.reason}", nobody_leads=leader.reason)
         if not self._said:
-            return TimedOut(f"nobody led the partition in time: the {self._what} was sent to no broker")
-        if len(self._said) == 1 and self._unreachable and self._last is not None:
-            return self._last
-        said = "; ".join(f"{address}: {text}" for address, text in self._said.items())
+            return TimedOut("nobody led the partition in time: no broker was asked for it")
+        said = "; ".join(f"{one}: {self._said[one]}" for one in sorted(self._said, key=self._unreachable.__contains__))
         if self._unreachable >= self._said.keys():
+            if there := [address for address in self._told if address not in self._said]:
+                who = "its leader" if leader is None else f"its leader, broker {leader.broker_id},"
+                reason = f"{who} cannot be reached ({said}; {', '.join(there)}: knows of no other leader)"
+                return TimedOut(f"nobody led the partition in time: {reason}", nobody_leads=reason)
+            if len(self._said) == 1 and self._last is not None:
+                return self._last
             return Unavailable(f"no broker of the cluster can be reached ({said})")
-        return TimedOut(f"no broker answered the {self._what} within the time-out ({said})", tried=dict(self._said))
+        return TimedOut(f"no broker could answer within the time-out ({said})", tried=dict(self._said))

@@ -12,6 +12,8 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
+import msgspec
+
 from penstock.base import limits
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
@@ -25,6 +27,7 @@ from penstock.messages import (
     AlterStreamResponse,
     AppendRequest,
     AppendResponse,
+    CreateStreamRequest,
     CreateStreamResponse,
     FetchRequest,
     FetchResponse,
@@ -49,9 +52,12 @@ _REFRESH_S_MAX = 3.0
 _REFRESH_AGAIN_S = 1.0  # beside the work, at most so often
 _MEET_AGAIN_S = 10.0  # brokers that were away are looked for, at most so often
 
+CREATE_GRACE_S = 1.0
+"""So much longer than the broker has, a client waits for it to say what it waited for in vain."""
+
 R = TypeVar("R", bound=Response)
 Answer = tuple[Response, bytes | memoryview]
-_Failure = tuple[str, Exception]  # of the broker at that address
+_Told = tuple[str, Exception | None]  # the broker at that address has said who leads, or why it does not
 
 
 class Link:
@@ -66,7 +72,7 @@ class Link:
         self._home = servers[0]
         self._hellos: dict[BrokerId, HelloResponse] = {}  # the latest last
         self._hello: HelloResponse | None = None
-        self._refreshing: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[_Failure | None]] = {}
+        self._refreshing: dict[tuple[tuple[str, ...], frozenset[str]], asyncio.Task[_Told]] = {}
         self._refresh_due_s = self._meeting_due_s = float("-inf")
         self._closed = False
 
@@ -196,7 +202,7 @@ class Link:
             attempts.unreachable(address, error, clock.time())
             return None
         try:
-            answer = await connection.call(request, raw, deadline_s)
+            answer = await connection.call(_with_time_left(request, deadline_s - clock.time()), raw, deadline_s)
         except ConnectionLost as error:
             self._check_open()
             attempts.lost(address, error, clock.time(), sent=error.sent)
@@ -244,12 +250,14 @@ class Link:
     ) -> None:
         task = self._refresh_soon(key, avoid)
         await asyncio.wait({task}, timeout=deadline_s - asyncio.get_running_loop().time())
-        if task.done() and not task.cancelled() and (failure := task.result()) is not None:
-            attempts.not_told(*failure)
+        if task.done() and not task.cancelled():
+            address, error = task.result()
+            if error is None:
+                attempts.told(address)
+            else:
+                attempts.not_told(address, error)
 
-    def _refresh_soon(
-        self, key: PartitionKey | None, avoid: frozenset[str] = frozenset()
-    ) -> asyncio.Task[_Failure | None]:
+    def _refresh_soon(self, key: PartitionKey | None, avoid: frozenset[str] = frozenset()) -> asyncio.Task[_Told]:
         name = None if key is None else self.view.name_of(key.stream_id)
         names = () if name is None else (name,)
         task = self._refreshing.get((names, avoid))
@@ -259,7 +267,7 @@ class Link:
             task.add_done_callback(lambda _: self._refreshing.pop((names, avoid), None))
         return task
 
-    async def _ask_who_leads(self, names: tuple[str, ...], avoid: frozenset[str]) -> _Failure | None:
+    async def _ask_who_leads(self, names: tuple[str, ...], avoid: frozenset[str]) -> _Told:
         clock = asyncio.get_running_loop()
         address = self.view.any_broker(clock.time(), avoid=avoid)
         deadline_s = clock.time() + _REFRESH_S_MAX
@@ -275,7 +283,7 @@ class Link:
             return address, error
         self.view.works(address)
         self._learn(request, answer, address)
-        return None
+        return address, None
 
     def _learn(self, request: Request, response: Response, address: str) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -293,6 +301,14 @@ class Link:
             case FindStreamsResponse(streams=streams):
                 for stream in streams:
                     self.view.learn_stream(stream, address, now_s)
+
+
+def _with_time_left(request: Request, left_s: float) -> Request:
+    """What names its own time does not get it anew with each broker that is asked: nobody waits for it then."""
+    if not isinstance(request, CreateStreamRequest):
+        return request
+    left_ms = max(1, int((left_s - CREATE_GRACE_S) * 1_000))
+    return msgspec.structs.replace(request, timeout_ms=min(request.timeout_ms, left_ms))
 
 
 def _partition_of(request: Request) -> PartitionKey | None:

@@ -18,7 +18,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.client.checks import milliseconds, name_and_id
 from penstock.client.errors import StreamChanged, StreamNotFound
 from penstock.client.leaders import told_by_leaders
-from penstock.client.link import Link
+from penstock.client.link import CREATE_GRACE_S, Link
 from penstock.client.routing import Routes
 from penstock.client.values import StreamName
 from penstock.messages import (
@@ -49,8 +49,7 @@ class NamedStreams:
     async def create(self, config: StreamConfig, timeout: float) -> StreamInfo:
         """Make it, or give the one that is there with the same config."""
         request = CreateStreamRequest(config=config, timeout_ms=milliseconds(timeout))
-        # A second more than the broker has, so that it can say what it waited for in vain.
-        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout + 1.0)
+        answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=timeout + CREATE_GRACE_S)
         self._known[config.name] = answer.stream
         self._routes.note(answer.stream)
         return (await told_by_leaders(self._link, [answer.stream], timeout))[0]

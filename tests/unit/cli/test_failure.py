@@ -32,6 +32,11 @@ def raised(error: BaseException) -> int:
         (OperationalError("one\ntwo"), 1, "Error: one\n  two\n"),
         (Unavailable("nobody there"), 1, "Error: nobody there\n  start a broker"),
         (TimedOut("too slow"), 1, "Error: too slow\n  give it more with --timeout"),
+        (
+            TimedOut("too few", tried={"a:1": "no"}),
+            1,
+            "Error: too few\n  `penstock status` shows which brokers are there",
+        ),
         (CorruptionError("f", 7, 1, 2), 1, "Error: f: at byte 7: expected 1, found 2\n  nothing was deleted"),
         (FileNotFoundError(2, "No such file", "x.creds"), 1, "Error: x.creds: No such file\n"),
         (ValueError("a header may not"), 2, "Error: a header may not\n"),

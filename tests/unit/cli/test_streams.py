@@ -6,7 +6,9 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import StreamConfig, stream_config_mistakes
+from penstock.cli import streams
 from penstock.cli.streams import as_typed, warnings
+from penstock.client.errors import TimedOut
 
 
 @pytest.mark.parametrize(
@@ -44,3 +46,14 @@ def test_subjects_of_nats_are_warned_of(subject: str) -> None:
 def test_what_only_looks_like_a_wildcard_is_warned_of(subject: str) -> None:
     (said,) = warnings(subject)
     assert "is no wildcard" in said
+
+
+@pytest.mark.parametrize(("creating", "undo"), [(True, True), (False, False)])
+def test_what_is_not_known_to_have_happened_says_where_to_look_and_how_to_undo_a_creation(
+    creating: bool, undo: bool
+) -> None:
+    with pytest.raises(TimedOut) as caught, streams._said_as_typed("a", creating=creating):
+        raise TimedOut("too few")
+    (note,) = caught.value.__notes__
+    assert "`penstock stream show a` tells" in note
+    assert ("`penstock stream delete a` takes it back" in note) == undo

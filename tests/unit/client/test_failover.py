@@ -223,8 +223,20 @@ async def test_nobody_leads_for_a_while(cluster: FakeCluster, client: aio.Client
 async def test_nobody_leads_until_the_time_is_up(cluster: FakeCluster, client: aio.Client) -> None:
     fill(cluster)
     await cluster.elect(None)
-    with pytest.raises(penstock.TimedOut, match=r"nobody led the partition|no broker answered"):
+    with pytest.raises(penstock.TimedOut, match=r"nobody led the partition|no broker could answer"):
         await client.get("a", 1, timeout=0.3)
+
+
+async def test_a_leader_that_is_away_is_named_and_who_answers_is_not_counted_as_away(cluster: FakeCluster) -> None:
+    fill(cluster)
+    async with penstock.aio.connect(cluster[2].address) as client:
+        await client.status()
+        await cluster.kill(1)
+        await cluster.kill(3)
+        with pytest.raises(penstock.TimedOut, match="its leader, broker 1, cannot be reached") as caught:
+            await client.get("a", 1, timeout=0.5)
+    assert f"{cluster[2].address}: knows of no other leader" in caught.value.message
+    assert "nobody_leads" in caught.value.details
 
 
 async def test_a_broker_that_hangs_is_left_for_the_new_leader(
@@ -334,6 +346,27 @@ async def test_a_stream_whose_creation_was_cut_off_is_created_once(cluster: Fake
     on(home, CreateStreamRequest, create_and_die)
     assert (await client.create_stream("b", "b.>")).name == "b"
     assert sum(asked(broker, CreateStreamRequest) for broker in cluster.brokers) == 2
+
+
+async def test_a_creation_that_is_asked_for_again_does_not_outlive_the_time_of_the_caller(cluster: FakeCluster) -> None:
+    times_ms = []
+
+    async def too_few(request: Request) -> None:
+        if isinstance(request, CreateStreamRequest):
+            times_ms.append(request.timeout_ms)
+            raise RemoteError(ErrorCode.BROKER_UNAVAILABLE, "2 of 3 are there now")
+
+    cluster[1].intercept = too_few
+    await cluster.kill(2)
+    await cluster.kill(3)
+    async with penstock.aio.connect(cluster[1].address) as client:
+        with pytest.raises(
+            penstock.TimedOut, match=r"no broker could answer within the time-out .*2 of 3 are there now"
+        ):
+            await client.create_stream("b", "b.>", timeout=0.3)
+    assert times_ms == sorted(times_ms, reverse=True)
+    assert 250 <= times_ms[0] <= 300
+    assert times_ms[-1] == 1
 
 
 async def test_an_append_goes_to_the_leader_and_is_not_repeated_where_it_may_be_stored(
