@@ -64,7 +64,8 @@ class ResignedLeadership(msgspec.Struct, frozen=True, array_like=True):
 class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     """Where the sender's log of a partition ends that nobody leads since that leader epoch, until somebody does.
 
-    `last_epoch`: of its newest batch, 0 if it never had one. `has_failed`: the log cannot lead.
+    `last_epoch`: of its newest batch, 0 if it never had one. `has_failed`: the log cannot lead; with a `last_epoch` of
+    0 it is not known where it ends.
     """
 
     stream_id: StreamIdField

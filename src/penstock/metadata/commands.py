@@ -136,6 +136,11 @@ class ReplicaEnd(msgspec.Struct, frozen=True, array_like=True):
     has_failed: bool = False  # it is damaged, or cannot be opened or written
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether it is not known where the log ended."""
+        return self.has_failed and not self.last_epoch
+
+    @property
     def length(self) -> tuple[LeaderEpoch, Offset]:
         """The longer log is the greater."""
         return self.last_epoch, self.log_end

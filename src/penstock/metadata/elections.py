@@ -8,7 +8,8 @@ Rules:
 - Who of these comes back from an unclean stop is unsure: it may have lost something. It leads neither before one that
   is sure nor while one is away that may be.
 - Once all are live, and unsure, the partition is in recovery (`recovers`): every replica that is live tells where its
-  log ends, and the longest leads, that of the latest leader epoch first (`recovered`). One that is there alone leads.
+  log ends, and the longest of theirs leads, or another one that goes on where that ends (`recovered`). One that is
+  there alone leads.
 - Who comes back with another disk has nothing any more. The ISR never becomes empty: its last member stays in it, even
   without its disk, for which the partition waits if nobody else had all that was acked.
 - Only where the stream allows it does another replica lead then, and it is said that acked messages may be lost.
@@ -24,11 +25,14 @@ Rules:
     who had all that was acked     becomes unsure when it        and no more, once
     --------------------------     -------------------------     -------------------------------------------------
     eligible, or last in the ISR   returns from an unclean       as above; or it is in sync again, or leads; or the
-                                   stop with its own disk        longest log leads: who has as much is eligible
+                                   stop with its own disk        longest log leads: who has as much is eligible;
+                                                                 they stay so if it is none of theirs
 
-Theory: the longest log is Raft's argument. Logs that end in the same leader epoch are beginnings of each other, and a
-leader epoch begins with a log that has all that was acked before. So whichever of them still has all, the longest has
-it, too; also a replica that was not in sync. The idea is KIP-966's ("unclean recovery").
+Theory: who had all that was acked has a beginning of such a log, for an unclean stop takes a tail only. Of two of them
+the longer one has what the other one has of it, by whatever order. That is not so of all logs: one that was out of sync
+may end in the tail of a later leader epoch that nobody acked, where what was acked is of an earlier one (Raft's figure
+8). Such a log leads only if the longest of those that count is a beginning of it, which is known where both end in the
+same leader epoch. The idea is KIP-966's ("unclean recovery").
 
 The functions below leave `version` as it is: a command raises it once for all that it does (`after`).
 """
@@ -41,7 +45,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from penstock.base.config import Storage
-from penstock.base.ids import BrokerId, LeaderEpoch
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset
 from penstock.metadata.commands import ReplicaEnd
 from penstock.metadata.image import PartitionState, StreamState
 
@@ -157,22 +161,47 @@ def recovered(
 ) -> Elected | None:
     """Led by the longest of the logs that end so; None while one is missing that counts, or where none may lead.
 
-    Who has as much as the leader is as good: eligible. A log that has failed cannot lead. Where that is so of all who
-    had all that was acked, another leads only if the stream allows it.
+    Who counts had all that was acked. Another replica leads only if its log goes on where theirs ends. Who has as much
+    as the leader is as good: eligible. A log that has failed cannot lead; where that of one who counts may be longer
+    than all that can, another leads only if the stream allows it.
     """
     having = holders(partition)
     if not (recovers(partition, live) and having <= ends.keys()):
         return None
     may_lead = tuple(one for one in partition.replicas if one in live and one in ends and not ends[one].has_failed)
-    is_unclean = having.isdisjoint(may_lead)
-    if not may_lead or (is_unclean and not rules.allow_unclean_election):
+    known = [ends[one] for one in having]
+    whole = () if any(end.is_unknown for end in known) else _going_on(may_lead, ends, max(known, key=_length))
+    is_unclean = not whole
+    if is_unclean and not (may_lead and rules.allow_unclean_election):
         return None
-    longest = max(ends[one].length for one in may_lead)
-    equals = tuple(one for one in may_lead if ends[one].length == longest)
+    among = whole or tuple(one for one in may_lead if one in having) or may_lead
+    longest = max(ends[one].length for one in among)
+    equals = tuple(one for one in among if ends[one].length == longest)
     chosen = _first(equals, live, silent)
     assert chosen is not None
-    eligible = () if is_unclean else eligible_beside((chosen,), equals, rules)
-    return Elected(_led_by(partition, chosen, (chosen,), eligible, ()), is_unclean)
+    if is_unclean:
+        return Elected(_led_by(partition, chosen, (chosen,), (), ()), is_unclean)
+    # If the disk is lost that is longer than all of theirs, they are the last that had all.
+    unsure = tuple(sorted(having)) if having.isdisjoint(equals) else ()
+    eligible, unsure = eligible_beside((chosen,), equals, rules), eligible_beside((chosen,), unsure, rules)
+    return Elected(_led_by(partition, chosen, (chosen,), eligible, unsure))
+
+
+def _going_on(
+    brokers: tuple[BrokerId, ...], ends: Mapping[BrokerId, ReplicaEnd], beginning: ReplicaEnd
+) -> tuple[BrokerId, ...]:
+    """Whose log is known to begin with that one."""
+    if not beginning.last_epoch and not beginning.log_end:
+        return brokers
+    return tuple(
+        one
+        for one in brokers
+        if ends[one].last_epoch == beginning.last_epoch and ends[one].log_end >= beginning.log_end
+    )
+
+
+def _length(end: ReplicaEnd) -> tuple[LeaderEpoch, Offset]:
+    return end.length
 
 
 def moved(

@@ -116,7 +116,9 @@ def recover_partitions(image: ClusterImage, index: int, command: RecoverPartitio
         ends = {end.broker_id: end for end in recovery.ends}
         elected = elections.recovered(partition, ends, live, rules, silent=silent)
         if elected is None:
-            text = "not all who had what was acked have told of their logs, or all of these have failed"
+            text = (
+                "not all who had what was acked have told of their logs, or one of these has failed that may be longer"
+            )
             raise RemoteError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
         recovered.append(recovery)
         if elected.is_unclean:

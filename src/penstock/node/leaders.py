@@ -30,9 +30,12 @@ def why_nobody(image: ClusterImage, state: StreamState, number: int) -> str:
     live = image.live_brokers()
     having = elections.holders(partition)
     if elections.recovers(partition, live):
+        who = " and ".join(map(str, sorted(having)))
         return (
             "nobody leads it now: the longest log is looked for, for all who had what was acked came back from unclean "
-            "stops"
+            f"stops; if that goes on, a log of broker {who} has failed that may be the longest, as its broker says: "
+            "mend its disk, or start that broker with an empty one, or let the stream have an unclean election "
+            "(allow_unclean_election): what only that log held is lost then"
         )
     away = [str(one) for one in sorted(having - live)]
     if partition.awaited_data_dir_id is not None:

@@ -1,13 +1,14 @@
 """Where logs end that nobody leads: what this broker tells of them while the longest is looked for.
 
 Rules: it is told while the image has the partition in recovery (`penstock.metadata.elections`): at once, and then with
-every heartbeat. What does not fit into one goes with the next, at once, those first that were not told yet. Told is
-only what stays so until somebody leads: nothing is fetched, stored or cut then.
+every heartbeat. What does not fit into one goes with the next, at once, those first that were not told yet, and then
+all in turn, whether they can be opened or not. Told is only what stays so until somebody leads: nothing is fetched,
+stored or cut then. Of a log that has failed its end is told if it is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from itertools import chain, islice
 
 from penstock.base import limits
@@ -49,27 +50,27 @@ class LogEnds:
             self._hurry()
         self._new[key] = None
 
-    def take(self, live: Set[BrokerId], failed: Iterable[PartitionKey]) -> tuple[LogEnd, ...]:
+    def take(self, live: Set[BrokerId], failed: Collection[PartitionKey]) -> tuple[LogEnd, ...]:
         """What the next heartbeat tells. `failed`: partitions whose logs cannot be opened."""
-        if not (self._new or self._told or failed):
-            return ()
-        ends = [
-            LogEnd(*key, leader_epoch, LeaderEpoch(0), Offset(0), has_failed=True)
-            for key in failed
-            if (leader_epoch := self._recovering(key, live)) is not None
-        ]
-        room = max(0, self._heartbeat_max - len(ends))
-        for key in list(islice(chain(self._new, self._told), room)):
+        for key in failed:
+            if key not in self._told and self._recovering(key, live) is not None:
+                self._new[key] = None
+        unopened = frozenset(failed)
+        ends = []
+        for key in list(islice(chain(self._new, self._told), self._heartbeat_max)):
             self._new.pop(key, None)
             self._told.pop(key, None)
-            if (leader_epoch := self._recovering(key, live)) is None or key not in self._partitions:
+            if (leader_epoch := self._recovering(key, live)) is None:
+                continue
+            if key not in unopened and key not in self._partitions:
                 continue
             self._told[key] = None
-            if (end := _end_of(self._partitions[key], leader_epoch)) is not None:
+            end = _unknown(key, leader_epoch) if key in unopened else _end_of(self._partitions[key], leader_epoch)
+            if end is not None:
                 ends.append(end)
         if self._new:
             self._hurry()
-        return tuple(ends[: self._heartbeat_max])
+        return tuple(ends)
 
     def _recovering(self, key: PartitionKey, live: Set[BrokerId]) -> LeaderEpoch | None:
         state = self._image().streams.get(key.stream_id)
@@ -83,7 +84,14 @@ def _end_of(partition: Partition, leader_epoch: LeaderEpoch) -> LogEnd | None:
     if not (partition.leadership is None and partition.following is None and partition.cutting is None):
         return None
     has_failed = log.state is not LogState.WRITABLE
+    if any(one.end_offset is None or one.end_offset >= log.log_end for one in log.damage):
+        return _unknown(partition.key, leader_epoch)
     return LogEnd(*partition.key, leader_epoch, LeaderEpoch(log.last_epoch), Offset(log.log_end), has_failed)
+
+
+def _unknown(key: PartitionKey, leader_epoch: LeaderEpoch) -> LogEnd:
+    """That of a log which cannot be opened, or is damaged at its end."""
+    return LogEnd(*key, leader_epoch, LeaderEpoch(0), Offset(0), has_failed=True)
 
 
 def recovered_text(partition: Partition, ends: Iterable[ReplicaEnd]) -> str:

@@ -162,8 +162,8 @@ CLUSTER_MUTANTS = (
     Mutant(
         "the last one to return leads",
         _ELECTIONS,
-        "    longest = max(ends[one].length for one in may_lead)",
-        "    longest = ends[max(may_lead, key=lambda one: ends[one].incarnation)].length",
+        "    longest = max(ends[one].length for one in among)",
+        "    among, longest = may_lead, ends[max(may_lead, key=lambda one: ends[one].incarnation)].length",
     ),
     Mutant(
         "a leader of an earlier epoch goes on",

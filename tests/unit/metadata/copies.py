@@ -76,18 +76,28 @@ class Copies:
             if one in image.live_brokers() and (one in holders(partition) or draw(st.booleans())):
                 log = self._log(image, one)
                 last_epoch = LeaderEpoch(log[-1][0] if log else 0)
-                told.append(ReplicaEnd(one, image.brokers[one].incarnation, last_epoch, Offset(len(log))))
+                incarnation, has_failed = image.brokers[one].incarnation, draw(st.integers(0, 5)) == 0
+                if has_failed and draw(st.booleans()):  # it cannot be opened
+                    told.append(ReplicaEnd(one, incarnation, LeaderEpoch(0), Offset(0), has_failed))
+                else:
+                    told.append(ReplicaEnd(one, incarnation, last_epoch, Offset(len(log)), has_failed))
         return Recovery(*key, partition.leader_epoch, tuple(told))
 
     def led(
-        self, image: ClusterImage, partition: PartitionState, recovery: Recovery | None, *, is_unclean: bool
+        self,
+        image: ClusterImage,
+        before: PartitionState,
+        partition: PartitionState,
+        recovery: Recovery | None,
+        *,
+        is_unclean: bool,
     ) -> None:
-        """A leader begins: with all that was acked, or of those who were compared nobody has it."""
+        """A leader begins: with all that was acked, or of those who counted nobody has it, be it in a failed log."""
         assert partition.leader is not None
         log = self._log(image, partition.leader)
         if not (self._has_all(log) or is_unclean):
             if recovery is None:
                 assert image.live_brokers() & set(partition.replicas) == {partition.leader}
             else:
-                assert not [end for end in recovery.ends if self._has_all(self._log(image, end.broker_id))]
+                assert not [one for one in holders(before) if self._has_all(self._log(image, one))]
         self._acked = _common(self._acked, log)

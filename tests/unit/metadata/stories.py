@@ -10,7 +10,7 @@
 | `isr NAME 1,2 [resumed]`                                    | its leader wants that ISR                              |
 | … `by=ID` `run=N` `epoch=N` `version=N` `stale=ID`          | asked for wrongly; `stale`: with an earlier run of it  |
 | `elect NAME REASON [epoch=N]`                               | another leader                                         |
-| `recover NAME 1=EPOCH:END 2=failed … [stale=ID]`            | the longest of these logs leads                        |
+| `recover NAME 1=EPOCH:END 2=failed … [stale=ID]`            | the longest of these logs leads; `failed:EPOCH:END`    |
 | `show`                                                      | all partitions                                         |
 
 Each command shows the partitions that it changed; `UNCLEAN` marks a leader that may lack what was acked.
@@ -168,10 +168,9 @@ class Story:
         for one, told in options.items():
             if one.isdigit():
                 run = Incarnation(self.image.brokers[BrokerId(int(one))].incarnation - (options.get("stale") == one))
-                last_epoch, log_end = map(int, ["0", "0"] if told == "failed" else told.split(":"))
-                ends.append(
-                    ReplicaEnd(BrokerId(int(one)), run, LeaderEpoch(last_epoch), Offset(log_end), told == "failed")
-                )
+                has_failed = told.startswith("failed")
+                last_epoch, log_end = map(int, (told.removeprefix("failed").strip(":") or "0:0").split(":"))
+                ends.append(ReplicaEnd(BrokerId(int(one)), run, LeaderEpoch(last_epoch), Offset(log_end), has_failed))
         recovery = Recovery(state.stream_id, PartitionId(0), epoch, tuple(ends))
         return self.apply(RecoverPartitions(recoveries=(recovery,)))
 

@@ -181,8 +181,8 @@ def check_copies(
             one = copies.setdefault(key, Copies())
             if isinstance(command, RegisterBroker) and not command.clean_stop:
                 one.crashed(draw, command)
-            if earlier is not None and now.leader_epoch > earlier.partitions[key.partition].leader_epoch:
-                one.led(after, now, told.get(key), is_unclean=key in outcome.unclean)
+            if earlier is not None and now.leader_epoch > (was := earlier.partitions[key.partition]).leader_epoch:
+                one.led(after, was, now, told.get(key), is_unclean=key in outcome.unclean)
             if earlier is not None and isinstance(command, ChangeIsr):
                 one.joined(after, now, set(now.isr).difference(earlier.partitions[key.partition].isr))
             assert state.config.min_isr is not None

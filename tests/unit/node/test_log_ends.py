@@ -16,10 +16,11 @@ from penstock.metadata.streams import created_config
 from penstock.node.log_ends import LogEnds, recovered_text
 from penstock.node.partition import Budget, Partition
 from penstock.vfs.memory import MemoryVfs
+from tests.logs import append
 from tests.unit.node.harness import START_US
 from tests.unit.node.test_members import with_stream
 
-ONE, TWO = BrokerId(1), BrokerId(2)
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 LIVE = {ONE, TWO}
 ENDED = PartitionState((ONE, TWO), (ONE,), (), None, LeaderEpoch(3), 7, unsure=(ONE,))
 
@@ -94,8 +95,34 @@ def test_a_log_that_cannot_be_opened_or_written_has_failed() -> None:
     log._fence("its disk is gone")
     del told.partitions[first]
     told.nobody_leads()
-    failed = [LogEnd(*key, LeaderEpoch(3), LeaderEpoch(0), Offset(0), has_failed=True) for key in (first, second)]
-    assert list(told.log_ends.take(LIVE, [first])) == failed
+    failed = {LogEnd(*key, LeaderEpoch(3), LeaderEpoch(0), Offset(0), has_failed=True) for key in (first, second)}
+    assert set(told.log_ends.take(LIVE, [first])) == failed
+
+
+def test_of_a_failed_log_its_end_is_told_if_it_is_known() -> None:
+    told = Told(2)
+    first, second = (partition.log for partition in told.partitions.values())
+    for log in (first, second):
+        log.start_epoch(2)
+        append(log)
+    first._fence("its disk is gone")
+    second.damage_found(second.view().segments[0].path, 400, "flipped")
+    told.nobody_leads()
+    assert [(one.last_epoch, one.log_end, one.has_failed) for one in told.log_ends.take(LIVE, [])] == [
+        (2, 1, True),
+        (0, 0, True),
+    ]
+
+
+def test_logs_that_cannot_be_opened_leave_room_for_the_others() -> None:
+    told = Told(5)
+    failed = [key for key in told.partitions if key.stream_id <= 3]
+    told.nobody_leads()
+    heard = [one for _ in range(5) for one in told.told(*failed)]
+    assert set(heard[:5]) == {1, 2, 3, 4, 5}
+    assert set(heard[5:]) == {1, 2, 3, 4, 5}
+    told.led(1)
+    assert 1 not in {one for _ in range(5) for one in told.told(*failed)}
 
 
 def test_a_log_that_is_being_cut_is_told_when_that_is_done() -> None:
@@ -152,3 +179,24 @@ def test_whoever_is_asked_says_for_whom_is_waited_after_all_were_killed() -> Non
     brokers.start(leader, disk="another")
     brokers.run(10_000)
     assert brokers.led("s").broker_id in others
+
+
+def test_a_log_that_is_not_there_is_waited_for_after_all_were_killed_and_an_empty_disk_is_not() -> None:
+    brokers = with_stream()
+    brokers.led("s").publish("s", b"one", reply="r")
+    brokers.run(1_000)
+    left = {one: brokers.kill(one) for one in brokers.ids}
+    for path in [path for path in left[THREE].files() if path.startswith("streams/")]:
+        left[THREE].remove(path)
+    for one in brokers.ids:
+        brokers.start(one, left[one])
+        brokers.run(3_000)
+    brokers.run(10_000)
+    reasons = {one: brokers[one].stream("s").partitions[0].state_reason for one in brokers.ids}
+    assert "was made here is gone" in reasons[THREE]
+    assert "start that broker with an empty one" in reasons[ONE]
+    assert reasons[ONE] == reasons[TWO]
+    brokers.kill(THREE)
+    brokers.start(THREE, disk="another")
+    brokers.run(15_000)
+    assert brokers.led("s").stream("s").partitions[0].log_end == 1
