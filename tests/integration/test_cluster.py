@@ -196,6 +196,30 @@ async def test_a_broker_with_an_empty_disk_is_taken_in_again(cluster: ClusterPro
         await check(client, name, publishers)
 
 
+async def test_most_voters_with_empty_disks_form_no_second_cluster(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    name = await stream_led_by(cluster, is_metadata_leader=False)
+    async with load(cluster.nats.url, f"{name}.a") as publishers:
+        await publishers.acks(100)
+    for broker in cluster.brokers.values():
+        broker.kill()
+    kept = tmp_path / "kept"
+    cluster.brokers[1].data_dir.rename(kept)
+    cluster.empty_disk(3)
+    for number in (2, 1, 3):
+        cluster.brokers[number].launch()
+    for number in (1, 3):
+        cluster.brokers[number].logged(r"not ready yet: broker 2 belongs to cluster \S+ already")
+    cluster.brokers[1].kill()
+    cluster.empty_disk(1)
+    kept.rename(cluster.brokers[1].data_dir)
+    cluster.brokers[1].launch()
+    await cluster.all_live()
+    await cluster.in_sync(name, {1, 2, 3}, 2, 30.0)
+    assert cluster.brokers[2].is_running
+    async with cluster.client(3) as client:
+        await check(client, name, publishers)
+
+
 async def test_a_fourth_broker_joins_and_holds_what_is_made_then(cluster: ClusterProcesses) -> None:
     cluster.launch_joining(4, member=2)
     state = await cluster.all_live()

@@ -158,10 +158,10 @@ class Driver:
         """Nobody waits for these answers any more."""
         self._node.gone(callers)
 
-    def peer_up(self, broker_id: BrokerId) -> None:
+    def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Another broker can be asked."""
         self.carry_out()  # first: what was decided for an earlier connection to it is dropped with that one
-        self._node.peer_up(broker_id, self.now())
+        self._node.peer_up(broker_id, self.now(), cluster_id)
         self.schedule()
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:

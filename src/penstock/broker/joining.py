@@ -52,7 +52,7 @@ class _Attempt:
 
     # PeerCalls
 
-    def up(self) -> None:
+    def up(self, cluster_id: str) -> None:
         """Ask it, in a moment."""
         self._loop.call_soon(self.connection.send, PeerRequest(NOBODY_YET, _TOKEN, self._request, b""))
 

@@ -53,8 +53,8 @@ class PeerState(Enum):
 class PeerCalls(Protocol):
     """Who has the connection."""
 
-    def up(self) -> None:
-        """It is who it should be. `send` works once this has returned."""
+    def up(self, cluster_id: str) -> None:
+        """It is who it should be, of that cluster, if it knows of one. `send` works once this has returned."""
 
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """The answer to what was sent with that token."""
@@ -259,7 +259,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 self.refusal = RemoteError(ErrorCode.CLUSTER_MISMATCH, mistake, cluster_id=who.cluster_id)
             self.end(mistake)
         elif self.state is PeerState.INTRODUCING:
-            self._calls.up()
+            self._calls.up(who.cluster_id)
             if self.state is PeerState.INTRODUCING:  # else it was ended meanwhile
                 self.state = PeerState.UP
 

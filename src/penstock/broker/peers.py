@@ -33,8 +33,8 @@ _log = logging.getLogger("penstock.peers")
 class PeerOwner(Protocol):
     """Who has the connections."""
 
-    def peer_up(self, broker_id: BrokerId) -> None:
-        """It can be asked as soon as this has returned; what is asked until then is dropped."""
+    def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
+        """It can be asked as soon as this has returned; what is asked until then is dropped. It is of that cluster."""
 
     def peer_lost(self, broker_id: BrokerId) -> None:
         """It cannot be asked any more; what is not answered will not be."""
@@ -178,11 +178,11 @@ class Peers:
 
     # What links call
 
-    def up(self, link: _Link) -> None:
-        """It is who it should be."""
+    def up(self, link: _Link, cluster_id: str) -> None:
+        """It is who it should be, of that cluster, if it knows of one."""
         text = f"connected to broker {link.broker_id} at {link.address}"
         self._tell(f"up {link.broker_id}", logging.INFO, text)
-        self._owner.peer_up(link.broker_id)
+        self._owner.peer_up(link.broker_id, cluster_id)
 
     def ended(self, link: _Link, reason: str, *, was_up: bool) -> None:
         """Its connection is gone, or could not be made."""
@@ -294,10 +294,10 @@ class _Link:
 
     # PeerCalls
 
-    def up(self) -> None:
+    def up(self, cluster_id: str) -> None:
         """It is who it should be."""
         self._up_us = self._owner.elapsed_us()
-        self._owner.up(self)
+        self._owner.up(self, cluster_id)
 
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
         """Pass it on."""

@@ -60,6 +60,7 @@ from penstock.node.settings import Settings
 from penstock.node.speakers import Speaker, Start
 from penstock.node.standing import Standing
 from penstock.node.step import Join, Lane, Outbox
+from penstock.node.waiting import what_it_waits_for
 from penstock.raft import Raft, RaftConfig
 from penstock.vfs import Vfs
 
@@ -234,9 +235,10 @@ class Cluster:
 
         self.link.ask(request, answered)
 
-    def peer_up(self, broker_id: BrokerId) -> None:
-        """A broker of this cluster can be asked."""
+    def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
+        """A broker of this cluster, if it knows of one, can be asked."""
         self._belonging.met(broker_id)
+        self.quorum.forming.told(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:
         """The broker there (0: not known which) is none of this cluster's, or takes this one for none."""
@@ -281,24 +283,7 @@ class Cluster:
     @property
     def waits_for(self) -> str:
         """What stands between this broker and its part in the cluster, for people; empty once it has it."""
-        quorum = self.quorum
-        if quorum.missed:
-            return quorum.missed
-        if self.standing.incarnation is not None or quorum.is_alone:
-            return ""
-        if quorum.trouble:
-            return quorum.trouble
-        if self.standing.refusal:
-            return f"waiting to be registered: {self.standing.refusal}"
-        if quorum.leader is not None:
-            return f"waiting to be registered by broker {quorum.leader}"
-        voters = quorum.membership.voters
-        if self._settings.broker_id not in voters:
-            return "waiting to be let into the cluster" if not voters else "waiting to hear of the metadata leader"
-        reachable = self.voters_reachable
-        if reachable <= len(voters) // 2:
-            return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
-        return f"waiting for a metadata leader to be elected: {reachable} of {len(voters)} voters reachable"
+        return what_it_waits_for(self.quorum, self.standing, self._settings.broker_id, self.voters_reachable)
 
     def check_knows(self) -> None:
         """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""
@@ -422,8 +407,10 @@ class Cluster:
         """Another broker asks. RemoteError."""
         self._peer_requests.take(caller, request, raw)
 
-    def peer_said(self, broker_id: BrokerId, address: str) -> None:
-        """Another broker says where it is."""
+    def peer_said(self, broker_id: BrokerId, address: str, cluster_id: str) -> None:
+        """Another broker says where it is, and of which cluster, if it knows."""
+        if not self._peers.is_up(broker_id):
+            self.quorum.forming.told(broker_id, cluster_id)
         if self._addresses.said(broker_id, address):
             self._tell_addresses()
 

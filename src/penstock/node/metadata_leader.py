@@ -86,7 +86,8 @@ class MetadataLeader:
     @property
     def has_to_form(self) -> bool:
         """Whether the cluster has no name yet, and none is on its way: `tick` gives it one."""
-        return self._quorum.is_leader and not (self._quorum.image.cluster_id or self._is_forming)
+        has_name = self._quorum.image.cluster_id or self._is_forming or self._quorum.forming.elder is not None
+        return self._quorum.is_leader and not has_name
 
     def follow(self, leader: BrokerId | None) -> None:
         """It is no more."""

@@ -295,12 +295,12 @@ class Node:
 
     # Peers
 
-    def peer_up(self, broker_id: BrokerId, now: Now) -> None:
-        """A connection to that broker of the cluster is there, and it is who it should be."""
+    def peer_up(self, broker_id: BrokerId, now: Now, cluster_id: str = "") -> None:
+        """A connection to that broker is there, and it is who it should be; `cluster_id` as it says, if it knows."""
         if not self._is_stopped:
             self._now = now
             self._peers.up(broker_id)
-            self._cluster.peer_up(broker_id)
+            self._cluster.peer_up(broker_id, cluster_id)
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError, now: Now) -> None:
         """The broker at that address (0: not known which) is none of this cluster's, or takes this one for none."""

@@ -56,8 +56,8 @@ class Asked(Protocol):
     def cluster_id(self) -> str:
         """Which cluster it is of; empty while that is not known."""
 
-    def peer_said(self, broker_id: BrokerId, address: str) -> None:
-        """Another broker says where it is."""
+    def peer_said(self, broker_id: BrokerId, address: str, cluster_id: str) -> None:
+        """Another broker says where it is, and of which cluster, if it knows."""
 
 
 class PeerRequests:
@@ -89,7 +89,7 @@ class PeerRequests:
             self._outbox.reply(caller, RaftResponse())
         elif isinstance(request, PeerHelloRequest):
             self._outbox.reply(caller, introduced(request, self._introduction()))
-            self._asked.peer_said(request.broker_id, request.address)
+            self._asked.peer_said(request.broker_id, request.address, request.cluster_id)
         elif isinstance(request, AwaitStreamRequest):
             self._await_stream(caller, request)
         elif isinstance(request, JoinRequest):

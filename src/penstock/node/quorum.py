@@ -28,6 +28,7 @@ from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, CreateStream, decode_command, encode_command
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.node.forming import Forming
 from penstock.node.observer import Observer, Place
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals
@@ -82,6 +83,8 @@ class Quorum:
         self._observer = observer
         self.speakers = Speakers(own, start, lambda: self.image, self._acknowledged_now)
         self.speakers.note(storage.state.entries)
+        self.forming = Forming(lambda: self.image, lambda: self.membership)
+        self.forming.note(storage.state.entries)
         self._is_starting = True
         self._is_saving = False
         self._saving_ticks = 0  # so long has this save been under way
@@ -190,6 +193,7 @@ class Quorum:
         self._full = ""
         self._look_for_room()
         self._waits_ticks = max(0, self._waits_ticks - 1)
+        self._raft.may_stand = self.forming.elder is None
         self._raft.tick()
         self._pump()
 
@@ -238,7 +242,7 @@ class Quorum:
         """A message of a peer. RemoteError bad_frame."""
         message = decode_message(bytes(raw))
         is_heard = self.speakers.may_speak(request, message, is_member=message.sender in self.membership)
-        if self.trouble or not is_heard:
+        if self.trouble or not (is_heard and self.forming.takes(message)):
             return
         if self._is_saving:
             if len(self._messages) < limits.RAFT_MESSAGES_WAITING_MAX:
@@ -412,6 +416,7 @@ class Quorum:
     def _act_on(self, ready: Ready) -> None:
         self._is_acting = True
         self.speakers.note(ready.entries)
+        self.forming.note(ready.entries)
         for message in ready.messages:
             self._peers.send(message.to, self.speakers.request(message), encode_message(message))
         if ready.snapshot is not None:

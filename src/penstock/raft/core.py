@@ -79,6 +79,7 @@ class Raft:
         self.id = config.id
         self.dropped = 0  # messages that contradicted what is known
         self.contradiction: Contradiction | None = None  # with the leader's log: then it takes no part any more
+        self.may_stand = True  # else it follows and votes, and stands for no election
         self._chance = chance
         self._log = RaftLog(state)
         if self._log.membership.voters == (self.id,):
@@ -322,7 +323,7 @@ class Raft:
         self._draw_patience()
 
     def _may_stand(self) -> bool:
-        if self.contradiction is not None or round_of(self._term) >= ROUND_MAX:
+        if not self.may_stand or self.contradiction is not None or round_of(self._term) >= ROUND_MAX:
             return False
         # Who is on its way out votes no more, but as long as that is not committed it may be the only one whose log
         # is good enough to lead, and to commit it.

@@ -78,7 +78,7 @@ class Peer:
             self.answer(frame, response)
         assert self.events == ["up"]
 
-    def up(self) -> None:
+    def up(self, cluster_id: str) -> None:
         self.events.append("up")
 
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:

@@ -323,7 +323,7 @@ class Asking:
         self.events: asyncio.Queue[str] = asyncio.Queue()
         self.answers: dict[int, Response | RemoteError] = {}
 
-    def peer_up(self, broker_id: BrokerId) -> None:
+    def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         self.events.put_nowait(f"up {broker_id}")
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:

@@ -56,7 +56,7 @@ class Owner:
         self.now_us = 1_000_000
         self._changed = asyncio.Event()
 
-    def peer_up(self, broker_id: BrokerId) -> None:
+    def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         self._note(f"up {broker_id}")
 
     def peer_refused(self, broker_id: BrokerId, where: str, error: RemoteError) -> None:

@@ -257,6 +257,9 @@ class MemberStory:
         live = _tuple(tuple(sorted(image.live_brokers())))
         yield f"metadata leader {' and '.join(map(str, leaders)) or 'nobody'}, live {live}"
 
+    def _waits(self, number: str) -> Iterator[str]:
+        yield f"{number}: {self._members[int(number)].node.waits_for or 'nothing'}"
+
     def _gaps(self, number: str, name: str) -> Iterator[str]:
         member = self._members[int(number)]
         partition = _replica(member, name, 0)

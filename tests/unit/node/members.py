@@ -41,12 +41,18 @@ class Member(Broker):
             voters={BrokerId(one): f"b{one}:1" for one in brokers.ids},
             address=f"b{broker_id}:1",
             data_dir_id=disk,
+            cluster_id=brokers.cluster_ids.get(disk, ""),
         )
 
     @property
     def image(self) -> Any:
         """What it has heard of the cluster."""
         return self.node._cluster.image
+
+    @property
+    def cluster_id(self) -> str:
+        """What it says in a hello."""
+        return str(self.node._cluster.cluster_id)
 
     @property
     def quorum(self) -> Any:
@@ -56,6 +62,8 @@ class Member(Broker):
     def do(self, step: Step) -> None:
         """As a broker alone; what is for others is carried later."""
         super().do(step)
+        if step.cluster_id:
+            self.brokers.cluster_ids[self.disk_name] = step.cluster_id
         for request in step.peers:
             self.brokers.carry.append((self.broker_id, request))
 
@@ -77,6 +85,7 @@ class Brokers:
         self.clock = Clock()
         self.carry: deque[tuple[BrokerId, Any]] = deque()
         self.members: dict[BrokerId, Member] = {}
+        self.cluster_ids: dict[str, str] = {}  # that stand in data directories, by name
         self._up: dict[tuple[BrokerId, BrokerId], int] = {}  # who can ask whom; the era of the connection
         self._cut: set[frozenset[int]] = set()
         self._era = 0
@@ -156,7 +165,7 @@ class Brokers:
         if sender != to and (sender, to) not in self._up and frozenset((sender, to)) not in self._cut:
             self._era += 1
             self._up[sender, to] = self._era
-            self.members[sender].node.peer_up(to, self.clock.now)
+            self.members[sender].node.peer_up(to, self.clock.now, self.members[to].cluster_id)
 
     def _lose(self, pair: tuple[BrokerId, BrokerId]) -> None:
         era = self._up.pop(pair)

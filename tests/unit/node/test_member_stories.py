@@ -13,6 +13,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `show NAME`                                 | each partition: the image, and what each replica has and shows         |
 | `files N`                                   | the folders of streams on N's disk                                     |
 | `brokers`                                   | who leads the metadata, and who is live                                |
+| `waits N`                                   | what broker N waits for                                                |
 | `kill N …`, `power N …`                     | processes end; with `power` all that is not synced is lost             |
 | `stop N`, `start N`, `wipe N`               | a clean stop; a start; an empty disk                                   |
 | `copy N`, `start N copy`                    | a copy of its disk is kept; a start on that                            |

@@ -1,0 +1,29 @@
+"""What stands between a broker and its part in the cluster, for people."""
+
+from __future__ import annotations
+
+from penstock.base.ids import BrokerId
+from penstock.node.quorum import Quorum
+from penstock.node.standing import Standing
+
+
+def what_it_waits_for(quorum: Quorum, standing: Standing, broker_id: BrokerId, reachable: int) -> str:
+    """Of broker `broker_id`, that reaches so many voters with itself; empty once it has its part."""
+    if quorum.missed:
+        return quorum.missed
+    if standing.incarnation is not None or quorum.is_alone:
+        return ""
+    if quorum.trouble:
+        return quorum.trouble
+    if standing.refusal:
+        return f"waiting to be registered: {standing.refusal}"
+    if quorum.leader is not None:
+        return f"waiting to be registered by broker {quorum.leader}"
+    if quorum.forming.obstacle:
+        return quorum.forming.obstacle
+    voters = quorum.membership.voters
+    if broker_id not in voters:
+        return "waiting to be let into the cluster" if not voters else "waiting to hear of the metadata leader"
+    if reachable <= len(voters) // 2:
+        return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
+    return f"waiting for a metadata leader to be elected: {reachable} of {len(voters)} voters reachable"
