@@ -55,6 +55,8 @@ async def test_a_stream_made_at_any_broker_is_published_to_and_read_at_each(clus
             assert json.loads(reply.data)["replicas"] >= 2
             values = [message.value async for message in client.messages(name)]
             assert values == [b"0", b"1"]
+            clients = (await client.status()).connections
+            assert clients == 1, "brokers are no clients"
 
 
 async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ class Driver:
         return msgspec.structs.replace(
             status,
             nats=nats,
-            connections=len(self.server.connections),
+            connections=len(self.server.connections) - len(self.server.peers),
             requests_in_flight=self.server.open_request_count,
             counters=status.counters | ({"damaged_frames": damaged_frames} if damaged_frames else {}),
         )

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from penstock.base.config import ALTERABLE
 from penstock.base.errors import ConfigError, CorruptionError, ErrorCode, OperationalError, PenstockError, RemoteError
 
 FAILED = 1
@@ -106,6 +107,12 @@ def report(error: Exception) -> int:
     return USED_WRONGLY if isinstance(error, ValueError) and not isinstance(error, PenstockError) else FAILED
 
 
+def fixed_fields(error: RemoteError) -> list[str]:
+    """The fields of a stream's config that differ from what is there, and cannot be altered."""
+    differences = error.details.get("differences")
+    return sorted(set(map(str, differences)) - ALTERABLE) if isinstance(differences, dict) else []
+
+
 def _config_mistakes(error: Exception) -> list[str]:
     if isinstance(error, ConfigError):
         return error.mistakes
@@ -150,6 +157,11 @@ def _advice(error: Exception) -> str:
             return "this is a NATS server; a broker listens at a port of its own, 7422 if nothing else is said"
         if "nobody_leads" in error.details:  # more time would not help
             return "`penstock status` shows which brokers are away; docs/how-to/cluster.md says what can be done"
+        if error.code == ErrorCode.STREAM_EXISTS and (fixed := fixed_fields(error)):
+            return (
+                f"{' and '.join(fixed)} cannot be altered: take another name, or `penstock stream delete NAME`, with "
+                "all that it holds"
+            )
         if "tried" in error.details:
             return "`penstock status` shows which brokers are there and what they wait for; more time: --timeout"
         return _ADVICE.get(error.code, "")

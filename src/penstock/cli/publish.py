@@ -158,9 +158,17 @@ def _show(subject: str, acks: list[PubAck], *, as_json: bool) -> None:
     if not acks:
         typer.echo(f"published on {subject}; no ack was asked for")
     for one in acks:
-        safely = "" if one.fsynced is None else ", on disk" if one.fsynced else ", in the page cache"
         again = " (a duplicate: stored before)" if one.duplicate else ""
-        typer.echo(f"stored in {one.stream} at offset {one.offset}{safely}{again}")
+        typer.echo(f"stored in {one.stream} at offset {one.offset}{how_safely(one)}{again}")
+
+
+def how_safely(ack: PubAck) -> str:
+    """Where a message lies, as an ack says; empty where it says nothing."""
+    if ack.fsynced is None:
+        return ""
+    if ack.replicas is None or ack.replicas < 2:
+        return ", on disk" if ack.fsynced else ", in the page cache"
+    return f", on {ack.replicas} replicas ({'on their disks' if ack.fsynced else 'in their page caches'})"
 
 
 def _check(

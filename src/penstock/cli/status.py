@@ -112,7 +112,12 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
     shown |= {
         "streams": output.count_text(state.streams),
         **({"partitions": f"{output.count_text(partitions)} ({states})"} if states else {}),
-        "clients": f"{state.connections} connections, {state.requests_in_flight} requests in flight",
+        "clients": ", ".join(
+            (
+                output.counted(state.connections, "connection"),
+                f"{output.counted(state.requests_in_flight, 'request')} in flight",
+            )
+        ),
         "in flight": f"{format_bytes(state.in_flight_bytes)} of {format_bytes(state.in_flight_bytes_max)}",
     }
     if state.counters:

@@ -16,7 +16,7 @@ from penstock.base.errors import OperationalError
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 from penstock.cli import output, report
-from penstock.cli.failure import FAILED, clearly, say_error, say_note
+from penstock.cli.failure import FAILED, clearly, fixed_fields, say_error, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -114,7 +114,7 @@ FIELDS = (
         "--durability",
         "|".join(Durability),
         "When a message is acked: 'fsync', once it is on the disk; 'os', once it is in the page cache; 'auto', as "
-        "'fsync' with one replica.",
+        "'fsync' with one replica in sync, as 'os' with several: then all that are in sync have it there.",
         _one_of(*Durability),
     ),
     Field(
@@ -219,7 +219,7 @@ def as_typed(mistake: str) -> str:
 @contextmanager
 def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
     """A broker's refusals in the words of the options; and where to look if it does not answer in time."""
-    from penstock.client.errors import InvalidConfig, TimedOut
+    from penstock.client.errors import InvalidConfig, StreamExists, TimedOut
 
     try:
         yield
@@ -227,6 +227,12 @@ def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
         told = error.details.get("mistakes") or error.message.splitlines()
         mistakes = [as_typed(str(mistake)) for mistake in told]
         raise InvalidConfig(error.code, "\n".join(mistakes), mistakes=mistakes) from None
+    except StreamExists as error:
+        if not fixed_fields(error):
+            raise
+        # The broker advises to alter it.
+        text = error.message.rpartition("; alter it")[0] or error.message
+        raise StreamExists(error.code, text, **error.details) from None
     except TimedOut as error:
         undo = f"; `penstock stream delete {name}` takes it back" if creating else ""
         error.add_note(f"whether it happened, `penstock stream show {name}` tells{undo}")

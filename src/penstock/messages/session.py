@@ -95,9 +95,9 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     waits_for: str = ""  # what stands between it and its part in the cluster
     brokers: tuple[BrokerInfo, ...] = ()  # of the cluster, by id
     streams: Int64Field = 0
-    partitions: Int64Field = 0
+    partitions: Int64Field = 0  # of all streams, wherever they are
     partitions_by_state: dict[str, Int64Field] = msgspec.field(default_factory=dict)
-    connections: Int64Field = 0
+    connections: Int64Field = 0  # of clients
     requests_in_flight: Int64Field = 0
     in_flight_bytes: Int64Field = 0  # appended, not yet acked
     in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX

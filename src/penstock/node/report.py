@@ -214,7 +214,7 @@ class Report:
             waits_for=self._cluster.waits_for,
             brokers=self.brokers(),
             streams=len(self._cluster.image.streams),
-            partitions=len(self._replicas.partitions),
+            partitions=by_state.total(),
             partitions_by_state=dict(by_state),
             in_flight_bytes=in_flight_bytes,
             in_flight_bytes_max=self._settings.broker_in_flight_bytes_max,

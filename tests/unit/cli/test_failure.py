@@ -37,6 +37,16 @@ def raised(error: BaseException) -> int:
             1,
             "Error: too few\n  `penstock status` shows which brokers are there",
         ),
+        (
+            RemoteError(ErrorCode.STREAM_EXISTS, "it is there", differences={"acks": [1, 2]}),
+            1,
+            "Error: it is there\n  `penstock stream show NAME` shows its config, `penstock stream alter` changes it\n",
+        ),
+        (
+            RemoteError(ErrorCode.STREAM_EXISTS, "it is there", differences={"acks": [1, 2], "subject": [1, 2]}),
+            1,
+            "Error: it is there\n  subject cannot be altered: take another name, or `penstock stream delete NAME`",
+        ),
         (CorruptionError("f", 7, 1, 2), 1, "Error: f: at byte 7: expected 1, found 2\n  nothing was deleted"),
         (FileNotFoundError(2, "No such file", "x.creds"), 1, "Error: x.creds: No such file\n"),
         (ValueError("a header may not"), 2, "Error: a header may not\n"),

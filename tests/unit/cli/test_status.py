@@ -63,3 +63,8 @@ def test_what_is_counted_is_named() -> None:
     assert shown["partitions"] == "16 (14 online, 2 no leader)"
     assert shown["since start"] == "messages that matched and were not stored 3"
     assert broker_pairs(_state(cluster_id=""))["cluster"] == "not known yet"
+
+
+def test_one_connection_is_no_connections() -> None:
+    assert broker_pairs(_state(connections=1))["clients"] == "1 connection, 0 requests in flight"
+    assert broker_pairs(_state(connections=2, requests_in_flight=1))["clients"] == "2 connections, 1 request in flight"

@@ -6,9 +6,10 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import StreamConfig, stream_config_mistakes
-from penstock.cli import streams
+from penstock.base.errors import ErrorCode
+from penstock.cli import failure, streams
 from penstock.cli.streams import as_typed, warnings
-from penstock.client.errors import TimedOut
+from penstock.client.errors import StreamExists, TimedOut
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,16 @@ def test_what_is_not_known_to_have_happened_says_where_to_look_and_how_to_undo_a
     (note,) = caught.value.__notes__
     assert "`penstock stream show a` tells" in note
     assert ("`penstock stream delete a` takes it back" in note) == undo
+
+
+def test_what_cannot_be_altered_is_not_advised_to_be() -> None:
+    text = (
+        "stream 'a' is there with another config: subject is 'a.>', not 'b.>'; alter it, delete it or take another name"
+    )
+    differences = {"subject": ["a.>", "b.>"]}
+    with pytest.raises(StreamExists) as caught, streams._said_as_typed("a", creating=True):
+        raise StreamExists(ErrorCode.STREAM_EXISTS, text, differences=differences)
+    assert caught.value.message.endswith("subject is 'a.>', not 'b.>'")
+    assert failure.report(caught.value) == failure.FAILED
+    with pytest.raises(StreamExists, match="alter it"), streams._said_as_typed("a", creating=True):
+        raise StreamExists(ErrorCode.STREAM_EXISTS, text, differences={"acks": ["reply", "never"]})

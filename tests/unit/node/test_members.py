@@ -308,6 +308,14 @@ def test_a_broker_without_a_metadata_leader_says_how_old_its_news_are_and_whom_i
     assert part.state_reason == f"broker {leader.broker_id} led it last, and cannot be reached from here"
 
 
+def test_partitions_are_counted_wherever_their_replicas_are() -> None:
+    brokers = formed()
+    brokers.leader.create("s", subject="s", replicas=1)
+    brokers.run(500)
+    states = [brokers[one].ask(StatusRequest(), StatusResponse) for one in brokers.ids]
+    assert [(state.partitions, sum(state.partitions_by_state.values())) for state in states] == [(1, 1)] * 3
+
+
 ABSENT: list[Request] = [
     MetadataRequest(names=("nobody",)),
     FindStreamsRequest(subject="nobody"),
