@@ -48,6 +48,7 @@ _ALWAYS_SHOWN = frozenset({"position", "base_offset", "end_offset", "count", "in
 _NOTHING_TO_SHOW = (
     "LOCK",
     "clean-stop",
+    "runs",
     "nats-server.conf",
     "raft/reserve",
     "raft/synced",
