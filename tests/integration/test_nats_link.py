@@ -352,6 +352,19 @@ async def test_garbage_ends_the_connection_and_the_next_server_is_tried(
         assert "not NATS protocol" in ends[0].reason or "INFO" in ends[0].reason
 
 
+async def test_a_server_that_never_says_anything_may_be_none() -> None:
+    timing = LinkTiming(connect_timeout_ms=500, reconnect_ms_min=10, reconnect_ms_max=20)
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        fake_server(b"") as port,
+        listening(f"nats://127.0.0.1:{port}", wait_up=False, timing=timing) as listener,
+    ):
+        with pytest.raises(OperationalError, match=rf"{port}: it takes the connection and says nothing: is it a NATS"):
+            await listener.link.wait_up(400)
+        said = "it takes the connection and says nothing: is it a NATS server?"
+        await listener.until(lambda: any(isinstance(e, ConnectFailed) and e.reason == said for e in listener.events))
+
+
 async def test_a_server_that_falls_silent_is_left(tmp_path: Path) -> None:
     timing = LinkTiming(ping_interval_ms=20, reconnect_ms_min=10, reconnect_ms_max=20)
     async with (

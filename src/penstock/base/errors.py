@@ -13,6 +13,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+NATS_GREETING = f"a frame of {int.from_bytes(b'INFO', 'little')} bytes"
+"""What a NATS server says first, taken for the length of a frame, is over the limit: so the refusal begins."""
+
 
 class PenstockError(Exception):
     """Base of every error that Penstock raises on purpose."""

@@ -73,13 +73,20 @@ class NatsAttempt:
         """Whether the session takes commands now."""
         return self.session.state is SessionState.READY
 
+    @property
+    def silence(self) -> str:
+        """What is known of a server that has not answered so far."""
+        if self.connection.transport is None or self.session.state is not SessionState.CONNECTING_INFO:
+            return "it does not answer"
+        return "it takes the connection and says nothing: is it a NATS server?"
+
     async def connect(self, tls: TlsFiles, timing: LinkTiming, *, tls_first: bool) -> None:
         """Return once the session is, or was, ready; OperationalError if it ended before."""
         try:
             async with asyncio.timeout(timing.connect_timeout_ms / 1000):
                 await self._connect(tls, timing, tls_first=tls_first)
         except TimeoutError:
-            raise OperationalError("it does not answer") from None
+            raise OperationalError(self.silence) from None
         except OSError as error:
             # A failed TLS handshake has ended the connection already, but this knows better why.
             self.end = (ErrorKind.OTHER, _explain(error))

@@ -189,7 +189,9 @@ class NatsLink:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._up.wait()
         except TimeoutError:
-            reason = self._last_failure or "none has been tried yet"
+            attempt = self._attempt
+            so_far = "none has been tried yet" if attempt is None else f"{attempt.server}: {attempt.silence}"
+            reason = self._last_failure or so_far
             raise OperationalError(f"no connection to NATS within {timeout_ms} ms: {reason}") from None
 
     # Commands

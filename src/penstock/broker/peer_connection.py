@@ -31,7 +31,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from penstock.base import limits
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import NATS_GREETING, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import PeerHelloRequest, PeerHelloResponse, Request, Response
 from penstock.node.step import PeerRequest
@@ -220,7 +220,8 @@ class PeerConnection(asyncio.BufferedProtocol):
                     self._refused(correlation_id, error)
                 case Broken(error, _):
                     self.is_damaged = error.code == ErrorCode.DAMAGED_FRAME
-                    self.end(error.message)
+                    is_nats = error.message.startswith(NATS_GREETING)
+                    self.end("this is a NATS server, and no broker" if is_nats else error.message)
 
     def _introduce(self) -> None:
         self.state = PeerState.INTRODUCING

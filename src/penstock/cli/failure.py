@@ -12,7 +12,15 @@ from typing import ParamSpec, TypeVar
 import typer
 
 from penstock.base.config import ALTERABLE
-from penstock.base.errors import ConfigError, CorruptionError, ErrorCode, OperationalError, PenstockError, RemoteError
+from penstock.base.errors import (
+    NATS_GREETING,
+    ConfigError,
+    CorruptionError,
+    ErrorCode,
+    OperationalError,
+    PenstockError,
+    RemoteError,
+)
 
 FAILED = 1
 USED_WRONGLY = 2
@@ -37,8 +45,6 @@ _ADVICE: dict[str, str] = {
     ErrorCode.NATS_REFUSED: "the broker's NATS user needs the permission to subscribe there",
     ErrorCode.UNSUPPORTED_VERSION: "client and broker do not know each other's version: upgrade the older one",
 }
-
-_NATS_GREETING = f"a frame of {int.from_bytes(b'INFO', 'little')} bytes"  # what it says first, taken for a length
 
 # The client library's errors name its parameters.
 _SAID_FOR_PROGRAMS = ("(server=, PENSTOCK_SERVER)", "(--server HOST:PORT, PENSTOCK_SERVER)")
@@ -153,7 +159,7 @@ def _text(error: Exception) -> str:
 
 def _advice(error: Exception) -> str:
     if isinstance(error, RemoteError):
-        if _NATS_GREETING in error.message:
+        if NATS_GREETING in error.message:
             return "this is a NATS server; a broker listens at a port of its own, 7422 if nothing else is said"
         if "nobody_leads" in error.details:  # more time would not help
             return "`penstock status` shows which brokers are away; docs/how-to/cluster.md says what can be done"

@@ -26,4 +26,4 @@ def what_it_waits_for(quorum: Quorum, standing: Standing, broker_id: BrokerId, r
         return "waiting to be let into the cluster" if not voters else "waiting to hear of the metadata leader"
     if reachable <= len(voters) // 2:
         return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
-    return f"waiting for a metadata leader to be elected: {reachable} of {len(voters)} voters reachable"
+    return f"waiting to hear of the metadata leader: {reachable} of {len(voters)} voters reachable"

@@ -169,3 +169,9 @@ async def test_small_answers_give_those_that_do_not_come_no_time(sock: socket.so
         peer.connection.sweep()
     assert peer.events[-1].startswith("ended: the broker did not answer replica_fetch within 60 s")
     assert peer.received_bytes == 0
+
+
+async def test_a_nats_server_where_a_broker_should_be_is_told(sock: socket.socket) -> None:
+    peer = Peer(sock)
+    peer.feed(b'INFO {"server_id":"N"}\r\n')
+    assert peer.events[-1] == "ended: this is a NATS server, and no broker"

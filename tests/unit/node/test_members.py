@@ -261,7 +261,7 @@ def test_a_broker_says_what_it_waits_for_until_it_has_its_part_in_the_cluster() 
         said.append(one.node.waits_for)
     assert set(said) == {"waiting for a majority: 1 of 3 voters reachable"}
     brokers.start(2)
-    assert one.node.waits_for == "waiting for a metadata leader to be elected: 2 of 3 voters reachable"
+    assert one.node.waits_for == "waiting to hear of the metadata leader: 2 of 3 voters reachable"
     said = [one.node.waits_for]
     while one.node.waits_for:
         said.append(one.node.waits_for)
