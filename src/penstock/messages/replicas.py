@@ -77,7 +77,7 @@ class RaftRequest(Request, frozen=True, kw_only=True):
     returns with an empty disk could else vote a second time. The same holds for its process while another one of it is
     heard of, for an answer to another process than the receiver, and for a sender whose data directory is an older
     copy: until it is registered it says which processes have run on that, and where its log ended when it was started
-    (as in `RegisterBrokerRequest`).
+    (as in `RegisterBrokerRequest`). An older copy is refused, with cluster_mismatch, so that it hears of it.
     """
 
     data_dir_id: NameField

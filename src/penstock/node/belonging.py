@@ -19,6 +19,10 @@ _TAKEN_US = limits.TAKEN_MS * 1_000
 _PAUSE_US = limits.PEER_SILENCE_MS_MAX * 1_000
 OLDER_COPY = "an older copy"
 """In the reason with which such a broker ends."""
+_NEWER_ONE = (
+    "Put the newer one back; start with an empty one (--data-dir) only if most of the voters are there with their data "
+    "directories"
+)
 
 
 class Belonging:
@@ -29,6 +33,7 @@ class Belonging:
         self._settings = settings
         self._outbox = outbox
         self._strangers: set[BrokerId] = set()
+        self._refusals: dict[BrokerId, str] = {}  # of voters to which this data directory is an older copy
         self._taken_us: tuple[int, int] | None = None  # when it was refused for that first, and last
 
     def met(self, broker_id: BrokerId) -> None:
@@ -43,7 +48,8 @@ class Belonging:
             return
         self._outbox.step.failure = (
             f"{self._settings.data_dir} is a data directory of another cluster than {who}: {error.message}; wrong "
-            "--data-dir? Give it the one of this cluster, or an empty one"
+            "--data-dir? Give it the one of this cluster, or another, empty one, and keep this one: the others may "
+            "lack what it has"
         )
 
     def taken(self, error: RemoteError, now_us: int) -> None:
@@ -74,6 +80,26 @@ class Belonging:
             f"{error.message}. Put the newer one back, or start with an empty one (--data-dir): what it held is "
             "fetched from the others"
         )
+
+    def heard_by(self, broker_id: BrokerId) -> None:
+        """That voter takes what this broker says."""
+        self._refusals.pop(broker_id, None)
+
+    def older_copy_to(self, broker_id: BrokerId, error: RemoteError, voters: tuple[BrokerId, ...]) -> None:
+        """One voter says so, while nobody leads that could: it alone may be the one that is wrong."""
+        self._refusals[broker_id] = error.message
+        if self.is_settled or len(voters) - len(set(voters) & set(self._refusals)) > len(voters) // 2:
+            return
+        self._outbox.step.failure = (
+            f"the data directory {self._settings.data_dir} is {OLDER_COPY} of that of broker "
+            f"{self._settings.broker_id}: {error.message}. {_NEWER_ONE}"
+        )
+
+    @property
+    def refusal(self) -> str:
+        """Why a voter does not take what this broker says, for people; empty: all that have answered do."""
+        text = next((self._refusals[one] for one in sorted(self._refusals)), "")
+        return text and f"{text}: it takes this one for {OLDER_COPY}. {_NEWER_ONE}"
 
 
 def is_stranger(error: RemoteError) -> bool:

@@ -283,7 +283,9 @@ class Cluster:
     @property
     def waits_for(self) -> str:
         """What stands between this broker and its part in the cluster, for people; empty once it has it."""
-        return what_it_waits_for(self.quorum, self.standing, self._settings.broker_id, self.voters_reachable)
+        return what_it_waits_for(
+            self.quorum, self.standing, self._belonging, self._settings.broker_id, self.voters_reachable
+        )
 
     def check_knows(self) -> None:
         """RemoteError not_yet where there may be more than this broker has heard of: another one may know."""
@@ -341,6 +343,13 @@ class Cluster:
             self._tell_cluster_id()
             self._look_at_standing()
             self._consequences.replaced(before)
+
+    def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
+        """A voter has taken what was said to it before this run is registered, or not."""
+        if not isinstance(response, RemoteError):
+            self._belonging.heard_by(broker_id)
+        elif is_older_copy(response):
+            self._belonging.older_copy_to(broker_id, response, self.quorum.membership.voters)
 
     def leads(self) -> None:
         """This broker is the metadata leader."""

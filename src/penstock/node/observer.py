@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from penstock.base.errors import RemoteError
+from penstock.base.ids import BrokerId
+from penstock.messages import Response
 from penstock.metadata.commands import Command
 from penstock.metadata.image import ClusterImage, Outcome
 
@@ -24,6 +26,9 @@ class Observer(Protocol):
 
     def replaced(self, before: ClusterImage) -> None:
         """A snapshot took the place of the image: any of it may be different."""
+
+    def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
+        """What came of a Raft message that went out before this process was registered."""
 
     def leads(self) -> None:
         """This broker is the metadata leader, and has applied all that was committed before."""

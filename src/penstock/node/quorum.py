@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -239,7 +240,7 @@ class Quorum:
         self._input(Input(ask, None))
 
     def received(self, request: RaftRequest, raw: bytes | memoryview) -> None:
-        """A message of a peer. RemoteError bad_frame."""
+        """A message of a peer. RemoteError: bad_frame; cluster_mismatch: its sender is on an older copy."""
         message = decode_message(bytes(raw))
         is_heard = self.speakers.may_speak(request, message, is_member=message.sender in self.membership)
         if self.trouble or not (is_heard and self.forming.takes(message)):
@@ -418,7 +419,8 @@ class Quorum:
         self.speakers.note(ready.entries)
         self.forming.note(ready.entries)
         for message in ready.messages:
-            self._peers.send(message.to, self.speakers.request(message), encode_message(message))
+            answered = None if self.speakers.is_registered else partial(self._observer.answered, message.to)
+            self._peers.send(message.to, self.speakers.request(message), encode_message(message), answered)
         if ready.snapshot is not None:
             before, self.image = self.image, _image_in(ready.snapshot)
             self._observer.replaced(before)

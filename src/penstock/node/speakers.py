@@ -17,6 +17,7 @@ disk: a broker that was away hears of the others' new disks only from a leader t
 runs, and where its log ended when it was started, until it is registered in this one; whoever asked to be registered on
 its disk is among them (`node/runs.py`). What it had acknowledged before is known to the leader of the term in which it
 did, and to nobody after; in a later term it may, rightly, have given that up.
+Whoever speaks from an older copy is told so, as nobody may lead who could; all else is dropped without a word.
 Lately is RIVAL_MS; so a broker that was killed and comes back at once waits for that long. The process that is
 registered is heard in any case: it comes before a copy.
 """
@@ -29,6 +30,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
 from penstock.metadata.commands import RegisterBroker, decode_command
@@ -86,6 +88,7 @@ class Speakers:
         self._logged: dict[BrokerId, _Logged] = {}  # the last registration in the log
         self._first_disks: dict[BrokerId, str] = {}  # of members, as each named it first in this run
         self._heard: dict[BrokerId, _Heard] = {}
+        self._older_copies: set[BrokerId] = set()  # members whose last message was dropped for that
         self._ticks = 0
 
     def tick(self) -> None:
@@ -95,6 +98,16 @@ class Speakers:
     def registered(self) -> None:
         """This process is: that its disk is no older copy has been seen."""
         self._start = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether this process is."""
+        return self._start is None
+
+    @property
+    def older_copies(self) -> tuple[BrokerId, ...]:
+        """The members that speak from an older copy of their disk."""
+        return tuple(sorted(self._older_copies))
 
     def note(self, entries: Iterable[Entry]) -> None:
         """These are in the log."""
@@ -139,12 +152,12 @@ class Speakers:
         return before if before is not None and known == process else self._acknowledged_now(broker_id)
 
     def may_speak(self, request: RaftRequest, message: Message, *, is_member: bool) -> bool:
-        """Whether the message counts; see the module's table."""
+        """Whether the message counts; see the module's table. RemoteError (older_copy): so the sender is told."""
         if is_member:
             self._first_disks.setdefault(message.sender, request.data_dir_id)
         if not self._is_of_these_disks(request, message):
             return False
-        return not is_member or self._is_of_its_process(request, message.sender)
+        return not is_member or self._is_of_its_process(request, message)
 
     def _is_of_these_disks(self, request: RaftRequest, message: Message) -> bool:
         if not isinstance(message, FROM_MEMBERS):
@@ -153,16 +166,20 @@ class Speakers:
         is_for_us = request.to_process in ("", self._own.process)
         return is_for_us and self.of(message.sender).data_dir_id in ("", request.data_dir_id)
 
-    def _is_of_its_process(self, request: RaftRequest, sender: BrokerId) -> bool:
+    def _is_of_its_process(self, request: RaftRequest, message: Message) -> bool:
+        sender = message.sender
         registered = self.of(sender)
         if request.process != registered.process:
             if registered.data_dir_id == request.data_dir_id and self._is_older_copy(request, sender, registered):
-                return False
+                self._older_copies.add(sender)
+                text = f"broker {message.to} knows of a later state of the data directory of broker {sender}"
+                raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text, older_copy=True)
             if self.lately(sender) not in (None, request.process):
                 return False
         if self._before.get(sender, ("", None))[0] != request.process:
             self._before[sender] = request.process, self._acknowledged_now(sender)
         self._heard[sender] = _Heard(request.process, self._ticks)
+        self._older_copies.discard(sender)
         return True
 
     def _is_older_copy(self, request: RaftRequest, sender: BrokerId, registered: Speaker) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from penstock.base.ids import BrokerId
+from penstock.node.belonging import Belonging
 from penstock.node.quorum import Quorum
 from penstock.node.standing import Standing
 
 
-def what_it_waits_for(quorum: Quorum, standing: Standing, broker_id: BrokerId, reachable: int) -> str:
+def what_it_waits_for(
+    quorum: Quorum, standing: Standing, belonging: Belonging, broker_id: BrokerId, reachable: int
+) -> str:
     """Of broker `broker_id`, that reaches so many voters with itself; empty once it has its part."""
     if quorum.missed:
         return quorum.missed
@@ -19,11 +22,18 @@ def what_it_waits_for(quorum: Quorum, standing: Standing, broker_id: BrokerId, r
         return f"waiting to be registered: {standing.refusal}"
     if quorum.leader is not None:
         return f"waiting to be registered by broker {quorum.leader}"
-    if quorum.forming.obstacle:
-        return quorum.forming.obstacle
+    if reason := quorum.forming.obstacle or belonging.refusal:
+        return reason
     voters = quorum.membership.voters
     if broker_id not in voters:
         return "waiting to be let into the cluster" if not voters else "waiting to hear of the metadata leader"
     if reachable <= len(voters) // 2:
         return f"waiting for a majority: {reachable} of {len(voters)} voters reachable"
-    return f"waiting to hear of the metadata leader: {reachable} of {len(voters)} voters reachable"
+    reason = f"waiting to hear of the metadata leader: {reachable} of {len(voters)} voters reachable"
+    if older := quorum.speakers.older_copies:
+        reason += f"; {_named(older)} not counted: on an older copy of its data directory"
+    return reason
+
+
+def _named(brokers: tuple[BrokerId, ...]) -> str:
+    return f"broker{'s' * (len(brokers) > 1)} {', '.join(map(str, brokers))}"

@@ -66,6 +66,30 @@ def test_who_has_an_older_copy_ends_at_once() -> None:
     assert "broker 3 has run since. Put the newer one back, or start with an empty one" in outbox.step.failure
 
 
+def test_voters_to_which_it_is_an_older_copy_end_it_where_no_majority_is_left() -> None:
+    one, outbox = belonging()
+    one.older_copy_to(BrokerId(1), OLDER, VOTERS)
+    assert outbox.step.failure == ""  # it may be broker 1 that is wrong
+    assert one.refusal.startswith(f"broker 3 has run since: it takes this one for {OLDER_COPY}. Put the newer one back")
+    one.heard_by(BrokerId(1))
+    assert one.refusal == ""
+    one.older_copy_to(BrokerId(2), OLDER, VOTERS)
+    one.older_copy_to(BrokerId(2), OLDER, VOTERS)
+    one.older_copy_to(BrokerId(4), OLDER, VOTERS)  # which does not vote
+    assert outbox.step.failure == ""
+    one.older_copy_to(BrokerId(1), OLDER, VOTERS)
+    assert outbox.step.failure.startswith(f"the data directory /data is {OLDER_COPY} of that of broker 3: broker 3 has")
+    assert "an empty one (--data-dir) only if most of the voters are there" in outbox.step.failure
+
+
+def test_who_has_its_part_is_ended_by_no_voter() -> None:
+    one, outbox = belonging()
+    one.is_settled = True
+    for broker_id in VOTERS[:2]:
+        one.older_copy_to(broker_id, OLDER, VOTERS)
+    assert outbox.step.failure == ""
+
+
 def test_a_refusal_long_ago_does_not_count() -> None:
     one, outbox = belonging()
     one.taken(TAKEN, 0)

@@ -11,6 +11,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.messages import Response
 from penstock.metadata.commands import Command, DeleteStream, FormCluster, RegisterBroker
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.observer import Place
@@ -79,6 +80,9 @@ class Alone:
 
     def leads(self) -> None:
         self.told.append("leads")
+
+    def answered(self, broker_id: BrokerId, response: Response | RemoteError, raw: bytes | memoryview) -> None:
+        pass
 
     def leads_no_more(self) -> None:
         self.told.append("leads no more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.base import limits
+from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
 from penstock.metadata.apply import apply
@@ -41,12 +42,18 @@ class World:
     def __init__(self, process: str = "p") -> None:
         self.image, _ = apply(ClusterImage(), 1, register(process))
         self.acknowledged = Place(0, 4)
+        self.refusals: list[RemoteError] = []
         start = Start(("old", "own"), 7, 4)
         self.speakers = Speakers(Speaker("disk-1", "own"), start, lambda: self.image, lambda one: self.acknowledged)
 
     def hears(self, process: str, message: Message = ASKS, *, disk: str = "disk-2", **fields: object) -> bool:
         request = RaftRequest(data_dir_id=disk, process=process, **fields)  # type: ignore[arg-type]
-        return self.speakers.may_speak(request, message, is_member=True)
+        try:
+            is_heard = self.speakers.may_speak(request, message, is_member=True)
+        except RemoteError as error:
+            self.refusals.append(error)
+            return False
+        return is_heard
 
     def wait(self, ticks: int) -> None:
         for _ in range(ticks):
@@ -86,7 +93,12 @@ def test_what_is_registered_counts_at_once() -> None:
 @pytest.mark.parametrize(("runs", "is_heard"), [(("a", "q"), False), (("p", "q"), True), (("", "q"), True), ((), True)])
 @pytest.mark.parametrize("message", [ASKS, ANSWERS])
 def test_an_older_copy_of_a_disk_is_not_heard(message: Message, runs: tuple[str, ...], *, is_heard: bool) -> None:
-    assert World("p").hears("q", message, runs=runs) == is_heard
+    world = World("p")
+    assert world.hears("q", message, runs=runs) == is_heard
+    assert [error.details for error in world.refusals] == [{"older_copy": True}] * (not is_heard)  # it is told so
+    assert world.speakers.older_copies == (TWO,) * (not is_heard)
+    assert world.hears("p")
+    assert world.speakers.older_copies == ()
 
 
 @pytest.mark.parametrize(
