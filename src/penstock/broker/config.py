@@ -274,7 +274,14 @@ def _check_cluster(given: dict[str, _Given], mistakes: _Mistakes) -> None:
     says_where = "advertise" in given or "advertise" in mistakes.without_value
     if not says_where and not _is_elsewhere(_value(given, "listen"), own.address):
         given["advertise"] = _Given(own.address, cluster.origin)
-    _check_reach(given, [voter.address for voter in cluster.value if voter is not own], mistakes)
+    others = [voter for voter in cluster.value if voter is not own]
+    for voter in others:
+        if "advertise" in given and as_reached(given["advertise"].value) == as_reached(voter.address):
+            mistakes.append(
+                f"{given['advertise'].origin}: {voter.address} is the address of broker {voter.broker_id} "
+                f"({cluster.origin}): name the one at which the others reach this broker, {broker_id}"
+            )
+    _check_reach(given, [voter.address for voter in others], mistakes)
 
 
 def _is_elsewhere(listen: Address, listed: Address) -> bool:

@@ -65,7 +65,10 @@ def _listen(value: object) -> Address:
 
 
 def _advertise(value: object) -> Address:
-    return parse_address(_text(value))
+    address = parse_address(_text(value))
+    if address.is_any:
+        raise ValueError(f"{address} stands for every address of a machine: name one at which the others reach it")
+    return address
 
 
 def _integer(value: object, low: int, high: int) -> int:

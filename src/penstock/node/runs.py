@@ -35,6 +35,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from penstock.base import limits
+from penstock.base.errors import OperationalError
 from penstock.hot.crc import crc32c
 from penstock.metadata.runs import ANY_RUN
 from penstock.raft.tasks import RESERVE_PATH
@@ -71,7 +72,7 @@ class Runs:
         return self.names[-1] if self.names else ANY_RUN
 
     def begin(self, process: str, *, has_data: bool) -> None:
-        """Add this start to those that are there; blocking. OSError."""
+        """Add this start to those that are there; blocking. OSError, OperationalError."""
         self.names = self._read(has_data=has_data)
         if not process or len(self.names) >= limits.RUNS_MAX:
             self._sync()
@@ -105,12 +106,18 @@ class Runs:
         return (lambda: self._write(names)) if names else None
 
     def _read(self, *, has_data: bool) -> tuple[str, ...]:
-        if RUNS_PATH not in self._vfs.list(""):
+        names = self._vfs.list("")
+        if f"{RUNS_PATH}/" in names:
+            text = f"{RUNS_PATH} is a directory, where the file is in which a broker notes its starts: move it away"
+            raise OperationalError(text)
+        if RUNS_PATH not in names:
             return (ANY_RUN,) if has_data else ()
         with closing(self._vfs.open(RUNS_PATH, read_only=True)) as file:
             halves = [file.read_at(at, SLOT_BYTES) for at in (0, SLOT_BYTES)]
         slots = [slot for slot in map(_unpacked, halves) if slot is not None]
         if not slots:
+            if has_data or any(map(any, halves)):  # else power was lost in the first start
+                self.notices.append(f"{RUNS_PATH} cannot be read: that this is an older copy cannot be found out now")
             return (ANY_RUN,)
         self._number, names = max(slots)
         if len(slots) < sum(map(any, halves)):

@@ -238,6 +238,22 @@ def test_who_listens_elsewhere_than_the_list_says_is_not_told_by_the_list(
     assert (None if config.advertise is None else str(config.advertise)) == advertised
 
 
+@pytest.mark.parametrize(
+    ("advertise", "mistake"),
+    [
+        ("0.0.0.0:7001", "--advertise: 0.0.0.0:7001 stands for every address of a machine"),
+        ("[::]:7001", "--advertise: [::]:7001 stands for every address of a machine"),
+        ("localhost:7002", "--advertise: 127.0.0.1:7002 is the address of broker 2 (--cluster)"),
+    ],
+)
+def test_an_address_that_leads_the_others_elsewhere_is_refused(advertise: str, mistake: str) -> None:
+    flags = {"id": 1, "nats": "h", "cluster": "1@127.0.0.1:7001,2@127.0.0.1:7002,3@127.0.0.1:7003"}
+    with pytest.raises(ConfigError) as refused:
+        load(environment={}, flags={**flags, "advertise": advertise})
+    (text,) = refused.value.mistakes
+    assert text.startswith(mistake)
+
+
 def test_one_broker_may_be_a_cluster_with_a_nats_of_its_own() -> None:
     config = load(environment={}, flags={"cluster": "1@127.0.0.1:7001"})
     assert (config.listen.port, config.nats) == (7001, None)

@@ -6,16 +6,19 @@ import errno
 import random
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from penstock.base import limits
+from penstock.base.errors import OperationalError
 from penstock.metadata.runs import ANY_RUN
 from penstock.node.runs import _HEAD, RUNS_PATH, SLOT_BYTES, Runs
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs import Vfs
 from penstock.vfs.faulty import CHANGES, Fault, FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.vfs.real import RealVfs
 from penstock.vfs.reserve import Reserve
 from tests.full_disk import fill
 
@@ -87,6 +90,24 @@ def test_damage_ends_nobody(byte: int) -> None:
     names = begun(vfs, "d").names
     assert ANY_RUN not in names
     assert names[-2:] == ("c", "d")
+
+
+@pytest.mark.parametrize("content", [b"", b"?" * 2 * SLOT_BYTES])
+def test_a_file_that_says_nothing_is_told_of(content: bytes) -> None:
+    vfs = MemoryVfs()
+    file = vfs.open(RUNS_PATH, create=True)
+    file.write_at(0, content)
+    file.close()
+    runs = begun(vfs, "a")
+    assert runs.names == (ANY_RUN, "a")
+    (notice,) = runs.notices
+    assert notice == "runs cannot be read: that this is an older copy cannot be found out now"
+
+
+def test_a_directory_of_that_name_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / RUNS_PATH).mkdir()
+    with pytest.raises(OperationalError, match="runs is a directory, where the file is"):
+        Runs(RealVfs(tmp_path)).begin("a", has_data=True)
 
 
 def test_a_power_loss_in_the_middle_of_a_start_ends_nobody() -> None:
