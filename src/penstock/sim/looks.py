@@ -266,6 +266,15 @@ def awaited(node: Node) -> Iterator[tuple[int, int, str]]:
                 yield state.stream_id, number, partition.awaited_data_dir_id
 
 
+def in_recovery(node: Node) -> Iterator[tuple[int, int, frozenset[BrokerId]]]:
+    """Stream, partition and who counts, where the longest log is to lead and nobody does."""
+    live = node._cluster.image.live_brokers()
+    for state in node._cluster.image.streams.values():
+        for number, partition in enumerate(state.partitions):
+            if elections.recovers(partition, live):
+                yield state.stream_id, number, elections.holders(partition)
+
+
 def image_digest(node: Node) -> str:
     """The image, in few letters."""
     return sha256(encode_image(node._cluster.image)).hexdigest()[:16]

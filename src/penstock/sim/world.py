@@ -192,17 +192,29 @@ class World:
         self._scheduler.after(_OPERATOR_US, look)
 
     def _give_up_disks(self, broker: SimBroker) -> None:
-        """Nobody can lead but with a disk that is gone: somebody decides to go on with what the others have."""
+        """Nobody can lead but with a disk that is gone, or damaged: somebody decides to go on with what others have."""
         assert broker.node is not None
         disks = {one.data_dir_id for one in self.brokers.values()}
-        for stream_id, _, disk in looks.awaited(broker.node):
+        gone = {stream_id for stream_id, _, disk in looks.awaited(broker.node) if disk not in disks}
+        damaged = {
+            stream_id
+            for stream_id, number, counting in looks.in_recovery(broker.node)
+            if any(self._is_damaged_on(one, stream_id, number) for one in sorted(counting))
+        }
+        for stream_id in sorted(gone | damaged):
             generation = self._clients.of(stream_id)
-            if disk not in disks and generation is not None:
+            if generation is not None:
                 self._around.count("unclean elections")
                 for number in range(generation.config.partitions):  # it is allowed for all of the stream, from then on
                     history = self.checks.of(generation.config.subject, number)
                     history.is_damaged = history.is_given_up = True
                 self._clients.allow_unclean_election(generation)
+
+    def _is_damaged_on(self, broker_id: int, stream_id: int, number: int) -> bool:
+        """Whether that broker's log is damaged: it cannot lead, and may be the longest."""
+        node = self.brokers[broker_id].node
+        look = None if node is None else looks.partition(node, stream_id, number)
+        return look is not None and look.is_damaged
 
     # The end
 
