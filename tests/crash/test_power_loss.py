@@ -15,7 +15,7 @@ import pytest
 from penstock.commitlog import Log, LogConfig, LogState
 from penstock.vfs.faulty import CHANGES, FaultyVfs, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.extent import extent
+from tests.extent import extent, needs_time
 from tests.logs import Message, append, open_log, read_slices, retain, value_of
 
 SUBSETS_PER_BOUNDARY = 3
@@ -119,6 +119,7 @@ def test_power_loss_at_every_write_boundary_loses_nothing_that_was_flushed(seed:
     assert work.promise.flushed_end > 40
 
 
+@needs_time
 def test_power_loss_during_recovery_at_every_boundary() -> None:
     """Recovery itself is crashed at each of its own boundaries, on disks that are torn."""
     recovered = 0

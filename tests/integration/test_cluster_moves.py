@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, check, free_ports, load
 
 
+@needs_time
 async def test_a_broker_that_is_gone_for_good_comes_back_elsewhere_by_joining(cluster: ClusterProcesses) -> None:
     await cluster.all_vote()  # before, nobody but the broker itself may know which disk it had
     async with cluster.client(1) as client:
@@ -26,6 +28,7 @@ async def test_a_broker_that_is_gone_for_good_comes_back_elsewhere_by_joining(cl
             await check(client, "orders", publishers)
 
 
+@needs_time
 async def test_a_broker_that_was_away_while_all_others_moved_is_back(cluster: ClusterProcesses) -> None:
     async with cluster.client(1) as client:
         await client.create_stream("orders", "orders.>", replicas=3)
@@ -42,6 +45,7 @@ async def test_a_broker_that_was_away_while_all_others_moved_is_back(cluster: Cl
     await cluster.in_sync("orders", {1, 2, 3}, away)
 
 
+@needs_time
 async def test_a_broker_moves_with_all_its_flags_and_another_listen(cluster: ClusterProcesses) -> None:
     await cluster.all_live()
     broker, (port,) = cluster.brokers[1], free_ports(1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker_process import BrokerProcess, running_broker
+from tests.extent import needs_time
 from tests.integration.clusters import free_ports, running_cluster
 
 
@@ -62,6 +63,7 @@ def test_a_broker_with_a_number_and_no_cluster_says_that_it_is_alone(tmp_path: P
         broker.logged("broker 2 is a cluster of its own, with one broker")
 
 
+@needs_time
 async def test_a_directory_of_another_cluster_is_told_so_and_ends(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "other") as other:
         await other.all_live()
@@ -101,6 +103,7 @@ async def test_a_second_broker_of_a_number_is_told_so_and_ends(tmp_path: Path) -
         await cluster.all_live()
 
 
+@needs_time
 async def test_a_broker_at_the_address_of_another_is_told_so_and_ends(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster") as cluster:
         await cluster.all_live()

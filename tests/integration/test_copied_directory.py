@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 
 from tests.broker_process import BrokerProcess
+from tests.extent import needs_time
 from tests.integration.clusters import free_ports, running_cluster
 
 
+@needs_time
 async def test_an_older_copy_is_told_so_and_ends_and_the_cluster_goes_on(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()
@@ -30,6 +32,7 @@ async def test_an_older_copy_is_told_so_and_ends_and_the_cluster_goes_on(tmp_pat
         await cluster.all_live()
 
 
+@needs_time
 async def test_a_copy_beside_its_original_is_told_so_and_ends_and_the_original_goes_on(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()

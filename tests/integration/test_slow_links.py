@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.broker_process import running_nats
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, free_ports
 from tests.integration.publishers import connected_to
 from tests.integration.relay import relays
@@ -28,6 +29,7 @@ class SlowCluster(ClusterProcesses):
             broker.arguments += ["--advertise", f"127.0.0.1:{known}"]
 
 
+@needs_time
 async def test_a_large_message_is_acked_by_all_replicas_over_slow_links(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats", NATS_CONFIG) as server:
         cluster = SlowCluster(tmp_path, server, 3)

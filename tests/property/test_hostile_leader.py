@@ -87,7 +87,8 @@ class Pair:
 def test_nothing_that_a_leader_says_stops_its_follower(answers: list[tuple[list[ReplicaNews], bool, bool]]) -> None:
     pair = Pair()
     for said, is_sound, is_taken in answers:
-        raw_bytes = sum(one.size_bytes for one in said) if is_sound else 7
+        # More than an answer may hold does not come, whatever is said of it.
+        raw_bytes = min(sum(one.size_bytes for one in said), limits.RESPONSE_BYTES_MAX) if is_sound else 7
         for number in pair.ask() or [99]:
             pair.answer(number, tuple(said), raw_bytes, is_taken=is_taken)
     pair.fetcher.lost(pair.now_us)
