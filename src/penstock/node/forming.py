@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from penstock.base.ids import BrokerId
-from penstock.metadata.commands import FormCluster, decode_command
+from penstock.metadata.commands import FormCluster
 from penstock.metadata.image import ClusterImage
-from penstock.raft import Entry, EntryKind, Membership, Message
+from penstock.node.entries import command_in
+from penstock.raft import Entry, Membership, Message
 from penstock.raft.messages import FROM_MEMBERS, AppendRequest, VoteRequest
 
 _FORMS = b"form_cluster"  # in every such command: the others need not be decoded
@@ -83,10 +82,5 @@ class Forming:
 
 def _name_in(entry: Entry) -> str:
     """The name that an entry gives to the cluster; empty: none."""
-    if entry.kind is not EntryKind.COMMAND or _FORMS not in entry.data:
-        return ""
-    try:
-        command = decode_command(entry.data)
-    except msgspec.DecodeError:  # whoever applies it will say so
-        return ""
+    command = command_in(entry) if _FORMS in entry.data else None
     return command.cluster_id if isinstance(command, FormCluster) else ""

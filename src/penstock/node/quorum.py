@@ -5,7 +5,8 @@ way the core may be told nothing: messages of peers wait in a bounded queue, and
 Raft repairs; commands and ticks wait, too. A proposal is answered once its entry is applied, at the index and in the
 term that it was proposed with; else somebody else's command stands there. A leader whose disk is full takes back what
 it proposed, and asks another voter to lead. A broker whose disk refuses to sync takes no part any more until it is
-restarted: it may have forgotten whom it voted for. So does one whose log contradicts what is committed elsewhere.
+restarted: it may have forgotten whom it voted for. Nor does one whose log contradicts what is committed elsewhere, or
+holds a command of a later version.
 
     propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
 
@@ -21,6 +22,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
@@ -33,7 +36,7 @@ from penstock.node.forming import Forming
 from penstock.node.observer import Observer, Place
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals
-from penstock.node.speakers import Speaker, Speakers, Start
+from penstock.node.speakers import FORGOTTEN, Speaker, Speakers, Start
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
     Entry,
@@ -54,11 +57,6 @@ from penstock.raft.leader import Leader
 _STALL_TICKS = limits.FLUSH_STALL_MS // limits.RAFT_TICK_MS
 _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
 _HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
-_FORGOTTEN = (
-    "some broker has forgotten what it had acknowledged, as one does that is started on an older copy of its data"
-    " directory. What the others have holds now: keep this data directory, to see what they lack, and start with an"
-    " empty one"
-)
 
 
 class Quorum:
@@ -307,7 +305,7 @@ class Quorum:
                 self._save(ready, task)
         if not self._is_saving:
             if self._raft.contradiction is not None and not self.trouble:
-                self._end(f"the metadata contradicts that of its leader ({self._raft.contradiction}): {_FORGOTTEN}")
+                self._end(f"the metadata contradicts that of its leader ({self._raft.contradiction}): {FORGOTTEN}")
             self._tell_leadership()
             self._compact()
 
@@ -425,7 +423,8 @@ class Quorum:
             before, self.image = self.image, _image_in(ready.snapshot)
             self._observer.replaced(before)
         for entry in ready.committed:
-            self._apply(entry)
+            if not self.trouble:
+                self._apply(entry)
         for read in ready.reads:
             if (confirmed := self._confirmations.pop(read.context, None)) is not None:
                 confirmed()
@@ -437,7 +436,13 @@ class Quorum:
     def _apply(self, entry: Entry) -> None:
         outcome: Outcome | RemoteError = Outcome(changed=True)
         if entry.kind is EntryKind.COMMAND:
-            command = decode_command(entry.data)
+            try:
+                command = decode_command(entry.data)
+            except msgspec.DecodeError as error:
+                if self._is_starting:
+                    raise
+                self._end(f"the metadata has a command that this version does not know: upgrade this broker ({error})")
+                return
             self.image, outcome = apply(self.image, entry.index, command)
             self._observer.applied(Place(entry.index, entry.term), command, outcome)
         elif entry.kind is EntryKind.LEADERSHIP:

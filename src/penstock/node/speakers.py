@@ -33,15 +33,21 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
-from penstock.metadata.commands import RegisterBroker, decode_command
+from penstock.metadata.commands import RegisterBroker
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.runs import may_have_run
+from penstock.node.entries import command_in
 from penstock.node.observer import Place
-from penstock.raft import Entry, EntryKind, Message
+from penstock.raft import Entry, Message
 from penstock.raft.messages import FROM_MEMBERS
 
 _REGISTERS = b"register_broker"  # in every such command: the others need not be decoded twice
 _RIVAL_TICKS = limits.RIVAL_MS // limits.RAFT_TICK_MS
+FORGOTTEN = (
+    "some broker has forgotten what it had acknowledged, as one does that is started on an older copy of its data"
+    " directory. What the others have holds now: keep this data directory, to see what they lack, and start with an"
+    " empty one"
+)
 
 
 class Speaker(NamedTuple):
@@ -112,12 +118,9 @@ class Speakers:
     def note(self, entries: Iterable[Entry]) -> None:
         """These are in the log."""
         for entry in entries:
-            if entry.kind is EntryKind.COMMAND and _REGISTERS in entry.data:
-                command = decode_command(entry.data)
-                if isinstance(command, RegisterBroker):
-                    self._logged[command.broker_id] = _Logged(
-                        entry.index, Speaker(command.data_dir_id, command.process)
-                    )
+            command = command_in(entry) if _REGISTERS in entry.data else None
+            if isinstance(command, RegisterBroker):
+                self._logged[command.broker_id] = _Logged(entry.index, Speaker(command.data_dir_id, command.process))
 
     def of(self, broker_id: BrokerId) -> Speaker:
         """Who is registered for that broker."""
