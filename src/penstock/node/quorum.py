@@ -5,14 +5,11 @@ way the core may be told nothing: messages of peers wait in a bounded queue, and
 Raft repairs; commands and ticks wait, too. A proposal is answered once its entry is applied, at the index and in the
 term that it was proposed with; else somebody else's command stands there. A leader whose disk is full takes back what
 it proposed, and asks another voter to lead. A broker whose disk refuses to sync takes no part any more until it is
-restarted: it may have forgotten whom it voted for. Nor does one whose log contradicts what is committed elsewhere, or
-holds a command of a later version.
+restarted: it may have forgotten whom it voted for. Nor does one that knows better than its leader, or is too old.
 
     propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
 
-Whose messages count is the question of `node/speakers.py`.
-
-Theory: the order of save, send, apply is that of etcd's RawNode; see `penstock.raft`.
+Whose messages count is the question of `node/speakers.py`. The order of save, send, apply is that of etcd's RawNode.
 """
 
 from __future__ import annotations
@@ -423,8 +420,7 @@ class Quorum:
             before, self.image = self.image, _image_in(ready.snapshot)
             self._observer.replaced(before)
         for entry in ready.committed:
-            if not self.trouble:
-                self._apply(entry)
+            self._apply(entry)
         for read in ready.reads:
             if (confirmed := self._confirmations.pop(read.context, None)) is not None:
                 confirmed()
@@ -434,6 +430,8 @@ class Quorum:
             self._proposals.replaced(ready.snapshot.index)
 
     def _apply(self, entry: Entry) -> None:
+        if self.trouble:
+            return
         outcome: Outcome | RemoteError = Outcome(changed=True)
         if entry.kind is EntryKind.COMMAND:
             try:
