@@ -453,8 +453,8 @@ class Cluster:
     def next_deadline_us(self) -> int | None:
         """When `tick` has something to do, at the latest."""
         if not self.quorum.is_alone:
-            deadline_us = min(self._next_tick_us, self.standing.next_deadline_us)
-            return min(deadline_us, self.standing.unheard_us) if self._is_heard else deadline_us
+            unheard_us = self.standing.unheard_us if self._is_heard else None
+            return earliest(self._next_tick_us, self.standing.next_deadline_us, unheard_us)
         waiting_us = (
             0
             if self.quorum.needs_ticks or self._metadata_leader.has_to_form

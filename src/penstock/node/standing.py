@@ -107,7 +107,7 @@ class Standing:
 
     def is_heard(self, now: Now) -> bool:
         """Whether nobody can have been given its place unless followers reported it: its session goes on."""
-        return self.incarnation is None or now.elapsed_us < self.unheard_us
+        return self.unheard_us is None or now.elapsed_us < self.unheard_us
 
     def leave(self) -> None:
         """The broker is about to stop: it is not registered again."""
@@ -179,8 +179,10 @@ class Standing:
         return self._next_us
 
     @property
-    def unheard_us(self) -> int:
-        """When it is heard no more, unless it is answered before."""
+    def unheard_us(self) -> int | None:
+        """When it is heard no more, unless it is answered before; None: it has no place that it could lose."""
+        if self.incarnation is None:
+            return None
         self._count_answers()
         return self._heard_us + _SESSION_US
 

@@ -35,6 +35,7 @@ from penstock.sim.network import Connection, Network
 from penstock.sim.peers import Answer, PeerLinks
 from penstock.sim.scheduler import Call, Clock, Scheduler, Timer
 from penstock.sim.trace import Trace
+from penstock.sim.wakes import Wakes
 
 _DRAIN_US = 1_000_000
 _LEAVE_US = 3_000_000
@@ -104,6 +105,7 @@ class SimBroker:
         self._waiting: deque[Call] = deque()
         self._timer: Timer | None = None
         self._timer_us = 0
+        self._wakes = Wakes(self.name)
         self._callers: dict[Connection, dict[Caller, None]] = {}
 
     # Life
@@ -392,6 +394,7 @@ class SimBroker:
                 return
             self._timer.cancel()
         self._timer_us = wake_us
+        self._wakes.planned(wake_us, self.clock.elapsed_us())
         scheduler = self._around.scheduler
         at_us = max(self.clock.true_us(wake_us), scheduler.now_us + 1_000)
         self._timer = scheduler.at(at_us, self._wake)

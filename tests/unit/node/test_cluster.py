@@ -44,6 +44,19 @@ def test_a_broker_that_is_alone_does_nothing_while_nothing_happens() -> None:
     assert {path: broker.memory.open(path).size() for path in broker.memory.files()} == before
 
 
+def test_a_voter_that_waits_for_the_others_sleeps() -> None:
+    brokers = Brokers(1, 2, 3)
+    brokers.kill(2)
+    brokers.kill(3)
+    brokers.run(2 * limits.SESSION_MS)
+    node, clock = brokers[1].node, brokers.clock
+    assert not node._cluster.image.brokers
+    for _ in range(20):
+        brokers[1].tick()
+        assert clock.elapsed_us < node.next_wake_us <= clock.elapsed_us + limits.HEARTBEAT_MS * 1_000
+        clock.advance_ms((node.next_wake_us - clock.elapsed_us) / 1_000)
+
+
 def full_behind(entries: int) -> Plan:
     """A disk whose metadata log takes so many writes, and none after that."""
     seen = 0

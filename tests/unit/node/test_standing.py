@@ -148,6 +148,12 @@ def test_a_late_refusal_of_a_run_before_does_not_end_this_one(world: World) -> N
     assert world.standing.incarnation == 9
 
 
+def test_a_broker_that_is_not_registered_has_no_place_to_lose(world: World) -> None:
+    world.tick(limits.SESSION_MS + 1_000)
+    assert world.standing.unheard_us is None
+    assert world.standing.is_heard(Now(0, world.ms * 1_000))
+
+
 def test_another_run_under_its_name_is_not_its_own(world: World) -> None:
     world.registered(3)
     assert world.standing.image(state(5))
