@@ -201,7 +201,7 @@ class Log(LogWriter):
         cut = Truncation(
             self._vfs,
             self._directory,
-            self.view(),
+            self.view(Validity()),  # of its own: the cut that is to come changes nothing for whoever makes it
             end,
             start=start,
             checkpoint=self._checkpoint,
@@ -211,7 +211,7 @@ class Log(LogWriter):
             note=self._damage.note,
         )
         self._state = LogState.TRUNCATING
-        self._validity.end_offset = end  # from here on; views may be at it in other threads
+        self._validity.cut(end)  # from here on; views may be at it in other threads
         if start is not None and self._removal is not None:
             self._removal.is_void = True
         return cut
@@ -251,7 +251,7 @@ class Log(LogWriter):
 
     def _end_cut(self) -> None:
         assert self._state is LogState.TRUNCATING
-        self._validity = Validity()  # for the views of what is left
+        self._validity = self._validity.later()
         self._state = LogState.READ_ONLY if self._damage.known else LogState.WRITABLE
 
     def follow_start(self, log_start: int) -> None:

@@ -276,12 +276,12 @@ class LogWriter:
 
     # Reading.
 
-    def view(self) -> LogView:
-        """The log as it is now, for any thread."""
+    def view(self, validity: Validity | None = None) -> LogView:
+        """The log as it is now, for any thread. `validity`: of its own, for whoever is going to cut the log."""
         self._take_damage()
-        return self._view()
+        return self._view(validity)
 
-    def _view(self) -> LogView:
+    def _view(self, validity: Validity | None = None) -> LogView:
         active = self._segments.active
         damage = self._damage.of(active.path) if active is not None and self._damage.known else ()
         segments = self._segments.seen(self.log_end, self.last_timestamp_us, damage)
@@ -292,7 +292,7 @@ class LogWriter:
             self.log_end,
             self._damage.note,
             self._rebuilt_indexes,
-            self._validity,
+            validity or self._validity,
         )
 
     def damage_found(self, path: str, position: int, reason: str) -> None:

@@ -273,7 +273,44 @@ def test_views_of_before_get_what_was_there_or_an_error(at_rest: bool, regrown: 
         assert (again.state, again.log_end) == (LogState.WRITABLE, log.log_end)
 
 
+@pytest.mark.parametrize("at_rest", [False, True])
+def test_a_view_of_before_feels_every_cut(at_rest: bool) -> None:
+    disk = MemoryVfs()
+    log, wanted = filled(disk)
+    if at_rest:
+        log.close()
+        log = open_log(disk)
+    view = log.view()
+    for end in (46, 40, 12):
+        append(log, 2, 10**6, size_bytes=500)
+        run(log, log.truncate(end))
+    append(log, 30, 10**6, size_bytes=9_000)
+    slices, *others = readings(disk, view)
+    assert slices in ("LogCutError", "FileNotFoundError", wanted[:12])
+    assert others[:2] == ["LogCutError"] * 2
+    assert (log.state, log.damage) == (LogState.WRITABLE, ())
+
+
 # What is in the way.
+
+
+@pytest.mark.parametrize("at_rest", [False, True])
+@pytest.mark.parametrize("content", [None, b"", bytes(5_000), b"\xa5" * 999])
+@pytest.mark.parametrize("end", [3, 20, 47])
+def test_an_index_that_is_damaged_or_gone_is_not_in_the_way(at_rest: bool, content: bytes | None, end: int) -> None:
+    disk = MemoryVfs()
+    log, wanted = filled(disk)
+    if at_rest:
+        save(log)
+        log.close()
+        log = open_log(disk)
+    for path in [path for path in disk.files() if path.endswith(".index")]:
+        disk.open(path).truncate(0)
+        disk.open(path).write_at(0, content or b"")
+        if content is None:
+            disk.remove(path)
+    run(log, log.truncate(end))
+    check(disk, log, wanted[: end - end % 2])
 
 
 def test_a_damaged_or_fenced_log_is_not_cut() -> None:
