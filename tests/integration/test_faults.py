@@ -71,7 +71,7 @@ async def _pipeline(victim: RawClient, a: int, b: int) -> None:
 async def test_an_answer_that_cannot_be_sent_ends_only_its_connection(tmp_path: Path, what: str) -> None:
     call, number = FAULTS[what]
     fails = tmp_path / "fails"
-    environment = {"PYTHONPATH": CHILD, "TEST_SEND_FAILS": str(fails)}
+    environment = {"PYTHONPATH": CHILD, "TEST_SEND_FAILS": str(fails), "TEST_ONE_TURN": "1"}
     with running_broker(tmp_path / "data", environment=environment) as broker:
         async with await broker.client() as client, raw_client(broker.client_address) as victim:
             a, b = await client.create_stream("a", "a"), await client.create_stream("b", "b")
@@ -98,7 +98,7 @@ async def _has(client: aio.Client, name: str) -> bool:
 
 async def test_a_cold_page_that_cannot_be_read_ends_only_its_connection(tmp_path: Path) -> None:
     cold, fails = tmp_path / "cold", tmp_path / "fails"
-    environment = {"PYTHONPATH": CHILD, "TEST_COLD": str(cold), "TEST_READ_FAILS": str(fails)}
+    environment = {"PYTHONPATH": CHILD, "TEST_COLD": str(cold), "TEST_READ_FAILS": str(fails), "TEST_ONE_TURN": "1"}
     with running_broker(tmp_path / "data", environment=environment) as broker:
         async with await broker.client() as client, raw_client(broker.client_address) as victim:
             a, b = await client.create_stream("a", "a"), await client.create_stream("b", "b")

@@ -329,5 +329,5 @@ class LogMachine(RuleBasedStateMachine):
         assert read_slices(self.vfs, view, bytes_max=10_000) == self.messages[log.log_start :]
 
 
-LogMachine.TestCase.settings = settings(max_examples=1500, stateful_step_count=100, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=100, deadline=None)
 TestLogAgainstAList = LogMachine.TestCase

@@ -8,6 +8,7 @@
 | TEST_COLD        | while that file is there, nothing is in the page cache that no pread(2) has read before   |
 | TEST_READ_FAILS  | every pread of a segment fails with EIO while that file is there                          |
 | TEST_SEND_FAILS  | while that file is there (`call errno port`), `call`s to the peer on that port fail so    |
+| TEST_ONE_TURN    | a turn takes all requests that are there, however slow the machine is                     |
 """
 
 import errno
@@ -21,6 +22,7 @@ _calls = os.environ.get("TEST_CALLS_FILE")
 _cold = os.environ.get("TEST_COLD")
 _read_fails = os.environ.get("TEST_READ_FAILS")
 _send_fails = os.environ.get("TEST_SEND_FAILS")
+_one_turn = os.environ.get("TEST_ONE_TURN")
 _fdatasync = os.fdatasync
 _sendfile = os.sendfile
 _preadv = os.preadv
@@ -107,3 +109,8 @@ if _cold or _read_fails:
     os.pread = _seen_pread
 if _send_fails:
     socket.socket.send = _seen_send
+
+if _one_turn:
+    from penstock.base import limits
+
+    limits.REQUEST_TURN_US_MAX = 60_000_000
