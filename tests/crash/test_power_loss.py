@@ -110,6 +110,7 @@ def check_boundary(work: Workload, disk: MemoryVfs, where: str) -> None:
     assert again.log_end == log.log_end + 2
 
 
+@needs_time
 @pytest.mark.parametrize("seed", range(1, 1 + extent(1, 4)))
 def test_power_loss_at_every_write_boundary_loses_nothing_that_was_flushed(seed: int) -> None:
     work = Workload(seed, check_boundary)

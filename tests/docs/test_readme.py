@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.extent import needs_time
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -35,6 +37,7 @@ def test_python_examples_compile() -> None:
     compile(f"async def example():\n    {indented}", "README.md", "exec")
 
 
+@needs_time
 def test_the_example_satisfies_a_strict_type_checker(tmp_path: Path) -> None:
     example = tmp_path / "example.py"
     example.write_text(blocks("python")[0])

@@ -13,6 +13,7 @@ import penstock
 from penstock import aio
 from penstock.base import limits
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.publishers import connected_to
 from tests.integration.small_disk import small_disk
 
@@ -258,6 +259,7 @@ def test_a_port_that_is_in_use(broker: BrokerProcess, tmp_path: Path) -> None:
         third.end()
 
 
+@needs_time
 async def test_without_nats_a_broker_serves_reads_and_says_what_is_missing(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:

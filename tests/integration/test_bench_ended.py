@@ -20,6 +20,9 @@ from penstock.bench.rounds import interleave, publish_measure
 from penstock.bench.throughput import publishing, reading, started
 from penstock.bench.vital import EndedError
 from tests.broker_process import eventually
+from tests.extent import needs_time
+
+pytestmark = needs_time
 
 LOAD = Load(size=100, messages=2_000_000, window=1, seconds_max=60.0)
 SOON_S = 15.0  # waiting for a broker that is gone takes a minute

@@ -17,6 +17,9 @@ from penstock.bench.kafka import KafkaLog, KafkaSystem, MockSystem, variants
 from penstock.bench.readers import ReadTask
 from penstock.bench.rounds import untrue
 from penstock.broker.settings import Address
+from tests.extent import needs_time
+
+pytestmark = needs_time
 
 LOAD = Load(size=100, messages=500, window=50, seconds_max=20.0)
 

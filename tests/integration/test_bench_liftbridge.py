@@ -23,6 +23,9 @@ from penstock.bench.readers import ReadTask
 from penstock.bench.rounds import untrue
 from penstock.bench.systems import System, nats_server
 from penstock.broker.settings import Address
+from tests.extent import needs_time
+
+pytestmark = needs_time
 
 LOAD = Load(size=100, messages=500, window=50, seconds_max=20.0)
 ACK_HEADER = bytes.fromhex("b90e43b400080001")

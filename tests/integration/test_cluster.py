@@ -15,6 +15,7 @@ import pytest
 
 from penstock.broker.serve import END_TIMEOUT_S
 from tests.broker_process import eventually, running_nats
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, check, load
 from tests.integration.publishers import connected_to
 
@@ -23,6 +24,11 @@ KILL_METADATA_LEADER_SILENCE_S_MAX = 7.0
 STOP_SILENCE_S_MAX = 0.3
 HANG_SILENCE_S_MAX = 7.0
 HANG_CREATE_S_MAX = 8.0
+
+WHICH_LEADER = pytest.mark.parametrize(
+    "is_metadata_leader",
+    [pytest.param(False, id="leader"), pytest.param(True, id="leader and metadata leader", marks=needs_time)],
+)
 
 
 async def stream_led_by(cluster: ClusterProcesses, is_metadata_leader: bool) -> str:
@@ -111,7 +117,7 @@ async def test_a_broker_that_waits_for_others_stops_when_it_is_told_to(tmp_path:
             cluster.end()
 
 
-@pytest.mark.parametrize("is_metadata_leader", [False, True], ids=["leader", "leader and metadata leader"])
+@WHICH_LEADER
 async def test_a_killed_leader_is_replaced_and_comes_back(cluster: ClusterProcesses, is_metadata_leader: bool) -> None:
     name = await stream_led_by(cluster, is_metadata_leader)
     victim = await cluster.leader_of(name)
@@ -134,7 +140,7 @@ async def test_a_killed_leader_is_replaced_and_comes_back(cluster: ClusterProces
         assert await check(client, name, publishers) >= 500
 
 
-@pytest.mark.parametrize("is_metadata_leader", [False, True], ids=["leader", "leader and metadata leader"])
+@WHICH_LEADER
 async def test_a_leader_that_hangs_is_replaced_and_streams_are_made_meanwhile(
     cluster: ClusterProcesses, is_metadata_leader: bool
 ) -> None:
@@ -160,7 +166,7 @@ async def test_a_leader_that_hangs_is_replaced_and_streams_are_made_meanwhile(
         assert await check(client, name, publishers) >= 500
 
 
-@pytest.mark.parametrize("is_metadata_leader", [False, True], ids=["leader", "leader and metadata leader"])
+@WHICH_LEADER
 async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
     cluster: ClusterProcesses, is_metadata_leader: bool
 ) -> None:
@@ -198,6 +204,7 @@ async def test_a_broker_with_an_empty_disk_is_taken_in_again(cluster: ClusterPro
         await check(client, name, publishers)
 
 
+@needs_time
 async def test_most_voters_with_empty_disks_form_no_second_cluster(cluster: ClusterProcesses, tmp_path: Path) -> None:
     name = await stream_led_by(cluster, is_metadata_leader=False)
     async with load(cluster.nats.url, f"{name}.a") as publishers:
@@ -222,6 +229,7 @@ async def test_most_voters_with_empty_disks_form_no_second_cluster(cluster: Clus
         await check(client, name, publishers)
 
 
+@needs_time
 async def test_a_fourth_broker_joins_and_holds_what_is_made_then(cluster: ClusterProcesses) -> None:
     cluster.launch_joining(4, member=2)
     state = await cluster.all_live()
@@ -243,6 +251,7 @@ async def test_a_fourth_broker_joins_and_holds_what_is_made_then(cluster: Cluste
     await eventually(follows, "broker 4 is in sync again")
 
 
+@needs_time
 async def test_a_whole_cluster_that_is_killed_or_moved_goes_on_where_it_was(cluster: ClusterProcesses) -> None:
     name = await stream_led_by(cluster, is_metadata_leader=False)
     async with load(cluster.nats.url, f"{name}.a") as publishers:

@@ -40,7 +40,7 @@ async def test_a_broker_that_is_started_without_its_cluster_is_where_it_was(tmp_
         assert state.brokers[1].address == before
 
 
-@pytest.mark.parametrize("way", ["--cluster", "--join"])
+@pytest.mark.parametrize("way", ["--cluster", pytest.param("--join", marks=needs_time)])
 async def test_a_directory_that_was_used_alone_is_not_taken_into_a_cluster(tmp_path: Path, way: str) -> None:
     with running_broker(tmp_path / "broker-1") as broker:
         assert broker.stop() == 0
@@ -81,6 +81,7 @@ async def test_a_directory_of_another_cluster_is_told_so_and_ends(tmp_path: Path
         await cluster.all_live()  # the others have not minded
 
 
+@needs_time
 async def test_a_second_broker_of_a_number_is_told_so_and_ends(tmp_path: Path) -> None:
     with running_cluster(tmp_path / "cluster") as cluster:
         await cluster.all_live()

@@ -27,6 +27,7 @@ from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
 from penstock.vfs.real import RealVfs
 from penstock.wire import encode_request
 from tests.broker_process import eventually, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.in_process import MovedClock, broker_in_process
 from tests.integration.publishers import connected_to
 from tests.integration.raw_client import RawClient, raw_client, rows_message
@@ -251,6 +252,7 @@ async def test_a_disk_that_hangs_does_not_hold_up_a_stop(tmp_path: Path) -> None
             goes_on.set()
 
 
+@needs_time
 async def test_a_process_ends_though_its_last_sync_hangs(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.touch()

@@ -11,12 +11,14 @@ from nats.js.errors import APIError
 from penstock.raft.tasks import RESERVE_PATH
 from penstock.vfs.reserve import RESERVE_BYTES
 from tests.broker_process import eventually, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.publishers import connected_to
 from tests.integration.small_disk import small_disk
 
 VALUE_BYTES = 200_000  # far beyond the room that is left in a block
 
 
+@needs_time
 async def test_a_full_disk_is_emptied_through_the_broker(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server, small_disk(tmp_path / "disk") as disk:
         if not disk.is_mounted:

@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
-from tests.extent import extent
+from tests.extent import extent, needs_time
 from tests.integration.publishers import check_nothing_acked_is_lost, publishers
 
 ROUNDS = extent(8, 24)
@@ -120,6 +120,7 @@ async def _change_streams(client: aio.Client, rng: random.Random, changes: dict[
         change.under_way = False
 
 
+@needs_time
 async def test_streams_are_as_confirmed_when_the_broker_is_killed_while_they_change(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     print(f"seed {SEED}")
@@ -155,6 +156,7 @@ async def test_streams_are_as_confirmed_when_the_broker_is_killed_while_they_cha
                 assert folders == set(there)
 
 
+@needs_time
 async def test_the_embedded_nats_server_dies_with_its_broker_and_comes_back_with_it(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

@@ -10,6 +10,7 @@ from penstock import aio
 from penstock.client.batches import PARTITION_KEY
 from penstock.hot.keyhash import partition_of as partition_of_key
 from tests.broker_process import BrokerProcess
+from tests.extent import needs_time
 
 
 def partition_of(batch: object) -> int:
@@ -61,6 +62,7 @@ async def test_reading_all_keeps_the_order_of_each(client: aio.Client) -> None:
     assert (await client.offsets("p-read", penstock.LATEST, partition=3)).offset == 0
 
 
+@needs_time
 async def test_a_follower_of_all_hears_of_each(client: aio.Client) -> None:
     info = await client.create_stream("p-follow", "p.follow", partitions=20)
     following = client.messages(info, follow=True)

@@ -13,6 +13,7 @@ import penstock
 from penstock import aio
 from penstock.client.reading import Reader
 from tests.broker_process import BrokerProcess, running_broker
+from tests.extent import needs_time
 
 
 def rows(word: str, count: int) -> list[dict[str, bytes]]:
@@ -73,6 +74,7 @@ async def test_a_follower_hears_that_a_memory_stream_began_anew(tmp_path: Path, 
             assert len([message async for message in again]) == sum(appends)
 
 
+@needs_time
 async def test_a_follower_of_a_log_that_a_power_loss_cut_hears_from_where(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         await _store(broker, "old", 100, durability="os")
@@ -98,6 +100,7 @@ async def test_a_follower_of_a_log_that_a_power_loss_cut_hears_from_where(tmp_pa
             assert [message.value async for message in again] == [b"new%d" % number for number in range(200)]
 
 
+@needs_time
 async def test_a_follower_of_a_log_that_is_whole_hears_nothing(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         await _store(broker, "old", 100)

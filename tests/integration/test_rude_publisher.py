@@ -9,6 +9,7 @@ from pathlib import Path
 import nats
 
 from tests.broker_process import eventually, running_broker, running_nats
+from tests.extent import needs_time
 
 _GOOD_ACKS = 20
 _CONNECT = b'CONNECT {"verbose":false,"headers":true}\r\nSUB _INBOX.rude 1\r\n'
@@ -26,6 +27,7 @@ async def _publish_and_never_read(port: int, stop: asyncio.Event) -> None:
     writer.transport.abort()
 
 
+@needs_time
 async def test_a_publisher_that_never_reads_its_acks_harms_nobody_else(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:

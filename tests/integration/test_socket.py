@@ -16,6 +16,7 @@ from penstock.base.ids import Offset, StreamId
 from penstock.messages import Api, ErrorBody, FetchRequest, MetadataRequest, StatusRequest
 from penstock.wire import Frame, encode_head, encode_request
 from tests.broker_process import BrokerProcess, eventually
+from tests.extent import needs_time
 from tests.integration.raw_client import HELLO, RawClient, raw_client
 
 
@@ -277,6 +278,7 @@ async def _bytes_of(greedy: RawClient, frames: int) -> int:
     return total
 
 
+@needs_time
 async def test_a_client_that_asks_often_and_reads_nothing_does_not_take_all_files(
     broker: BrokerProcess, client: aio.Client
 ) -> None:

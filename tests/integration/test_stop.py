@@ -17,6 +17,7 @@ from penstock import aio
 from penstock.base.ids import Offset
 from penstock.messages import FetchRequest
 from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.publishers import check_nothing_acked_is_lost, publishers
 from tests.integration.raw_client import raw_client
 
@@ -134,6 +135,7 @@ async def _publish(client: aio.Client) -> penstock.PubAck | None:
         return None
 
 
+@needs_time
 async def test_clients_that_take_nothing_do_not_hold_up_a_stop(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client, raw_client(broker.client_address) as greedy:
@@ -149,6 +151,7 @@ async def test_clients_that_take_nothing_do_not_hold_up_a_stop(tmp_path: Path) -
             await _stop(broker)
 
 
+@needs_time
 async def test_a_nats_server_that_hangs_does_not_hold_up_a_stop(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:

@@ -12,6 +12,7 @@ import pytest
 from penstock.sim.kept import load
 from penstock.sim.report import SEED_FAULTS_MIN, SEED_OPERATIONS_MIN
 from penstock.sim.run import run_plan, run_seed
+from tests.extent import needs_time
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
@@ -37,6 +38,7 @@ def test_what_once_failed(path: Path) -> None:
     assert run_plan(kept.plan()).error == ""
 
 
+@needs_time
 def test_a_seed_comes_to_the_same_in_any_process() -> None:
     digests = set()
     for hash_seed in ("1", "2"):

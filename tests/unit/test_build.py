@@ -13,6 +13,9 @@ import pytest
 
 from penstock import hot
 from tests import hot_modes
+from tests.extent import needs_time
+
+pytestmark = needs_time
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 120

@@ -12,6 +12,7 @@ from penstock.bench.content import Content
 from penstock.bench.generator import Load, Published
 from penstock.bench.rounds import Measurement, counted, interleave, median, publish_measure, ratio
 from penstock.bench.systems import Log, System
+from tests.extent import needs_time
 
 SENT = Content(10, 100, 5, 6)
 
@@ -46,6 +47,7 @@ def test_what_is_to_be_written_back_is_written_before_every_turn() -> None:
     assert turns == ["sync", "measure", "sync", "measure"]
 
 
+@needs_time
 def test_a_measurement_that_fails_is_void_and_the_others_go_on() -> None:
     def failing(number: int) -> Measurement:
         raise OperationalError("the broker is gone")

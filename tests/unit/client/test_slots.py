@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.client.slots import Slots
+from tests.extent import needs_time
 
 
 class Line(deque[threading.Event]):
@@ -97,6 +98,7 @@ def test_who_gives_up_takes_a_slot_that_is_free_above_the_low_mark() -> None:
     assert list(slots._line) == [blocker]
 
 
+@needs_time
 @pytest.mark.parametrize("is_admitted", [False, True])
 def test_an_interrupt_leaves_no_place_and_no_slot_behind(is_admitted: bool) -> None:
     slots = taken(2, 0)

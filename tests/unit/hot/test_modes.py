@@ -11,6 +11,7 @@ import pytest
 
 from penstock import hot
 from tests import hot_modes
+from tests.extent import needs_time
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 180
@@ -58,6 +59,7 @@ def test_plain_and_compiled_modules_lie_side_by_side() -> None:
         assert getattr(hot, name) is module
 
 
+@needs_time
 @hot_modes.needs_compiled
 def test_the_same_tests_pass_plain() -> None:
     present = [path for path in BOTH_WAYS if (ROOT / path).exists()]
