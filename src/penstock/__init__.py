@@ -103,6 +103,9 @@ if TYPE_CHECKING:
     from penstock.client.values import (
         PubAck as PubAck,
     )
+    from penstock.client.values import (
+        Truncation as Truncation,
+    )
     from penstock.messages import StreamInfo as StreamInfo
 
 __version__ = "0.1.0"
@@ -140,6 +143,7 @@ _MODULE_OF = {
     "Message": "penstock.client.values",
     "OffsetAt": "penstock.client.values",
     "PubAck": "penstock.client.values",
+    "Truncation": "penstock.client.values",
     "StreamInfo": "penstock.messages",
 }
 
@@ -157,6 +161,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "PubAck",
     "StreamConfig",
     "StreamInfo",
+    "Truncation",
     "PenstockError",
     "RemoteError",
     "OperationalError",

@@ -28,6 +28,7 @@ from penstock.metadata.commands import (
     ReplicaEnd,
     StartBroker,
     StopBroker,
+    TruncatePartition,
     encode_command,
 )
 from penstock.metadata.image import ClusterImage
@@ -113,6 +114,9 @@ COMMANDS: dict[str, Command] = {
         ),
         silent=(_broker(3),),
     ),
+    "truncate-partition": TruncatePartition(
+        stream_id=StreamId(5), partition=PartitionId(1), leader_epoch=LeaderEpoch(1), before=Offset(700)
+    ),
     "start-broker": StartBroker(started_us=1_700_000_000_000_002),
 }
 
@@ -145,10 +149,24 @@ def later_image() -> ClusterImage:
     return made
 
 
+def truncated_image() -> ClusterImage:
+    """The same, once the beginning of a partition was given up."""
+    before = later_image()
+    (epoch, _) = (one.leader_epoch for one in before.by_name("orders").partitions)
+    command = TruncatePartition(stream_id=StreamId(5), partition=PartitionId(0), leader_epoch=epoch, before=Offset(700))
+    made, _ = apply(before, before.index + 1, command)
+    return made
+
+
+IMAGES = (image, later_image, truncated_image)
+"""By the number in the name of their file."""
+
+
 def golden_bytes() -> dict[str, bytes]:
     """File name → what it holds."""
     commands = {f"command-{name}.bin": encode_command(command) for name, command in COMMANDS.items()}
-    return {**commands, "image1.bin": encode_image(image()), "image2.bin": encode_image(later_image())}
+    images = {f"image{number}.bin": encode_image(made()) for number, made in enumerate(IMAGES, 1)}
+    return {**commands, **images}
 
 
 if __name__ == "__main__":

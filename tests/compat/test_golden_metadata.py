@@ -11,10 +11,12 @@ import pytest
 
 from penstock.metadata.commands import Command, decode_command
 from penstock.metadata.snapshot import decode_image
-from tests.compat.golden_metadata import COMMANDS, GOLDEN, golden_bytes, image, later_image
+from tests.compat.golden_metadata import COMMANDS, GOLDEN, IMAGES, golden_bytes, image, later_image, truncated_image
+
+HOLD_A_CONFIG = {"command-create-stream.bin", *(f"image{number}.bin" for number in range(1, len(IMAGES) + 1))}
 
 
-@pytest.mark.parametrize("name", sorted({*golden_bytes()} - {"command-create-stream.bin", "image1.bin", "image2.bin"}))
+@pytest.mark.parametrize("name", sorted({*golden_bytes()} - HOLD_A_CONFIG))
 def test_written_as_it_was(name: str) -> None:
     assert golden_bytes()[name] == (GOLDEN / name).read_bytes()
 
@@ -24,12 +26,9 @@ def test_a_command_is_read_as_what_it_was(name: str) -> None:
     assert decode_command((GOLDEN / f"command-{name}.bin").read_bytes()) == COMMANDS[name]
 
 
-def test_an_image_is_read_as_what_it_was() -> None:
-    assert decode_image((GOLDEN / "image1.bin").read_bytes()) == image()
-
-
-def test_a_later_image_is_read_as_what_it_was() -> None:
-    assert decode_image((GOLDEN / "image2.bin").read_bytes()) == later_image()
+@pytest.mark.parametrize("number", range(1, len(IMAGES) + 1))
+def test_an_image_is_read_as_what_it_was(number: int) -> None:
+    assert decode_image((GOLDEN / f"image{number}.bin").read_bytes()) == IMAGES[number - 1]()
 
 
 def test_there_is_one_of_each_command() -> None:
@@ -40,4 +39,5 @@ def test_the_image_has_something_in_every_field() -> None:
     partitions = image().by_name("orders").partitions
     assert any(partition.eligible for partition in partitions)
     assert any(partition.awaited_data_dir_id for partition in partitions)
+    assert truncated_image().by_name("orders").truncated
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)

@@ -40,6 +40,10 @@ class NodeMachine(RuleBasedStateMachine):
     def alter(self, name: str, segment_bytes: int) -> None:
         self.workload.alter(name, segment_bytes=segment_bytes)
 
+    @rule(name=names, number=st.integers(0, 60))
+    def truncate(self, name: str, number: int) -> None:
+        self.workload.truncate(name, number)
+
     @rule(name=names, count=st.integers(1, 3), size_bytes=st.sampled_from((0, 900)))
     def publish(self, name: str, count: int, size_bytes: int) -> None:
         self.workload.publish(name, count, size_bytes)
@@ -102,10 +106,11 @@ class NodeMachine(RuleBasedStateMachine):
         for name, stream_id in self.workload.promised().items():
             info = self.broker.streams().get(name)
             for number in range(PARTITIONS[name]):
-                stored = self.workload.stored.get((stream_id, number), {})
-                if info is not None and info.stream_id == stream_id and stored:
+                if info is not None and info.stream_id == stream_id and self.workload.stored.get((stream_id, number)):
                     rows = {row.offset: row.value for row in self.broker.read(name, number)}
-                    assert all(rows[offset] == value for offset, value in stored.items())
+                    log_start = info.partitions[number].log_start
+                    assert log_start is not None
+                    self.workload.hold((stream_id, number), log_start, rows)
 
     @invariant()
     def in_flight_bytes_are_counted_down(self) -> None:

@@ -1,10 +1,9 @@
-"""`penstock stream …`: create, list, show, find, alter and delete streams."""
+"""`penstock stream …`: create, list, show, find, alter, truncate and delete streams."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from penstock.base.config import ALTERABLE, Acks, Durability, Storage, StreamConfig
-from penstock.base.errors import OperationalError
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
-from penstock.cli import output, report
+from penstock.cli import output, report, truncate
+from penstock.cli.confirming import confirmed
 from penstock.cli.failure import FAILED, clearly, fixed_fields, say_error, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
@@ -38,7 +37,7 @@ _UNLIMITED = "none"
 
 app = typer.Typer(
     cls=Group,
-    help="Create, list, show, find, alter and delete streams.",
+    help="Create, list, show, find, alter, truncate and delete streams.",
     epilog=examples("penstock stream create orders 'orders.>' --max-age 7d", "penstock stream list"),
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -407,24 +406,12 @@ def delete(
             if (count := report.message_count(info)) is not None:
                 size = format_bytes(sum(part.size_bytes for part in info.partitions))
                 held = f"its {output.counted(count, 'message')} ({size})"
-            if not _confirmed(f"Delete stream {info.name} and {held} for good?"):
+            if not confirmed(f"Delete stream {info.name} and {held} for good?"):
                 say_error(f"stream {info.name} is kept")
                 raise typer.Exit(FAILED)
         with _said_as_typed(name):
             client.delete_stream(info, timeout=seconds)
     typer.echo(f"stream {info.name} deleted")
-
-
-def _confirmed(question: str) -> bool:
-    """What a person answers; OperationalError where nobody does."""
-    # Not click's: that makes one thing of Ctrl-C and of an end of the input.
-    sys.stderr.write(f"{question} [y/N]: ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
-    if not answer:
-        sys.stderr.write("\n")
-        raise OperationalError("nobody is there to answer; with --yes it does not ask")
-    return answer.strip().lower() in ("y", "yes")
 
 
 def _add(name: str, command: Callable[..., Any], *lines: str) -> None:
@@ -443,4 +430,5 @@ _add("list", list_streams, "penstock stream list", "penstock stream list --json 
 _add("show", show, "penstock stream show orders")
 _add("find", find, "penstock stream find orders.eu.42")
 _add("alter", alter, "penstock stream alter orders --max-age 30d --max-bytes none")
+app.command("truncate", cls=Command, epilog=truncate.EXAMPLES)(truncate.truncate)
 _add("delete", delete, "penstock stream delete orders", "penstock stream delete orders --yes")

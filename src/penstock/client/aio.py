@@ -22,7 +22,7 @@ from penstock.base.config import Acks
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionId, StreamId
 from penstock.base.subjects import partition_subject
-from penstock.client import batches, reading
+from penstock.client import batches, reading, truncating
 from penstock.client import columns as column_data
 from penstock.client.checks import check_asked_for, require, stream_config, wanted_columns
 from penstock.client.errors import OutcomeUnknown, StreamNotFound
@@ -32,7 +32,17 @@ from penstock.client.named_streams import NamedStreams
 from penstock.client.publish_format import Ack, Acked, Value, publish_headers
 from penstock.client.publishing import Publisher
 from penstock.client.routing import Routes
-from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName, datetime_of
+from penstock.client.values import (
+    EARLIEST,
+    AppendResult,
+    Message,
+    OffsetAt,
+    PubAck,
+    Start,
+    StreamName,
+    Truncation,
+    datetime_of,
+)
 from penstock.messages import (
     AppendRequest,
     AppendResponse,
@@ -106,6 +116,23 @@ class Client:
     ) -> StreamInfo:
         """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
         return await self._streams.alter(stream, dict(changes), timeout)
+
+    async def truncate_stream(
+        self,
+        stream: StreamName,
+        before: Start,
+        *,
+        partition: int | None = None,
+        dry_run: bool = False,
+        timeout: float = 10.0,
+    ) -> list[Truncation]:
+        """Give up what comes `before` a place in the log, of all partitions or of one; nothing of it comes back.
+
+        An offset needs a `partition` where there are several. `dry_run`: tell only what would go.
+        OffsetOutOfRange (beyond what is committed), StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
+        """
+        info = await self._streams.now(stream, timeout)
+        return await truncating.truncate(self._link, info, before, partition, dry_run=dry_run, timeout_s=timeout)
 
     async def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
         """Delete a stream and all its data. StreamNotFound."""

@@ -28,7 +28,7 @@ from penstock.client.keywords import PublishOptions, StreamChanges, StreamOption
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.reading import Reader
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
-from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName
+from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName, Truncation
 from penstock.messages import StatusResponse, StreamInfo
 
 if TYPE_CHECKING:
@@ -129,6 +129,24 @@ class Client:
     ) -> StreamInfo:
         """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
         return self._thread.run(self._client.alter_stream(stream, timeout=timeout, **changes))
+
+    def truncate_stream(
+        self,
+        stream: StreamName,
+        before: Start,
+        *,
+        partition: int | None = None,
+        dry_run: bool = False,
+        timeout: float = 10.0,
+    ) -> list[Truncation]:
+        """Give up what comes `before` a place in the log, of all partitions or of one; nothing of it comes back.
+
+        An offset needs a `partition` where there are several. `dry_run`: tell only what would go.
+        OffsetOutOfRange (beyond what is committed), StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
+        """
+        return self._thread.run(
+            self._client.truncate_stream(stream, before, partition=partition, dry_run=dry_run, timeout=timeout)
+        )
 
     def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
         """Delete a stream and all its data. StreamNotFound."""

@@ -193,6 +193,15 @@ class AppendResult(NamedTuple):
     fsynced: bool
 
 
+class Truncation(NamedTuple):
+    """What was given up of a partition, or would be: messages as offsets count them, bytes in whole batches."""
+
+    partition: int
+    log_start: int
+    messages: int
+    size_bytes: int
+
+
 class PubAck(NamedTuple):
     """A stream's word that a published message is stored, and how safely."""
 

@@ -106,6 +106,21 @@ class LogView:
         self.log_start = log_start
         self.log_end = log_end
 
+    def starting_at(self, log_start: int) -> LogView:
+        """The same, of a log that begins there, which is no earlier."""
+        on_damage, rebuilt_indexes = self._on_damage, self._rebuilt_indexes
+        return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt_indexes, self._validity)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """How many bytes lie between the batches that hold these offsets. RemoteError as of `slice`."""
+        return self._position_of(end) - self._position_of(start)
+
+    def _position_of(self, offset: int) -> int:
+        if offset == self.log_end:
+            return sum(segment.size_bytes for segment in self.segments)
+        number, extent = self.batch_at(offset)
+        return sum(segment.size_bytes for segment in self.segments[:number]) + extent.position
+
     def slice(self, offset: int, *, end: int, bytes_max: int) -> Slice | None:
         """Whole batches, the first one holding `offset`, the last one ending at or before `end`; at most `bytes_max`
         bytes, but at least one batch. None if there is nothing (yet) between `offset` and `end`.

@@ -99,6 +99,8 @@ from penstock.messages.streams import (
     PartitionHealth,
     PartitionInfo,
     StreamInfo,
+    TruncateRequest,
+    TruncateResponse,
 )
 
 __all__ = [
@@ -174,6 +176,8 @@ __all__ = [
     "StopBrokerRequest",
     "StopBrokerResponse",
     "StreamInfo",
+    "TruncateRequest",
+    "TruncateResponse",
     "UnreachableLeader",
     "api_versions",
 ]

@@ -58,6 +58,8 @@ from penstock.messages.streams import (
     FindStreamsResponse,
     MetadataRequest,
     MetadataResponse,
+    TruncateRequest,
+    TruncateResponse,
 )
 
 
@@ -75,6 +77,7 @@ class Api(IntEnum):
     LIST_OFFSETS = 9
     APPEND = 10
     STATUS = 11
+    TRUNCATE = 12
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -112,6 +115,7 @@ _TABLE = (
     ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True),
     ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False),
     ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
+    ApiSpec(Api.TRUNCATE, TruncateRequest, TruncateResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

@@ -187,6 +187,27 @@ class AlterStreamResponse(Response, frozen=True, kw_only=True):
     stream: StreamInfo
 
 
+class TruncateRequest(Request, frozen=True, kw_only=True):
+    """Give up what comes before an offset of a partition, which is at most its committed end.
+
+    Goes to the partition's leader, which hands it on to the metadata leader with its `leader_epoch`.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    before: OffsetField
+    is_dry_run: bool = False  # say only what would go
+    leader_epoch: LeaderEpochField | None = None
+
+
+class TruncateResponse(Response, frozen=True, kw_only=True):
+    """What went with this request, or would go: messages as offsets count them, and bytes on one broker's disk."""
+
+    log_start: OffsetField
+    messages: Int64Field = 0
+    size_bytes: Int64Field = 0
+
+
 class DeleteStreamRequest(Request, frozen=True, kw_only=True):
     """Delete a stream and its data."""
 

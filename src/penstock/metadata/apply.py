@@ -7,7 +7,7 @@ A command that is refused changes nothing but the index.
 
 | module        | commands                                                        |
 |---------------|-----------------------------------------------------------------|
-| `streams`     | create, alter and delete stream, form cluster, start broker      |
+| `streams`     | create, alter and delete stream, truncate partition, form cluster, start broker |
 | `brokers`     | register, fence and stop broker                                 |
 | `leaderships` | change isr, elect leaders, recover partitions                   |
 | `elections`   | who leads one partition: what all of them come to               |
@@ -34,6 +34,7 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StartBroker,
     StopBroker,
+    TruncatePartition,
 )
 from penstock.metadata.image import ClusterImage, Outcome
 
@@ -41,6 +42,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     CreateStream: streams.create_stream,
     AlterStream: streams.alter_stream,
     DeleteStream: streams.delete_stream,
+    TruncatePartition: streams.truncate_partition,
     FormCluster: streams.form_cluster,
     StartBroker: streams.start_broker,
     RegisterBroker: brokers.register_broker,

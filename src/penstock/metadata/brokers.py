@@ -98,6 +98,6 @@ def _everywhere(image: ClusterImage, broker_id: BrokerId, change: _Change) -> tu
                 if elected.is_unclean:
                     unclean.append(key)
         if is_changed:
-            changed[stream_id] = StreamState(stream_id, state.config, state.created_us, tuple(partitions))
+            changed[stream_id] = state.with_partitions(tuple(partitions))
     image = replace(image, streams=image.streams.with_items(changed))
     return image, Outcome(changed=True, partitions=tuple(keys), unclean=tuple(unclean))

@@ -7,6 +7,7 @@ What a command does to each partition (who leads, which ISRs shrink) is not in i
 | command        | proposed by                | when                                                              |
 |----------------|----------------------------|-------------------------------------------------------------------|
 | create, alter, delete stream | the node     | a client asks                                                     |
+| truncate partition | the node               | a client asks the leader of the partition                         |
 | form cluster   | the node                   | the first broker makes the cluster                                |
 | register broker | the controller            | a broker has started; its run is numbered by the command's index  |
 | fence broker   | the controller             | it was silent for a session                                       |
@@ -48,6 +49,15 @@ class DeleteStream(msgspec.Struct, frozen=True, kw_only=True, tag="delete_stream
     """Delete a stream."""
 
     stream_id: int
+
+
+class TruncatePartition(msgspec.Struct, frozen=True, kw_only=True, tag="truncate_partition"):
+    """Give up what comes before an offset, all of which its leader has committed in that leader epoch."""
+
+    stream_id: StreamId
+    partition: PartitionId
+    leader_epoch: LeaderEpoch
+    before: Offset
 
 
 class FormCluster(msgspec.Struct, frozen=True, kw_only=True, tag="form_cluster"):
@@ -172,6 +182,7 @@ Command = (
     CreateStream
     | AlterStream
     | DeleteStream
+    | TruncatePartition
     | FormCluster
     | RegisterBroker
     | FenceBroker

@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, PartitionKey, StreamId
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.metadata.commands import Recovery
 from penstock.metadata.persistent import PersistentMap
 
@@ -50,6 +50,14 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(replicas, isr, (), isr[0], LeaderEpoch(1), 1)
 
 
+class Truncated(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What comes before an offset of a partition was given up, by request; see `penstock.node.partition`."""
+
+    partition: PartitionId
+    before: Offset
+    leader_epoch: LeaderEpoch  # in which `before` was committed: only what was written up to then is meant
+
+
 class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stream as the cluster agreed on it."""
 
@@ -57,11 +65,20 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     config: StreamConfig  # `replicas` and `min_isr` are numbers
     created_us: int
     partitions: tuple[PartitionState, ...]  # by their number
+    truncated: tuple[Truncated, ...] = ()  # by partition; of most streams none ever is
 
     @property
     def name(self) -> str:
         """The stream's name, unique in the cluster."""
         return self.config.name
+
+    def with_partitions(self, partitions: tuple[PartitionState, ...]) -> StreamState:
+        """This stream with its partitions in another state."""
+        return StreamState(self.stream_id, self.config, self.created_us, partitions, self.truncated)
+
+    def truncated_at(self, number: int) -> Truncated | None:
+        """What was given up of a partition by request."""
+        return next((one for one in self.truncated if one.partition == number), None) if self.truncated else None
 
     def partition_keys(self) -> tuple[PartitionKey, ...]:
         """What its partitions are kept under."""

@@ -155,4 +155,4 @@ def _each(
 
 def _with_partition(state: StreamState, number: int, partition: PartitionState) -> StreamState:
     partitions = (*state.partitions[:number], partition, *state.partitions[number + 1 :])
-    return StreamState(state.stream_id, state.config, state.created_us, partitions)
+    return state.with_partitions(partitions)

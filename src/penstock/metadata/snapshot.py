@@ -7,6 +7,7 @@ the image (metadata/image.py). Limits that a later version may draw tighter are 
     MessagePack, one array:   version 1 | index | cluster id | brokers by id | streams by id
     broker                    the fields of BrokerState in their order
     stream                    id | config, a map | created_us | partitions: the fields of PartitionState in their order
+                              | truncated: the fields of Truncated in their order
 
 A field that a later version adds stands at the end of its array; older versions refuse what they do not know only where
 its meaning changes, which a new version number says.
@@ -104,7 +105,7 @@ def decode_brokers(data: bytes) -> tuple[BrokerState, ...]:
 
 def _shared(state: StreamState, alike: dict[PartitionState, PartitionState]) -> StreamState:
     partitions = tuple(alike.setdefault(partition, partition) for partition in state.partitions)
-    return StreamState(state.stream_id, state.config, state.created_us, partitions)
+    return state.with_partitions(partitions)
 
 
 def _expect(is_so: bool, found: str) -> None:
@@ -130,6 +131,7 @@ def _check_streams(snapshot: _Snapshot) -> None:
         _expect(state.name not in names, f"two streams {state.name!r}")
         names.add(state.name)
         _check_config(state)
+        _check_truncated(state)
         for partition in state.partitions:
             if not _is_sound(partition, live if snapshot.brokers else partition.replicas):
                 _expect(False, f"stream {last} with {partition}")
@@ -141,6 +143,14 @@ def _check_config(state: StreamState) -> None:
         len(state.partitions) == config.partitions, f"stream {state.stream_id} with {len(state.partitions)} partitions"
     )
     _expect(config.replicas is not None and config.min_isr is not None, f"stream {state.stream_id} without its numbers")
+
+
+def _check_truncated(state: StreamState) -> None:
+    last = -1
+    for one in state.truncated:
+        is_sound = last < one.partition < len(state.partitions) and 0 < one.before <= INT64_MAX
+        _expect(is_sound and 0 < one.leader_epoch < _EPOCH_END, f"stream {state.stream_id} with {one}")
+        last = one.partition
 
 
 def _is_sound(partition: PartitionState, live: Iterable[BrokerId]) -> bool:

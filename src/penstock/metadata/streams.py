@@ -1,4 +1,4 @@
-"""What becomes of streams: created, altered, deleted, started.
+"""What becomes of streams: created, altered, truncated, deleted, started.
 
 Rules: what a command comes to is decided when it is applied: two creates of one name may both be on their way, and the
 second finds the stream there. It is not asked then whether a config is allowed: that was decided when the command was
@@ -19,9 +19,16 @@ from penstock.base.config import ALTERABLE, StreamConfig, check_stream_config
 from penstock.base.errors import ConfigError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
 from penstock.metadata import elections
-from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream, FormCluster, StartBroker
+from penstock.metadata.commands import (
+    AlterStream,
+    CreateStream,
+    DeleteStream,
+    FormCluster,
+    StartBroker,
+    TruncatePartition,
+)
 from penstock.metadata.elections import Rules
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState, Truncated
 from penstock.metadata.persistent import PersistentMap
 
 _ON_FIRST_BROKER = (BrokerId(1),)
@@ -182,7 +189,7 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
     state = image.by_id(command.stream_id)
     if fixed := sorted(_FIXED.intersection(command.changes)):
         raise _invalid([f"{name}: cannot be changed once the stream is there" for name in fixed])
-    changed = StreamState(state.stream_id, _merged(state.config, command.changes), state.created_us, state.partitions)
+    changed = msgspec.structs.replace(state, config=_merged(state.config, command.changes))
     rules, live = Rules.of(changed), image.live_brokers()
     if rules == Rules.of(state):
         return _with_altered(image, state, changed, ())
@@ -191,8 +198,7 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
         elections.after(before, one.partition) for before, one in zip(state.partitions, elected, strict=True)
     )
     unclean = tuple(key for key, one in zip(state.partition_keys(), elected, strict=True) if one.is_unclean)
-    changed = StreamState(state.stream_id, changed.config, state.created_us, partitions)
-    return _with_altered(image, state, changed, unclean)
+    return _with_altered(image, state, changed.with_partitions(partitions), unclean)
 
 
 def _with_altered(
@@ -203,6 +209,27 @@ def _with_altered(
     keys = tuple(key for key, before, now in pairs if now != before)
     outcome = Outcome(stream=changed, changed=changed != state, partitions=keys, unclean=unclean)
     return replace(image, streams=streams), outcome
+
+
+def truncate_partition(image: ClusterImage, index: int, command: TruncatePartition) -> tuple[ClusterImage, Outcome]:
+    """Give up the beginning of a partition. RemoteError: as `ClusterImage.partition`, fenced_epoch, unknown_epoch.
+
+    Its leader has committed all before `before` in this very epoch: whoever leads later has it, or an unclean election
+    has lost it. So an offset is compared with another one of the same epoch only.
+    """
+    partition = image.partition(command.stream_id, command.partition)
+    if command.leader_epoch != partition.leader_epoch:
+        code = ErrorCode.FENCED_EPOCH if command.leader_epoch < partition.leader_epoch else ErrorCode.UNKNOWN_EPOCH
+        text = f"the leader epoch is {partition.leader_epoch}, not {command.leader_epoch}"
+        raise RemoteError(code, text, leader_epoch=partition.leader_epoch)
+    state = image.by_id(command.stream_id)
+    known = state.truncated_at(command.partition)
+    if known is not None and known.leader_epoch == command.leader_epoch and known.before >= command.before:
+        return image, Outcome(stream=state)  # asked twice, and the other one came first
+    others = [one for one in state.truncated if one is not known]
+    now = Truncated(command.partition, command.before, command.leader_epoch)
+    truncated = tuple(sorted((*others, now), key=lambda one: one.partition))
+    return _with_altered(image, state, msgspec.structs.replace(state, truncated=truncated), ())
 
 
 def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, Outcome]:
@@ -242,4 +269,4 @@ class Raising:
                 msgspec.structs.replace(one, leader_epoch=LeaderEpoch(one.leader_epoch + by), version=one.version + by)
                 for one in state.partitions
             )
-        return StreamState(state.stream_id, state.config, state.created_us, raised)
+        return state.with_partitions(raised)

@@ -1,4 +1,4 @@
-"""What the metadata leader does for clients: streams created, altered, deleted.
+"""What the metadata leader does for clients: streams created, altered, truncated, deleted.
 
 Rules: what cannot be is refused before it is proposed. What only waits for brokers that the cluster has, and that are
 not there now, is refused as `broker_unavailable`: whoever forwards a client's request asks again while there is time. A
@@ -29,8 +29,10 @@ from penstock.messages import (
     DeleteStreamResponse,
     Response,
     StreamInfo,
+    TruncateRequest,
+    TruncateResponse,
 )
-from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream
+from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream, TruncatePartition
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.metadata.placement import place
 from penstock.metadata.streams import altered_config, check_create, created_config, replicas_wanted
@@ -90,13 +92,17 @@ class Administration:
     def _image(self) -> ClusterImage:
         return self._quorum.image
 
-    def handle(self, request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest, done: Done) -> None:
+    def handle(
+        self, request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | TruncateRequest, done: Done
+    ) -> None:
         """Do what a client asks; `done` hears it once."""
         try:
             if isinstance(request, CreateStreamRequest):
                 self._create(request, done)
             elif isinstance(request, AlterStreamRequest):
                 self._alter(request, done)
+            elif isinstance(request, TruncateRequest):
+                self._truncate(request, done)
             else:
                 self._delete(request, done)
         except RemoteError as error:
@@ -205,7 +211,7 @@ class Administration:
 
         self._quorum.propose(DeleteStream(stream_id=creation.state.stream_id), deleted)
 
-    # Alter, delete
+    # Alter, truncate, delete
 
     def _alter(self, request: AlterStreamRequest, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
@@ -219,6 +225,21 @@ class Administration:
             done(AlterStreamResponse(stream=self._info(outcome.stream)))
 
         self._quorum.propose(AlterStream(stream_id=state.stream_id, changes=request.changes), altered)
+
+    def _truncate(self, request: TruncateRequest, done: Done) -> None:
+        if request.leader_epoch is None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "only a partition's leader knows what is committed: ask that one")
+
+        def truncated(outcome: Outcome | RemoteError) -> None:
+            done(outcome if isinstance(outcome, RemoteError) else TruncateResponse(log_start=request.before))
+
+        command = TruncatePartition(
+            stream_id=request.stream_id,
+            partition=request.partition,
+            leader_epoch=request.leader_epoch,
+            before=request.before,
+        )
+        self._quorum.propose(command, truncated)
 
     def _delete(self, request: DeleteStreamRequest, done: Done) -> None:
         state = self._named(request.name, request.stream_id)

@@ -51,7 +51,7 @@ def check_agreement(partition: Partition, request: FetchRequest) -> None:
         f"then read on from {end_offset}",
         offset=int(request.offset),
         end_offset=end_offset,
-        log_start=partition.log.log_start,
+        log_start=partition.log_start,
         committed_end=partition.committed_end,
     )
 

@@ -96,7 +96,7 @@ class Fetches:
         self, caller: Hashable, partition: Partition, request: FetchRequest, deadline_us: int, *, is_final: bool
     ) -> None:
         log = partition.log
-        if not log.log_start <= request.offset <= log.log_end:
+        if not partition.log_start <= request.offset <= log.log_end:
             raise _out_of_range(partition, request.offset)
         end, size_bytes = partition.committed_end, partition.committed_bytes
         look = _Look(caller, partition, request, deadline_us, is_final, end, size_bytes)
@@ -118,7 +118,7 @@ class Fetches:
             if self._looking.get(caller) is not look:
                 return  # gone, or told already
             del self._looking[caller]
-            if request.offset < log.log_start:
+            if request.offset < partition.log_start:
                 # Retention was quicker: what was found may be gone before it could be opened.
                 self._outbox.reply(caller, _out_of_range(partition, request.offset))
             elif error is None:
@@ -153,7 +153,7 @@ class Fetches:
             base_offset, end_offset = found.base_offset, found.end_offset
             partition.counters["fetched_bytes"] += extent.length
         response = FetchResponse(
-            log_start=Offset(partition.log.log_start),
+            log_start=Offset(partition.log_start),
             committed_end=Offset(look.committed_end),
             base_offset=Offset(base_offset),
             end_offset=Offset(end_offset),
@@ -168,7 +168,7 @@ def _key(request: FetchRequest) -> PartitionKey:
 
 
 def _out_of_range(partition: Partition, offset: int) -> RemoteError:
-    start, end = partition.log.log_start, partition.committed_end
+    start, end = partition.log_start, partition.committed_end
     holds = f"offsets {start} to {end - 1}" if end > start else f"nothing; its next offset is {end}"
     text = f"offset {offset} is out of range: {partition.label} holds {holds}"
     return RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, log_start=start, committed_end=end)

@@ -141,7 +141,9 @@ class Leading:
     ) -> None:
         """The image has this broker lead the partition, in an epoch that is new here."""
         log = partition.log
-        ends = Ends(log.log_start, partition.committed_end, log.flushed_end, log.log_end)
+        # What was given up by request was committed, whoever has heard of that.
+        committed_end = max(partition.committed_end, partition.truncated_end)
+        ends = Ends(log.log_start, committed_end, log.flushed_end, log.log_end)
         leadership = Leadership(
             partition.key, self._broker_id, state, live, ends, partition.terms, self._agenda, now.elapsed_us
         )

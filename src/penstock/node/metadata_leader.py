@@ -32,6 +32,7 @@ from penstock.messages import (
     Request,
     Response,
     StopBrokerRequest,
+    TruncateRequest,
 )
 from penstock.metadata.commands import FormCluster
 from penstock.metadata.controller import Controller, HeardOf
@@ -113,7 +114,9 @@ class MetadataLeader:
         elif isinstance(request, StopBrokerRequest):
             self._controller.stop_broker(done, request, now)
         else:
-            assert isinstance(request, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest), request
+            assert isinstance(
+                request, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | TruncateRequest
+            ), request
             self._administration.handle(request, done)
         self.carry_out()
 

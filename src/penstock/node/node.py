@@ -46,6 +46,7 @@ from penstock.messages import (
     Request,
     Response,
     StreamInfo,
+    TruncateRequest,
 )
 from penstock.metadata.image import StreamState
 from penstock.node.appends import Appends
@@ -105,6 +106,7 @@ class Node:
             lambda: self._now,
             image=lambda: self._cluster.image,
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
+            administer=lambda request, done: self._cluster.link.administer(request, done),
             hurry=lambda: self._cluster.standing.hurry(),
             committed=self._fetches.grown,
             resigned=self._resigned,
@@ -137,6 +139,7 @@ class Node:
             FetchRequest: self._fetch,
             GetRequest: self._get,
             ListOffsetsRequest: self._list_offsets,
+            TruncateRequest: self._truncate,
             AppendRequest: self._append,
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
@@ -196,6 +199,7 @@ class Node:
             self._upkeep.close(partition)
             self._fetches.refuse(partition.key, _STOPPING)
         self._appends.stop(_STOPPING)
+        self._replicas.truncations.stop(_STOPPING)
         self._replicas.streams.confirmations.stop(_STOPPING)
         self._cluster.stop(_STOPPING)
         self._listening.stop(now)
@@ -399,7 +403,7 @@ class Node:
         callers = list(callers)
         self._fetches.gone(callers)
         self._questions.gone(callers)
-        self._replicas.leading.gone(callers)
+        self._replicas.gone(callers)
 
     def _partition(self, stream_id: int, number: int) -> Partition:
         key = PartitionKey(StreamId(stream_id), PartitionId(number))
@@ -467,6 +471,9 @@ class Node:
 
     def _list_offsets(self, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
         self._questions.list_offsets(caller, self._led(request.stream_id, request.partition), request)
+
+    def _truncate(self, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now) -> None:
+        self._replicas.truncations.ask(caller, self._led(request.stream_id, request.partition), request)
 
     # Append
 

@@ -27,7 +27,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionKey, TimestampUs
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
-from penstock.commitlog import Log, LogState, ShortageError, StorageFullError
+from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.acks import waiting, waiting_count
 from penstock.hot.group import Group
 from penstock.ingest import acks
@@ -95,8 +95,8 @@ class Partition:
         "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dropped", "fenced_told", "flush_us", "flushing",
         "following", "impediment", "in_flight_bytes", "is_mute", "key", "leader_epoch", "leadership", "leads",
-        "listened_us", "log", "refusal", "sid", "stall", "stream", "subscribed", "terms", "trouble", "vfs", "visit_us",
-        "when_idle",
+        "listened_us", "log", "refusal", "sid", "stall", "stream", "subscribed", "terms", "trouble", "truncated", "vfs",
+        "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -197,6 +197,7 @@ class Partition:
         """Take over what the image says of the stream now."""
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
+        self.truncated = stream.truncated_at(self.key.partition)
         self._rules = Rules.of(stream.config)
         assert stream.config.min_isr is not None
         self.terms = terms_of(stream.config.durability, stream.config.min_isr)
@@ -208,6 +209,33 @@ class Partition:
         if trouble != self.trouble:
             self.trouble = trouble
             outbox.notice(f"{self.label}: {trouble}")
+
+    # Where it begins
+
+    @property
+    def truncated_end(self) -> int:
+        """Up to where the cluster has given up, by request, what this log has; 0: nothing.
+
+        Only of what was written by then: after an unclean election others may stand at those offsets. All before it
+        was committed.
+        """
+        truncated = self.truncated
+        return (
+            0 if truncated is None else min(truncated.before, self.log.epoch_end(truncated.leader_epoch).start_offset)
+        )
+
+    @property
+    def log_start(self) -> int:
+        """Where it begins for readers: the log may follow a moment later, once its disk has all before."""
+        start = self.log.log_start
+        if self.truncated is None or start >= self.truncated.before:
+            return start
+        return max(start, min(self.truncated_end, self.committed_end))
+
+    def view(self) -> LogView:
+        """The log as readers may see it now."""
+        view, start = self.log.view(), self.log_start
+        return view if start == view.log_start else view.starting_at(start)
 
     # Its place among the replicas
 

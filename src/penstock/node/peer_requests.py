@@ -6,7 +6,7 @@
 | peer hello                                  | who is asked: who it is                                        |
 | await stream                                | who is asked, once the stream is here                          |
 | join                                        | who is asked: who is in the cluster                            |
-| forward: create, alter, delete              | the metadata leader; whoever else is asked names it            |
+| forward: create, alter, delete, truncate    | the metadata leader; whoever else is asked names it            |
 | heartbeat, register, change ISR, stop       | the metadata leader                                            |
 """
 
@@ -40,6 +40,7 @@ from penstock.messages import (
     Request,
     Response,
     StopBrokerRequest,
+    TruncateRequest,
 )
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.peers import introduced
@@ -134,7 +135,7 @@ class PeerRequests:
 
     def _forwarded(self, caller: Hashable, request: ForwardRequest, raw: bytes | memoryview) -> None:
         asked = decode_request_body(request.api, request.version, bytes(raw))
-        if not isinstance(asked, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest):
+        if not isinstance(asked, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | TruncateRequest):
             raise RemoteError(ErrorCode.BAD_REQUEST, f"request number {request.api} is not forwarded")
         if not self._quorum.is_leader:
             leader = self._quorum.leader

@@ -10,6 +10,7 @@ from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
 from penstock.node.appends import as_remote
 from penstock.node.desk import Desk
+from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.queries import FindOffset, GetMessage, QueryGivenUpError
 from penstock.node.step import Outbox
@@ -51,9 +52,9 @@ class Questions:
 
         def ask() -> GetMessage:
             if request.offset is None or request.offset >= partition.committed_end:
-                _check_knowledge(partition)
+                check_knowledge(partition)
             return GetMessage(
-                partition.log.view(),
+                partition.view(),
                 partition.committed_end,
                 offset=request.offset,
                 key=request.key,
@@ -63,7 +64,7 @@ class Questions:
         def answer(query: GetMessage) -> None:
             response = GetResponse(
                 offset=Offset(query.found_offset),
-                log_start=Offset(partition.log.log_start),
+                log_start=Offset(partition.log_start),
                 committed_end=Offset(partition.committed_end),
                 format_version=self._format_version,
                 leader_epoch=epoch,
@@ -74,19 +75,19 @@ class Questions:
 
     def list_offsets(self, caller: Hashable, partition: Partition, request: ListOffsetsRequest) -> None:
         """The offset at a place in the log. RemoteError not_yet: a new leader does not know what others have told."""
-        _check_knowledge(partition)
+        check_knowledge(partition)
         epoch = partition.leader_epoch
 
         def ask() -> FindOffset:
-            offset = {"earliest": partition.log.log_start, "latest": partition.committed_end}.get(str(request.at))
+            offset = {"earliest": partition.log_start, "latest": partition.committed_end}.get(str(request.at))
             timestamp_us = request.at if isinstance(request.at, int) else None
-            return FindOffset(partition.log.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
+            return FindOffset(partition.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
 
         def answer(query: FindOffset) -> None:
             response = ListOffsetsResponse(
                 offset=Offset(query.offset),
                 timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
-                log_start=Offset(partition.log.log_start),
+                log_start=Offset(partition.log_start),
                 committed_end=Offset(partition.committed_end),
                 leader_epoch=epoch,
             )
@@ -98,13 +99,13 @@ class Questions:
         self, caller: Hashable, partition: Partition, ask: Callable[[], _Query], answer: Callable[[_Query], None]
     ) -> None:
         """Run a query in a disk thread; again, if retention has removed meanwhile what it wanted to read."""
-        log_start = partition.log.log_start
+        log_start = partition.log_start
         query = ask()
 
         def done(error: Exception | None) -> None:
             if caller not in self._open:
                 return
-            again = error is not None and partition.log.log_start > log_start
+            again = error is not None and partition.log_start > log_start
             if again and not self._is_stopped and partition.when_idle is None:
                 try:
                     self._ask(caller, partition, ask, answer)
@@ -124,16 +125,3 @@ class Questions:
 
         self._desk.ask(caller, query, done)
         self._open.add(caller)
-
-
-def _check_knowledge(partition: Partition) -> None:
-    """RemoteError not_yet unless all that was ever told to be committed is known to be so here."""
-    if not partition.is_replicated:
-        return
-    leadership = partition.leadership
-    if leadership is None or partition.is_mute:
-        text = f"this replica of {partition.label} has heard of commits up to offset {partition.committed_end} only"
-        raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
-    if not leadership.knows_latest:
-        text = f"the new leader of {partition.label} does not know yet what is committed; ask again in a moment"
-        raise RemoteError(ErrorCode.NOT_YET, text)

@@ -14,15 +14,15 @@ what a partition has committed goes to readers and to followers, what is on its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
-from penstock.base.errors import RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, OpenFiles
-from penstock.messages import LogEnd, ResignedLeadership, Response, UnreachableLeader
+from penstock.messages import LogEnd, ResignedLeadership, Response, TruncateRequest, UnreachableLeader
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.chronicle import Chronicle
 from penstock.node.following import Follows
@@ -36,6 +36,7 @@ from penstock.node.room import Room
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 from penstock.node.streams import Streams
+from penstock.node.truncations import Truncations
 from penstock.node.upkeep import Upkeep
 from penstock.vfs import Vfs
 
@@ -58,17 +59,18 @@ class Replicas:
         *,
         image: Callable[[], ClusterImage],
         ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
+        administer: Callable[[TruncateRequest, Callable[[Response | RemoteError], None]], None],
         hurry: Callable[[], None],
         committed: Callable[[Partition], None],
         resigned: Callable[[Partition], None],
         closed: Callable[[Partition, RemoteError], None],
     ) -> None:
-        self._image = image
+        self._image, self._hurry = image, hurry
         self._listening = listening
         self._clock = clock
         self._committed = committed
+        self._tell_resigned, self._tell_closed = resigned, closed
         self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
-        self._hurry = hurry
         self._room = Room(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
         self.upkeep = Upkeep(outbox, self, clock)
@@ -94,6 +96,7 @@ class Replicas:
             unreachable=hurry,
             impeded=self.impeded,
         )
+        self.truncations = Truncations(outbox, clock, administer)
         self.chronicle = Chronicle(settings.broker_id, outbox)
         self._log_ends = LogEnds(self.partitions, image, hurry)
         self.roles = Roles(
@@ -105,7 +108,7 @@ class Replicas:
             self.upkeep,
             clock,
             self.chronicle,
-            resigned=resigned,
+            resigned=self._resigned,
             nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
         )
         self.streams = Streams(
@@ -119,7 +122,7 @@ class Replicas:
             self.roles,
             clock,
             self.partitions,
-            closed=closed,
+            closed=self._closed,
             failed=hurry,
         )
 
@@ -128,6 +131,7 @@ class Replicas:
     def applied(self, outcome: Outcome) -> None:
         """A command has changed it."""
         self.streams.applied(outcome)
+        self.truncations.look()
         for recovery in outcome.recovered:
             partition = self.partitions.get(PartitionKey(recovery.stream_id, recovery.partition))
             if partition is not None and partition.leadership is not None:
@@ -136,6 +140,7 @@ class Replicas:
     def replaced(self, before: ClusterImage) -> None:
         """It is another one altogether."""
         self.streams.replaced(before)
+        self.truncations.look()
 
     def standing_changed(self, incarnation: Incarnation | None) -> None:
         """Who is there may have changed, or the run in which this broker leads and follows."""
@@ -212,6 +217,21 @@ class Replicas:
         if partition.leadership is not None:
             partition.leadership.retained(partition.log.log_start)
             self.leading.ends_moved(partition, self._clock())
+            self.truncations.look()
+
+    def _resigned(self, partition: Partition) -> None:
+        text = f"{partition.label} is led by another broker now; ask that one again"
+        self.truncations.refuse(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
+        self._tell_resigned(partition)
+
+    def _closed(self, partition: Partition, error: RemoteError) -> None:
+        self.truncations.refuse(partition, error)
+        self._tell_closed(partition, error)
+
+    def gone(self, callers: Iterable[Hashable]) -> None:
+        """Nobody waits for these answers."""
+        self.leading.gone(callers)
+        self.truncations.gone(callers)
 
     def failed(self, partition: Partition) -> None:
         """Its log takes no more messages until a restart."""
@@ -259,6 +279,7 @@ class Replicas:
         self.leading.tick(now)
         self.follows.tick(now)
         self._room.tick(now.elapsed_us)
+        self.truncations.tick(now.elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -269,4 +290,5 @@ class Replicas:
             self.leading.next_deadline_us,
             self.follows.next_deadline_us(self._clock()),
             self._room.next_deadline_us,
+            self.truncations.next_deadline_us,
         )

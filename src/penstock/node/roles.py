@@ -104,6 +104,7 @@ class Roles:
         state = partition.stream.partitions[partition.key.partition]
         if self._is_registered and state.leader == self._broker_id:
             self._lead(partition)
+            self._upkeep.truncate(partition)
             return
         if partition.leadership is not None:
             self._chronicle.ended(_name(partition))

@@ -187,12 +187,35 @@ class Upkeep:
             partition.leadership.flushed(partition.log.flushed_end)
         self._heard.flushed(partition)
         self.advance(partition)
+        self.truncate(partition)
 
     def advance(self, partition: Partition) -> None:
         """The leadership may have committed more: answer who waits for that."""
         committed_end = partition.committed_end
         partition.advance(self._outbox.step)
         self.moved(partition, committed_end)
+
+    def truncate(self, partition: Partition) -> None:
+        """Have a led log begin where the cluster has given up what comes before, as far as that is on the disk.
+
+        If the disk refuses, the next visit tries again.
+        """
+        if _begins_too_early(partition):
+            self.touch(partition)
+            self._move_start(partition)
+
+    def _move_start(self, partition: Partition) -> None:
+        log, start = partition.log, partition.log_start
+        before = log.log_start
+        try:
+            log.follow_start(start)
+        except OperationalError as error:
+            partition.tell(f"cannot note where its log begins: {error}", self._outbox)
+            return
+        if log.log_start != before:
+            self._heard.retained(partition)
+        if log.log_start < start:
+            self.flush(partition)
 
     def cut(self, partition: Partition, run: Callable[[], None]) -> None:
         """`run` once no sync is under way; and none begins until `cut_done`."""
@@ -248,7 +271,8 @@ class Upkeep:
 
     def _plan(self, partition: Partition, now_us: int) -> None:
         """Plan the next visit, unless an earlier one is planned."""
-        due_us = now_us if partition.cannot_lead else partition.log.due_us(now_us)
+        is_due = partition.cannot_lead or _begins_too_early(partition)
+        due_us = now_us if is_due else partition.log.due_us(now_us)
         if due_us is None or (partition.visit_us is not None and partition.visit_us <= due_us):
             return
         partition.visit_us = due_us
@@ -266,6 +290,8 @@ class Upkeep:
         """Roll and retain."""
         if partition.cutting is not None:
             return
+        if _begins_too_early(partition):
+            self._move_start(partition)
         try:
             retention = partition.log.tick(now_us, partition.committed_end)
         except (OSError, PenstockError) as error:
@@ -373,3 +399,10 @@ class Upkeep:
         if partition.leadership is not None:
             partition.leadership.flushed(partition.log.flushed_end)
         partition.advance(self._outbox.step)
+
+
+def _begins_too_early(partition: Partition) -> bool:
+    """Whether its log has what the cluster has given up by request."""
+    if partition.truncated is None or partition.leadership is None:
+        return False
+    return partition.log_start > partition.log.log_start and partition.log.state is LogState.WRITABLE

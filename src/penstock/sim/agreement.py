@@ -141,7 +141,9 @@ class Agreement:
             if not theirs.is_in_sync:
                 continue
             end = theirs.log_end
-            if not history.retains:  # else the beginnings of epochs are gone with their messages
+            if not (
+                history.retains or history.truncating
+            ):  # else the beginnings of epochs are gone with their messages
                 end = min(end, looks.common_end(leader.node, member.node, key))
             if end < look.committed_end:
                 text = f"{history.name()}: {leader.name} has committed {look.committed_end}, and {member.name},"

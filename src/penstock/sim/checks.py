@@ -9,6 +9,8 @@ that there ever was; a stream that is made again under the same name has another
 | no offset ever shows two different things                  | an ack, a read                            |
 | a reader sees what was sent, without holes                 | a read                                    |
 | what was refused is not there (see `refusals`)             | an ack, a read, a refusal                 |
+| what was answered as given up is shown by no leader        | every event of the broker                 |
+| nothing goes that nobody asked to give up                  | a read, every event of the broker         |
 | log_start ≤ committed_end ≤ log_end                        | every event of the broker                 |
 | committed_end covers what was acked, and never goes back   | every event of the broker                 |
 | one leader in each epoch: one run of one broker            | every event of the broker                 |
@@ -70,6 +72,8 @@ class History:
     promised_end: int = 0  # behind the last of them
     committed_end: int = 0  # up to where a leader had it committed, whoever has heard of that
     synced_end: int = 0  # behind the last that was acked as synced
+    truncating: int = 0  # before which somebody has asked to give up
+    truncated: int = 0  # … and was told that it is gone
     acks: int = 0
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # leader epoch → broker and its run
     led_us: dict[int, int] = field(default_factory=dict)  # leader epoch → when it was seen first
@@ -105,6 +109,10 @@ class History:
     def retains(self) -> bool:
         """Whether old messages may go."""
         return self.config.max_messages is not None
+
+    def may_begin_at(self, log_start: int) -> bool:
+        """Whether all before may have gone."""
+        return self.retains or log_start <= self.truncating
 
     def name(self) -> str:
         """For a message."""
@@ -193,6 +201,11 @@ class Checks:
         if value in history.places:
             raise ViolationError(f"{history.name()}: {value!r} is there, and was refused: {why}")
 
+    def truncated(self, history: History, before: int) -> None:
+        """Somebody was told that this was given up."""
+        history.truncated = max(history.truncated, before)
+        self._check_again(history)
+
     def read(self, history: History, offset: int, end_offset: int, raw: bytes) -> Rows | None:
         """A consumer at `offset` got these batches, which cover all up to `end_offset`; None if they are damaged."""
         try:
@@ -257,6 +270,9 @@ class Checks:
             history.stream_id = look.stream_id
             if not look.log_start <= look.committed_end <= look.log_end:
                 raise ViolationError(f"{history.name()} on {broker.name}: {look}")
+            if not history.may_begin_at(look.log_start):
+                text = f"nobody has asked to give up more than what comes before {history.truncating}"
+                raise ViolationError(f"{history.name()} on {broker.name}: {text}: {look}")
             ends = history.ends.get(broker.broker_id)
             if ends is None:
                 ends = history.ends[broker.broker_id] = Ends()
@@ -326,6 +342,9 @@ class Checks:
             raise ViolationError(f"{text}: {look}")
         if history.may_lose and look.committed_end >= history.promised_end:
             history.may_lose = False
+        if look.log_start < history.truncated:
+            text = f"{history.name()} on {broker.name}, who leads: what comes before {history.truncated} was given up"
+            raise ViolationError(f"{text}, and is back: {look}")
 
     def _nobody_had_more(self, history: History, broker: SimBroker, look: looks.Look) -> None:
         """What the new leader lacks may be lost, unless one who counted in its election has it on its disk."""
@@ -388,6 +407,7 @@ class Checks:
             del history.places[history.known.pop(offset)]
         history.promised_end = min(end, history.promised_end)
         history.committed_end = min(end, history.committed_end)
+        history.truncated = min(end, history.truncated)
         self._check_again(history)
         history.cuts.append((max(history.leaders, default=0) if last_epoch is None else last_epoch, end))
         self._was_cut(history, end)
@@ -396,5 +416,5 @@ class Checks:
         """Somebody has read all from `log_start` to `end`: was that all that was promised?"""
         if end < history.promised_end and not history.is_damaged:
             raise ViolationError(f"{history.name()}: {history.promised_end - 1} is promised, the log ends at {end}")
-        if log_start and not history.retains:
+        if not history.may_begin_at(log_start):
             raise ViolationError(f"{history.name()}: it begins at {log_start}, and nothing may go")

@@ -46,6 +46,8 @@ from penstock.messages import (
     MetadataResponse,
     Response,
     StatusRequest,
+    TruncateRequest,
+    TruncateResponse,
 )
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History, ViolationError
@@ -135,6 +137,7 @@ class Clients:
             Act.STATUS: self._status,
             Act.ALTER: self._alter,
             Act.RECREATE: self._recreate,
+            Act.TRUNCATE: self._truncate,
         }
 
     def do(self, operation: Operation) -> None:
@@ -235,6 +238,27 @@ class Clients:
         changes = {"segment_bytes": 4_096 * (1 + operation.number % 6)}
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
         self._program().ask(request, lambda response, _raw: self._trace(f"altered: {_kind(response)}"))
+
+    def _truncate(self, operation: Operation) -> None:
+        generation = self.generations[operation.slot]
+        if generation is None or not generation.stream_id:
+            return
+        partition = operation.number % generation.config.partitions
+        history = self._history(generation, partition)
+        before = operation.number // 8 % (history.committed_end + 2)
+        history.truncating = max(history.truncating, before)
+        epoch = max(history.leaders, default=0)
+        stream_id = StreamId(generation.stream_id)
+        request = TruncateRequest(stream_id=stream_id, partition=PartitionId(partition), before=Offset(before))
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"truncated before {before}: {_kind(response)}")
+            if isinstance(response, TruncateResponse):
+                self._around.count("beginnings given up")
+                if not history.is_lost(before - 1, epoch):
+                    self._checks.truncated(history, before)
+
+        self._program().ask_leader(generation.stream_id, partition, request, done)
 
     def of(self, stream_id: int) -> Generation | None:
         """The stream, if it is one that there is now."""
@@ -390,7 +414,7 @@ class Clients:
     def _refused(self, consumer: Consumer, error: RemoteError) -> None:
         history, details = consumer.history, error.details
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE and consumer.position < details["log_start"]:
-            if not history.retains:
+            if not history.may_begin_at(details["log_start"]):
                 raise ViolationError(f"{history.name()}: {error}")
             consumer.position = consumer.log_start = details["log_start"]
             consumer.leader_epoch = None

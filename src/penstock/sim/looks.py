@@ -28,7 +28,7 @@ class Look(NamedTuple):
     stream_id: int
     subject: str  # of its stream
     partition: int
-    log_start: int
+    log_start: int  # as readers see it
     committed_end: int
     log_end: int
     flushed_end: int
@@ -103,7 +103,7 @@ def _look(node: Node, key: PartitionKey, partition: Partition) -> Look:
         key.stream_id,
         partition.stream.config.subject,
         key.partition,
-        log.log_start,
+        partition.log_start,
         partition.committed_end,
         log.log_end,
         log.flushed_end,

@@ -92,6 +92,12 @@ MUTANTS = (
 
 CLUSTER_MUTANTS = (
     Mutant(
+        "answers a truncation that nobody else knows of",
+        "penstock.node.truncations",
+        "elif asked.partition.truncated_end >= asked.request.before:",
+        "elif asked.partition.log.follow_start(asked.request.before) or not self._answer(asked, None):",
+    ),
+    Mutant(
         "a follower truncates to what is committed instead of by lineage",
         _RULES,
         "    return min(leader.end_offset, own_end)",

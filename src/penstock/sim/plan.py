@@ -15,6 +15,7 @@ FAULTS_MIN = 24
 FAULTS_MAX = 40
 SECONDS_MIN = 45
 SECONDS_MAX = 90
+TRUNCATIONS_MAX = 60
 
 
 class Act(StrEnum):
@@ -30,6 +31,7 @@ class Act(StrEnum):
     STATUS = "status"
     ALTER = "alter"
     RECREATE = "recreate"
+    TRUNCATE = "truncate"
 
 
 _ACTS = (
@@ -43,6 +45,7 @@ _ACTS = (
     (Act.STATUS, 1),
     (Act.ALTER, 1),
     (Act.RECREATE, 0),
+    (Act.TRUNCATE, 0),
 )
 
 
@@ -178,6 +181,7 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         Operation(int(random.random() * end_us), Act.RECREATE, int(random.random() * slots), random.getrandbits(32))
         for _ in range(recreations)
     ]
+    operations += _truncations(seed, end_us, slots)
     faults: list[Fault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))
@@ -192,3 +196,12 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         broker_id = 1 + int(random.random() * brokers)
         faults.append(Fault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
     return Plan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))
+
+
+def _truncations(seed: int, end_us: int, slots: int) -> list[Operation]:
+    """A few, drawn apart: all else in a plan is what it was before there were any."""
+    random = Random(f"{seed} truncations")  # noqa: S311 (nothing secret)
+    return [
+        Operation(int(random.random() * end_us), Act.TRUNCATE, int(random.random() * slots), random.getrandbits(32))
+        for _ in range(int(random.random() * TRUNCATIONS_MAX))
+    ]

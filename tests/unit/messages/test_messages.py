@@ -39,6 +39,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "LIST_OFFSETS": 9,
         "APPEND": 10,
         "STATUS": 11,
+        "TRUNCATE": 12,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,

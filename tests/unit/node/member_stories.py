@@ -30,6 +30,8 @@ from penstock.messages import (
     GetResponse,
     Request,
     Response,
+    TruncateRequest,
+    TruncateResponse,
 )
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
@@ -214,6 +216,11 @@ class MemberStory:
         fields = {key: field_of(value) for key, value in changes.items()}
         self._ask(number, AlterStreamRequest(name=name, changes=fields))
 
+    def _truncate(self, number: str, name: str, *, before: str, dry: str = "no") -> None:
+        stream_id = self._image().by_name(name).stream_id
+        request = TruncateRequest(stream_id=stream_id, before=Offset(int(before)), is_dry_run=dry == "yes")
+        self._ask(number, request)
+
     def _delete(self, number: str, name: str) -> None:
         self._ask(number, DeleteStreamRequest(name=name))
 
@@ -306,6 +313,8 @@ def _answer(response: Response | RemoteError) -> str:
             return "created" if response.created else "there already"
         case AlterStreamResponse():
             return "altered"
+        case TruncateResponse():
+            return f"begins at {response.log_start}: {response.messages} messages and {response.size_bytes} bytes go"
         case DeleteStreamResponse():
             return "deleted"
         case AppendResponse():

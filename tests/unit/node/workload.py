@@ -9,12 +9,14 @@ has several partitions.
 | a PubAck, an append's answer        | the value is at that offset of that partition, once                 |
 | a create's, alter's answer          | the stream is there under its id with that config                  |
 | a delete's answer                   | it is gone, and so are its files                                   |
+| a truncation's answer               | nothing before that offset is there                                 |
+| nothing                             | what is at an offset that nobody asked to give up is there          |
 | nothing                             | what is there was sent to that stream, without holes               |
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +24,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
-from penstock.base.ids import PartitionId, StreamId
+from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.base.subjects import partition_subject
 from penstock.messages import (
     AlterStreamRequest,
@@ -32,6 +34,8 @@ from penstock.messages import (
     CreateStreamResponse,
     DeleteStreamRequest,
     Request,
+    TruncateRequest,
+    TruncateResponse,
 )
 from tests.unit.node.harness import Broker, Executed, batch_of, nats_matches
 
@@ -58,6 +62,8 @@ class Workload:
         self.deleted: set[int] = set()
         self.stored: dict[Key, dict[int, bytes]] = {}  # partition → offset → value that was promised
         self.sent: dict[Key, set[bytes]] = {}
+        self.truncating: dict[Key, int] = {}  # before which somebody has asked to give up
+        self.truncated: dict[Key, int] = {}  # … and was told that it is gone
         self._values = 0
 
     def begin(self, broker: Broker) -> None:
@@ -102,6 +108,20 @@ class Workload:
         if stream_id is not None:
             self.deleting.add(stream_id)
             self._ask(DeleteStreamRequest(name=name, stream_id=StreamId(stream_id)))
+
+    def truncate(self, name: str, number: int) -> None:
+        """Ask to give up the beginning of a partition, sometimes more than there is."""
+        stream_id = self.promised().get(name)
+        info = self.broker.streams().get(name)
+        if info is None or info.stream_id != stream_id:
+            return
+        part = info.partitions[number % PARTITIONS[name]]
+        assert part.committed_end is not None
+        before = number % (part.committed_end + 2)
+        key = (int(stream_id), int(part.partition))
+        if before <= part.committed_end:
+            self.truncating[key] = max(before, self.truncating.get(key, 0))
+        self._ask(TruncateRequest(stream_id=StreamId(stream_id), partition=part.partition, before=Offset(before)))
 
     def publish(self, name: str, count: int, size_bytes: int = 0) -> None:
         """One read of the NATS connection with so many messages; all want an ack."""
@@ -192,6 +212,9 @@ class Workload:
         elif isinstance(request, AlterStreamRequest) and not isinstance(response, RemoteError):
             assert request.stream_id is not None
             del self.configs[request.stream_id][:-1]
+        elif isinstance(request, TruncateRequest) and isinstance(response, TruncateResponse):
+            key = (int(request.stream_id), int(request.partition))
+            self.truncated[key] = max(request.before, self.truncated.get(key, 0))
         elif isinstance(request, DeleteStreamRequest) and not isinstance(response, RemoteError):
             assert request.stream_id is not None
             self.deleted.add(request.stream_id)
@@ -210,15 +233,22 @@ class Workload:
                 key = (stream_id, int(one.partition))
                 rows = after.read(info.name, one.partition)
                 assert one.state == "online", info
-                assert [row.offset for row in rows] == list(range(len(rows)))
+                assert one.log_start is not None
+                assert [row.offset for row in rows] == list(range(one.log_start, one.log_start + len(rows)))
                 values = [row.value for row in rows]
                 assert len(set(values)) == len(values)
                 assert set(values) <= self.sent.get(key, set())
-                for offset, value in self.stored.get(key, {}).items():
-                    assert values[offset] == value
+                self.hold(key, one.log_start, {row.offset: row.value for row in rows})
         folders = {path.split("/")[1] for path in after.memory.files() if path.startswith("streams/")}
         assert folders == {f"{stream_id:08d}-{info.name}" for stream_id, info in found.items()}
         assert not any(path.startswith("quarantine/") for path in after.memory.files())
+
+    def hold(self, key: Key, log_start: int, there: Mapping[int, bytes | None]) -> None:
+        """Hold what is promised of a partition against what is there from `log_start` on."""
+        assert self.truncated.get(key, 0) <= log_start <= self.truncating.get(key, 0)
+        for offset, value in self.stored.get(key, {}).items():
+            if offset >= log_start:
+                assert there[offset] == value
 
     def go_on_with(self, after: Broker) -> None:
         """After a crash: what this broker shows is what it promises from now on."""

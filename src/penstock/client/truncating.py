@@ -1,0 +1,36 @@
+"""Giving up the beginning of a stream: from a place in the log to what its leaders are asked for.
+
+Rules: a stream that was deleted and made again meanwhile is another one, and keeps what it has. A time is looked up
+first, partition by partition: what is given up ends before the first message at or after it.
+"""
+
+from __future__ import annotations
+
+from penstock.base.ids import Offset
+from penstock.client.link import Link
+from penstock.client.reading import find_place, partition_number
+from penstock.client.values import Start, Truncation
+from penstock.messages import StreamInfo, TruncateRequest, TruncateResponse
+
+
+async def truncate(
+    link: Link, info: StreamInfo, before: Start, partition: int | None, *, dry_run: bool, timeout_s: float
+) -> list[Truncation]:
+    """What went, or would go, of each partition. ValueError: a negative offset; one, of a stream of several."""
+    numbers = [partition_number(info, partition)]
+    if partition is None and len(info.partitions) > 1:
+        if isinstance(before, int):
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise ValueError(f"{text}: say which with partition=")
+        numbers = [one.partition for one in info.partitions]
+    if isinstance(before, int) and before < 0:
+        raise ValueError(f"the offset {before} is negative; offsets count from 0")
+    done = []
+    for number in numbers:
+        end = before
+        if not isinstance(end, int):
+            end = (await find_place(link, info.stream_id, number, before, timeout_s)).offset
+        request = TruncateRequest(stream_id=info.stream_id, partition=number, before=Offset(end), is_dry_run=dry_run)
+        answer, _ = await link.call(request, TruncateResponse, timeout_s=timeout_s)
+        done.append(Truncation(int(number), answer.log_start, answer.messages, answer.size_bytes))
+    return done

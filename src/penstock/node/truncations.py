@@ -1,0 +1,175 @@
+"""The beginning of a partition is given up because somebody asks for it: as Kafka's DeleteRecords.
+
+Rules: the partition's leader is asked, and refuses what is not committed. What it agrees to goes through the metadata
+before it counts: so it survives the leader, and whoever leads next begins there before it shows anything. The answer
+comes when the log here begins there, too, and says so on the disk.
+
+    asked → measured → proposed → in the image → log_start moved → answered
+               └─ dry run: answered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset
+from penstock.commitlog import LogState
+from penstock.messages import Response, TruncateRequest, TruncateResponse
+from penstock.node.appends import as_remote
+from penstock.node.knowledge import check_knowledge
+from penstock.node.partition import Partition
+from penstock.node.step import Lane, Outbox
+from penstock.replication.leader import Leadership
+
+Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None]], None]
+_TIMEOUT_US = limits.TRUNCATION_TIMEOUT_MS * 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """Somebody who waits for an answer."""
+
+    caller: Hashable
+    partition: Partition
+    leadership: Leadership
+    request: TruncateRequest
+    deadline_us: int
+    messages: int
+    size_bytes: int = 0
+    is_agreed: bool = False  # the image has it, or is about to
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is gone here, for good."""
+        before, partition = self.request.before, self.partition
+        return self.is_agreed and partition.truncated_end >= before and partition.log.log_start >= before
+
+
+class Truncations:
+    """All that wait on one broker. `administer` has the metadata leader change what the cluster agrees on."""
+
+    def __init__(self, outbox: Outbox, clock: Callable[[], Now], administer: Administer) -> None:
+        self._outbox = outbox
+        self._clock = clock
+        self._administer = administer
+        self._waiting: dict[Hashable, _Asked] = {}
+
+    def ask(self, caller: Hashable, partition: Partition, request: TruncateRequest) -> None:
+        """Answer `caller` once it is done. RemoteError offset_out_of_range, not_yet, read_only, overloaded."""
+        self._check(partition, request)
+        start = partition.log_start
+        assert partition.leadership is not None
+        deadline_us = self._clock().elapsed_us + _TIMEOUT_US
+        messages = max(0, request.before - start)
+        asked = _Asked(caller, partition, partition.leadership, request, deadline_us, messages)
+        self._waiting[caller] = asked
+        if not messages:
+            self._measured(asked, None)
+            return
+        view = partition.view()
+
+        def run() -> None:
+            asked.size_bytes = view.bytes_between(start, request.before)
+
+        self._outbox.work(Lane.READ, run, lambda error: self._measured(asked, error))
+
+    def _check(self, partition: Partition, request: TruncateRequest) -> None:
+        check_knowledge(partition)
+        if request.before > partition.committed_end:
+            raise RemoteError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"nothing was given up: offset {request.before} is beyond what is committed; {partition.label} holds "
+                f"the offsets from {partition.log_start} up to, but not including, {partition.committed_end}",
+                log_start=partition.log_start,
+                committed_end=partition.committed_end,
+            )
+        if partition.log.state is not LogState.WRITABLE:
+            text = f"nothing was given up: the log of {partition.label} is {partition.log.state.value}; see its status"
+            is_damaged = partition.log.state is LogState.READ_ONLY
+            raise RemoteError(ErrorCode.READ_ONLY if is_damaged else ErrorCode.STORAGE_FAILED, text)
+        if len(self._waiting) >= limits.TRUNCATIONS_WAITING_MAX:
+            raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")
+
+    def _measured(self, asked: _Asked, error: Exception | None) -> None:
+        if self._waiting.get(asked.caller) is not asked:
+            return
+        if error is not None:
+            self._answer(asked, as_remote(error))
+        elif asked.request.is_dry_run:
+            self._answer(asked, None)
+        elif asked.partition.truncated_end >= asked.request.before:  # somebody has asked for as much before
+            asked.is_agreed = True
+            self.look()
+        else:
+            self._propose(asked)
+
+    def _propose(self, asked: _Asked) -> None:
+        def done(response: Response | RemoteError) -> None:
+            if self._waiting.get(asked.caller) is not asked:
+                return
+            if isinstance(response, RemoteError):
+                self._answer(asked, response)
+            else:
+                asked.is_agreed = True
+                self.look()
+
+        request = asked.request
+        self._administer(
+            TruncateRequest(
+                stream_id=request.stream_id,
+                partition=request.partition,
+                before=request.before,
+                leader_epoch=asked.leadership.leader_epoch,
+            ),
+            done,
+        )
+
+    def look(self) -> None:
+        """A log begins later, or the image is another one: answer those who waited for that."""
+        if self._waiting:
+            for asked in [one for one in self._waiting.values() if one.is_done]:
+                self._answer(asked, None)
+
+    def _answer(self, asked: _Asked, error: RemoteError | None) -> None:
+        del self._waiting[asked.caller]
+        if error is not None:
+            self._outbox.reply(asked.caller, error)
+            return
+        request = asked.request
+        response = TruncateResponse(
+            log_start=Offset(max(request.before, asked.partition.log_start)),
+            messages=asked.messages,
+            size_bytes=asked.size_bytes,
+        )
+        self._outbox.reply(asked.caller, response)
+
+    def refuse(self, partition: Partition, error: RemoteError) -> None:
+        """It is led here no more, or is gone: what was asked for may come to be, or not."""
+        for asked in [one for one in self._waiting.values() if one.partition is partition]:
+            self._answer(asked, error)
+
+    def gone(self, callers: Iterable[Hashable]) -> None:
+        """Nobody waits for these answers."""
+        for caller in callers:
+            self._waiting.pop(caller, None)
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker stops: tell all that wait."""
+        for asked in list(self._waiting.values()):
+            self._answer(asked, error)
+
+    def tick(self, now_us: int) -> None:
+        """Tell those whose time is up."""
+        if self._waiting:
+            for asked in [one for one in self._waiting.values() if one.deadline_us <= now_us]:
+                text = f"{asked.partition.label} was not truncated in time; it may be in a moment: ask again"
+                self._answer(asked, RemoteError(ErrorCode.TIMED_OUT, text))
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do, at the latest."""
+        return min((asked.deadline_us for asked in self._waiting.values()), default=None) if self._waiting else None
