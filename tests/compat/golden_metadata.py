@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.base.config import Durability, StreamConfig
+from penstock.base.config import Durability, Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import IsrChange, IsrMember
 from penstock.metadata.apply import apply
@@ -26,6 +26,7 @@ from penstock.metadata.commands import (
     Recovery,
     RegisterBroker,
     ReplicaEnd,
+    SetIntake,
     StartBroker,
     StopBroker,
     TruncatePartition,
@@ -117,6 +118,7 @@ COMMANDS: dict[str, Command] = {
     "truncate-partition": TruncatePartition(
         stream_id=StreamId(5), partition=PartitionId(1), leader_epoch=LeaderEpoch(1), before=Offset(700)
     ),
+    "set-intake": SetIntake(stream_id=StreamId(5), intake=Intake.READ_ONLY, since_us=1_700_000_000_000_003),
     "start-broker": StartBroker(started_us=1_700_000_000_000_002),
 }
 
@@ -158,7 +160,14 @@ def truncated_image() -> ClusterImage:
     return made
 
 
-IMAGES = (image, later_image, truncated_image)
+def read_only_image() -> ClusterImage:
+    """The same, once the stream takes no messages."""
+    before = truncated_image()
+    made, _ = apply(before, before.index + 1, COMMANDS["set-intake"])
+    return made
+
+
+IMAGES = (image, later_image, truncated_image, read_only_image)
 """By the number in the name of their file."""
 
 

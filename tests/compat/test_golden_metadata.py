@@ -11,7 +11,16 @@ import pytest
 
 from penstock.metadata.commands import Command, decode_command
 from penstock.metadata.snapshot import decode_image
-from tests.compat.golden_metadata import COMMANDS, GOLDEN, IMAGES, golden_bytes, image, later_image, truncated_image
+from tests.compat.golden_metadata import (
+    COMMANDS,
+    GOLDEN,
+    IMAGES,
+    golden_bytes,
+    image,
+    later_image,
+    read_only_image,
+    truncated_image,
+)
 
 HOLD_A_CONFIG = {"command-create-stream.bin", *(f"image{number}.bin" for number in range(1, len(IMAGES) + 1))}
 
@@ -39,5 +48,6 @@ def test_the_image_has_something_in_every_field() -> None:
     partitions = image().by_name("orders").partitions
     assert any(partition.eligible for partition in partitions)
     assert any(partition.awaited_data_dir_id for partition in partitions)
+    assert read_only_image().by_name("orders").intake_us
     assert truncated_image().by_name("orders").truncated
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)

@@ -28,7 +28,22 @@ def test_the_reference_is_what_the_code_says(name: str, made) -> None:
 
 
 def test_the_commands_that_people_were_promised_are_there() -> None:
-    stream = {f"penstock stream {name}" for name in ("create", "list", "show", "alter", "delete", "find", "truncate")}
+    stream = {
+        f"penstock stream {name}"
+        for name in (
+            "create",
+            "list",
+            "show",
+            "alter",
+            "delete",
+            "find",
+            "truncate",
+            "pause",
+            "resume",
+            "read-only",
+            "seal",
+        )
+    }
     others = {f"penstock {name}" for name in ("serve", "demo", "publish", "read", "status", "dump", "stream", "bench")}
     bench = {f"penstock bench {name}" for name in ("latency", "limits", "reach", "report", "scale", "throughput")}
     assert set(COMMANDS) == {"penstock"} | stream | others | bench

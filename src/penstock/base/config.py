@@ -33,6 +33,15 @@ class Durability(StrEnum):
     OS = "os"  # in the page cache: survives the process, not the power
 
 
+class Intake(StrEnum):
+    """Whether a stream takes messages. Not a field of its config: it changes by requests of its own."""
+
+    OPEN = "open"
+    PAUSED = "paused"  # nobody listens for it, and appends are refused
+    READ_ONLY = "read_only"  # messages are refused, each with an error
+    SEALED = "sealed"  # the same, for good; and nothing of it goes but all of it
+
+
 class Storage(StrEnum):
     """Where the log of a stream lives."""
 
@@ -82,6 +91,9 @@ ALTERABLE = frozenset(
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""
+
+ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability"})
+"""Those of them that a sealed stream can still change: who leads it, not what it holds."""
 
 
 def stream_config_mistakes(config: StreamConfig) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.base.config import Intake
 from penstock.base.units import format_bytes, format_duration_us
 from penstock.cli import replicas
 from penstock.cli.failure import printable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _GAPS_SHOWN_MAX = 10
 _WIDE = 120  # characters: from here on there is room for offsets and whole times
 _TEXT_CHARS_MIN = 10
+_STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # those are meant
 
 
 def pairs(values: Mapping[str, str]) -> Table:
@@ -50,7 +52,14 @@ def _count_or_unknown(info: StreamInfo) -> str:
 def state_text(info: StreamInfo) -> str:
     """The states of a stream's partitions, each once."""
     states = list(dict.fromkeys(str(part.state).replace("_", " ") for part in info.partitions))
+    if states == ["online"] and info.intake != Intake.OPEN:
+        return intake_text(info)
     return ", ".join(states) if states else "unknown"
+
+
+def intake_text(info: StreamInfo) -> str:
+    """`open`, `paused`, `read-only`, `sealed`."""
+    return info.intake.replace("_", "-")
 
 
 def offsets_text(part: PartitionInfo) -> str:
@@ -73,7 +82,7 @@ def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
     left = max(2 * _TEXT_CHARS_MIN, width - sum(fixed) - 2 * (len(names) - 1))
     name_chars = min(max(len(row[0]) for row in rows), max(_TEXT_CHARS_MIN, left // 2))
     for name, subject, *others, state in rows:
-        style = "green" if state == "online" else "bold red"
+        style = _STATE_STYLES.get(state, "bold red")
         texts = (cell(cut(name, name_chars), "bold"), cell(cut(subject, left - name_chars)))
         made.add_row(*texts, *map(cell, others), cell(state, style))
     return made
@@ -100,6 +109,7 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         "id": str(info.stream_id),
         "created": time_text(info.created_us),
         "state": state_text(info),
+        **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
         "messages": _count_or_unknown(info),
     }
     for part in info.partitions:

@@ -1,4 +1,4 @@
-"""`penstock stream …`: create, list, show, find, alter, truncate and delete streams."""
+"""`penstock stream …`: create, list, show, find, alter, pause, seal, truncate and delete streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from penstock.base.config import ALTERABLE, Acks, Durability, Storage, StreamConfig
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
-from penstock.cli import output, report, truncate
+from penstock.cli import intake, output, report, truncate
 from penstock.cli.confirming import confirmed
 from penstock.cli.failure import FAILED, clearly, fixed_fields, say_error, say_note
 from penstock.cli.help import Command, Group
@@ -37,7 +37,7 @@ _UNLIMITED = "none"
 
 app = typer.Typer(
     cls=Group,
-    help="Create, list, show, find, alter, truncate and delete streams.",
+    help="Create, list, show, find, alter, pause, seal, truncate and delete streams.",
     epilog=examples("penstock stream create orders 'orders.>' --max-age 7d", "penstock stream list"),
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -430,5 +430,9 @@ _add("list", list_streams, "penstock stream list", "penstock stream list --json 
 _add("show", show, "penstock stream show orders")
 _add("find", find, "penstock stream find orders.eu.42")
 _add("alter", alter, "penstock stream alter orders --max-age 30d --max-bytes none")
+_add("pause", intake.pause, "penstock stream pause orders")
+_add("resume", intake.resume, "penstock stream resume orders")
+_add("read-only", intake.read_only, "penstock stream read-only orders", "penstock stream read-only orders --off")
+_add("seal", intake.seal, "penstock stream seal orders-2025", "penstock stream seal orders-2025 --yes")
 app.command("truncate", cls=Command, epilog=truncate.EXAMPLES)(truncate.truncate)
 _add("delete", delete, "penstock stream delete orders", "penstock stream delete orders --yes")

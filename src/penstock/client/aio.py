@@ -18,14 +18,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.base import limits
-from penstock.base.config import Acks
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.config import Acks, Intake
+from penstock.base.errors import ErrorCode, OperationalError
 from penstock.base.ids import PartitionId, StreamId
-from penstock.base.subjects import partition_subject
-from penstock.client import batches, reading, truncating
-from penstock.client import columns as column_data
+from penstock.client import appending, batches, reading, truncating
 from penstock.client.checks import check_asked_for, require, stream_config, wanted_columns
-from penstock.client.errors import OutcomeUnknown, StreamNotFound
+from penstock.client.errors import StreamNotFound
 from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
@@ -44,8 +42,6 @@ from penstock.client.values import (
     datetime_of,
 )
 from penstock.messages import (
-    AppendRequest,
-    AppendResponse,
     GetRequest,
     GetResponse,
     StatusRequest,
@@ -133,6 +129,22 @@ class Client:
         """
         info = await self._streams.now(stream, timeout)
         return await truncating.truncate(self._link, info, before, partition, dry_run=dry_run, timeout_s=timeout)
+
+    async def pause_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
+        """Have nobody listen for a stream until it is resumed: publishers get no ack. ReadOnly: it is sealed."""
+        return await self._streams.set_intake(stream, Intake.PAUSED, timeout)
+
+    async def resume_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
+        """Have a stream take messages again; what is published after this has returned is stored. ReadOnly: sealed."""
+        return await self._streams.set_intake(stream, Intake.OPEN, timeout)
+
+    async def make_read_only(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
+        """Refuse messages, each with an error, until the stream is resumed. ReadOnly: it is sealed."""
+        return await self._streams.set_intake(stream, Intake.READ_ONLY, timeout)
+
+    async def seal_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
+        """Refuse messages for good, and keep all that is there: no retention, no truncation, until it is deleted."""
+        return await self._streams.set_intake(stream, Intake.SEALED, timeout)
 
     async def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
         """Delete a stream and all its data. StreamNotFound."""
@@ -402,30 +414,7 @@ class Client:
         (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """
-        info = await self._streams.info(stream, timeout)
-        number = reading.partition_number(info, partition)
-        table = column_data.to_table(data, stream_subject=partition_subject(info.subject, number))
-        bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
-        done: list[AppendResult] = []
-        try:
-            for message in column_data.batch_messages(table, bytes_max=bytes_max):
-
-                async def append(stream_id: StreamId, message: bytearray = message) -> AppendResult:
-                    request = AppendRequest(stream_id=stream_id, partition=number)
-                    answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout, raw=message)
-                    moment = datetime_of(answer.timestamp_us)
-                    return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
-
-                done.append(await self._streams.with_id(info if done else stream, timeout, append))
-                info = self._streams.known(info)
-        except OutcomeUnknown as error:
-            error.appended = done
-            raise
-        except RemoteError as error:
-            if done:
-                error.details["appended"] = done
-            raise
-        return done
+        return await appending.append(self._link, self._streams, stream, data, partition, timeout)
 
     async def _publish(
         self,

@@ -148,6 +148,22 @@ class Client:
             self._client.truncate_stream(stream, before, partition=partition, dry_run=dry_run, timeout=timeout)
         )
 
+    def pause_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
+        """Have nobody listen for a stream until it is resumed: publishers get no ack. ReadOnly: it is sealed."""
+        return self._thread.run(self._client.pause_stream(stream, timeout=timeout))
+
+    def resume_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
+        """Have a stream take messages again; what is published after this has returned is stored. ReadOnly: sealed."""
+        return self._thread.run(self._client.resume_stream(stream, timeout=timeout))
+
+    def make_read_only(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
+        """Refuse messages, each with an error, until the stream is resumed. ReadOnly: it is sealed."""
+        return self._thread.run(self._client.make_read_only(stream, timeout=timeout))
+
+    def seal_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
+        """Refuse messages for good, and keep all that is there: no retention, no truncation, until it is deleted."""
+        return self._thread.run(self._client.seal_stream(stream, timeout=timeout))
+
     def delete_stream(self, stream: StreamName, *, timeout: float = 10.0) -> None:
         """Delete a stream and all its data. StreamNotFound."""
         self._thread.run(self._client.delete_stream(stream, timeout=timeout))

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from penstock.base.config import StreamConfig
+from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import StreamId
 from penstock.base.subjects import subject_mistake
@@ -32,6 +32,8 @@ from penstock.messages import (
     FindStreamsResponse,
     MetadataRequest,
     MetadataResponse,
+    SetIntakeRequest,
+    SetIntakeResponse,
     StreamInfo,
 )
 
@@ -59,6 +61,14 @@ class NamedStreams:
         name, stream_id = name_and_id(stream)
         request = AlterStreamRequest(name=name, stream_id=stream_id, changes=changes)
         answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
+        self._known[name] = answer.stream
+        return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
+
+    async def set_intake(self, stream: StreamName, intake: Intake, timeout: float) -> StreamInfo:
+        """Have it take messages, or not."""
+        name, stream_id = name_and_id(stream)
+        request = SetIntakeRequest(name=name, stream_id=stream_id, intake=intake)
+        answer, _ = await self._link.call(request, SetIntakeResponse, timeout_s=timeout)
         self._known[name] = answer.stream
         return (await told_by_leaders(self._link, [answer.stream], timeout))[0]
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.base import limits
+from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.subjects import subject_mistake
 from penstock.client.errors import TimedOut, Unavailable, specific
@@ -164,6 +165,9 @@ def _nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
         text = f"no stream stores the subject {subject!r}; create one"
         return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
     names = " and ".join(info.name for info in known)
+    if all(info.intake == Intake.PAUSED for info in known):
+        text = f"{names} stores the subject {subject!r}, and is paused, so it was not stored; resume it first"
+        return specific(RemoteError(ErrorCode.READ_ONLY, text, subject=subject))
     reasons = dict.fromkeys(part.state_reason for info in known for part in info.partitions if part.state_reason)
     why = next(iter(reasons), "its leader is changing, or has no connection to NATS; try again in a moment")
     text = f"{names} stores the subject {subject!r}, but nobody listens for it now, so it was not stored: {why}"

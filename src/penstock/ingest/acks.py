@@ -31,6 +31,7 @@ __all__ = [
     "error_body",
     "headers_too_large",
     "message_too_large",
+    "not_taken",
     "numbered_body",
     "outcome_unknown",
     "pubacks",
@@ -74,6 +75,14 @@ def message_too_large(size: int | str, limit: int) -> AckError:
 def headers_too_large(size: int | str, limit: int) -> AckError:
     """Over the limit of a header block."""
     return AckError(400, 10097, f"header size exceeds maximum allowed of 64k: {size} bytes, the limit is {limit}")
+
+
+def not_taken(intake: str) -> AckError:
+    """Somebody has said that the stream is to take no messages; JetStream has this error for a sealed one."""
+    text = (
+        "invalid operation on sealed stream" if intake == "sealed" else f"the stream takes no messages: it is {intake}"
+    )
+    return AckError(400, 10109, text, ErrorCode.READ_ONLY)
 
 
 def store_failed(reason: str) -> AckError:

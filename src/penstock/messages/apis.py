@@ -58,6 +58,8 @@ from penstock.messages.streams import (
     FindStreamsResponse,
     MetadataRequest,
     MetadataResponse,
+    SetIntakeRequest,
+    SetIntakeResponse,
     TruncateRequest,
     TruncateResponse,
 )
@@ -78,6 +80,7 @@ class Api(IntEnum):
     APPEND = 10
     STATUS = 11
     TRUNCATE = 12
+    SET_INTAKE = 13
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -116,6 +119,7 @@ _TABLE = (
     ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False),
     ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
     ApiSpec(Api.TRUNCATE, TruncateRequest, TruncateResponse, 1, 1, True),
+    ApiSpec(Api.SET_INTAKE, SetIntakeRequest, SetIntakeResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

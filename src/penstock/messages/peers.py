@@ -221,6 +221,7 @@ class AwaitStreamRequest(Request, frozen=True, kw_only=True):
 
     stream_id: StreamIdField
     timeout_ms: Int64Field
+    intake_us: Int64Field = 0  # and have heard of this change of its intake, or a later one
 
 
 class AwaitStreamResponse(Response, frozen=True, kw_only=True):

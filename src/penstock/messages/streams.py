@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import StreamConfig
+from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import PartitionId
 from penstock.messages.fields import (
     BrokerIdField,
@@ -107,6 +107,8 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     config: ReportedConfig
     partitions: tuple[PartitionInfo, ...] = ()
     created_us: TimestampField | None = None
+    intake: str = Intake.OPEN  # an Intake, or a newer broker's
+    intake_us: TimestampField | None = None  # since when; None: it was never another one
 
     @property
     def name(self) -> str:
@@ -183,6 +185,20 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
 
 class AlterStreamResponse(Response, frozen=True, kw_only=True):
     """The stream as it is now."""
+
+    stream: StreamInfo
+
+
+class SetIntakeRequest(Request, frozen=True, kw_only=True):
+    """Have a stream take messages, or not; a sealed one stays so."""
+
+    name: str
+    stream_id: StreamIdField | None = None  # None: whichever has the name now
+    intake: Intake
+
+
+class SetIntakeResponse(Response, frozen=True, kw_only=True):
+    """The stream as it is now, on every live broker: one that is open listens again."""
 
     stream: StreamInfo
 

@@ -7,7 +7,7 @@ A command that is refused changes nothing but the index.
 
 | module        | commands                                                        |
 |---------------|-----------------------------------------------------------------|
-| `streams`     | create, alter and delete stream, truncate partition, form cluster, start broker |
+| `streams`     | create, alter and delete stream, set intake, truncate partition, form cluster, start broker |
 | `brokers`     | register, fence and stop broker                                 |
 | `leaderships` | change isr, elect leaders, recover partitions                   |
 | `elections`   | who leads one partition: what all of them come to               |
@@ -32,6 +32,7 @@ from penstock.metadata.commands import (
     FormCluster,
     RecoverPartitions,
     RegisterBroker,
+    SetIntake,
     StartBroker,
     StopBroker,
     TruncatePartition,
@@ -42,6 +43,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     CreateStream: streams.create_stream,
     AlterStream: streams.alter_stream,
     DeleteStream: streams.delete_stream,
+    SetIntake: streams.set_intake,
     TruncatePartition: streams.truncate_partition,
     FormCluster: streams.form_cluster,
     StartBroker: streams.start_broker,

@@ -8,6 +8,7 @@ What a command does to each partition (who leads, which ISRs shrink) is not in i
 |----------------|----------------------------|-------------------------------------------------------------------|
 | create, alter, delete stream | the node     | a client asks                                                     |
 | truncate partition | the node               | a client asks the leader of the partition                         |
+| set intake     | the node                   | a client asks: pause, resume, read-only, seal                     |
 | form cluster   | the node                   | the first broker makes the cluster                                |
 | register broker | the controller            | a broker has started; its run is numbered by the command's index  |
 | fence broker   | the controller             | it was silent for a session                                       |
@@ -25,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.base.config import StreamConfig
+from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages.peers import IsrChange
 
@@ -58,6 +59,14 @@ class TruncatePartition(msgspec.Struct, frozen=True, kw_only=True, tag="truncate
     partition: PartitionId
     leader_epoch: LeaderEpoch
     before: Offset
+
+
+class SetIntake(msgspec.Struct, frozen=True, kw_only=True, tag="set_intake"):
+    """Have a stream take messages, or not."""
+
+    stream_id: StreamId
+    intake: Intake
+    since_us: int
 
 
 class FormCluster(msgspec.Struct, frozen=True, kw_only=True, tag="form_cluster"):
@@ -183,6 +192,7 @@ Command = (
     | AlterStream
     | DeleteStream
     | TruncatePartition
+    | SetIntake
     | FormCluster
     | RegisterBroker
     | FenceBroker

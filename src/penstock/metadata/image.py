@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.base.config import StreamConfig
+from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.metadata.commands import Recovery
@@ -66,6 +66,8 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created_us: int
     partitions: tuple[PartitionState, ...]  # by their number
     truncated: tuple[Truncated, ...] = ()  # by partition; of most streams none ever is
+    intake: Intake = Intake.OPEN
+    intake_us: int = 0  # when that began; rises with every change. 0: it was never another one
 
     @property
     def name(self) -> str:
@@ -74,7 +76,15 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def with_partitions(self, partitions: tuple[PartitionState, ...]) -> StreamState:
         """This stream with its partitions in another state."""
-        return StreamState(self.stream_id, self.config, self.created_us, partitions, self.truncated)
+        return StreamState(
+            self.stream_id,
+            self.config,
+            self.created_us,
+            partitions,
+            self.truncated,
+            self.intake,
+            self.intake_us,
+        )
 
     def truncated_at(self, number: int) -> Truncated | None:
         """What was given up of a partition by request."""

@@ -7,7 +7,7 @@ the image (metadata/image.py). Limits that a later version may draw tighter are 
     MessagePack, one array:   version 1 | index | cluster id | brokers by id | streams by id
     broker                    the fields of BrokerState in their order
     stream                    id | config, a map | created_us | partitions: the fields of PartitionState in their order
-                              | truncated: the fields of Truncated in their order
+                              | truncated: the fields of Truncated in their order | intake | intake_us
 
 A field that a later version adds stands at the end of its array; older versions refuse what they do not know only where
 its meaning changes, which a new version number says.
@@ -146,6 +146,7 @@ def _check_config(state: StreamState) -> None:
 
 
 def _check_truncated(state: StreamState) -> None:
+    _expect(0 <= state.intake_us <= INT64_MAX, f"stream {state.stream_id} with {state.intake_us}")
     last = -1
     for one in state.truncated:
         is_sound = last < one.partition < len(state.partitions) and 0 < one.before <= INT64_MAX

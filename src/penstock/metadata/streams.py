@@ -1,4 +1,4 @@
-"""What becomes of streams: created, altered, truncated, deleted, started.
+"""What becomes of streams: created, altered, paused or sealed, truncated, deleted, started.
 
 Rules: what a command comes to is decided when it is applied: two creates of one name may both be on their way, and the
 second finds the stream there. It is not asked then whether a config is allowed: that was decided when the command was
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import ALTERABLE, StreamConfig, check_stream_config
+from penstock.base.config import ALTERABLE, ALTERABLE_SEALED, Intake, StreamConfig, check_stream_config
 from penstock.base.errors import ConfigError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
 from penstock.metadata import elections
@@ -24,6 +24,7 @@ from penstock.metadata.commands import (
     CreateStream,
     DeleteStream,
     FormCluster,
+    SetIntake,
     StartBroker,
     TruncatePartition,
 )
@@ -189,6 +190,8 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
     state = image.by_id(command.stream_id)
     if fixed := sorted(_FIXED.intersection(command.changes)):
         raise _invalid([f"{name}: cannot be changed once the stream is there" for name in fixed])
+    if state.intake is Intake.SEALED and (kept := sorted(command.changes.keys() - ALTERABLE_SEALED)):
+        raise _invalid([f"{name}: cannot be changed, because the stream is sealed" for name in kept])
     changed = msgspec.structs.replace(state, config=_merged(state.config, command.changes))
     rules, live = Rules.of(changed), image.live_brokers()
     if rules == Rules.of(state):
@@ -223,6 +226,9 @@ def truncate_partition(image: ClusterImage, index: int, command: TruncatePartiti
         text = f"the leader epoch is {partition.leader_epoch}, not {command.leader_epoch}"
         raise RemoteError(code, text, leader_epoch=partition.leader_epoch)
     state = image.by_id(command.stream_id)
+    if state.intake is Intake.SEALED:
+        text = f"stream {state.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
+        raise RemoteError(ErrorCode.READ_ONLY, text)
     known = state.truncated_at(command.partition)
     if known is not None and known.leader_epoch == command.leader_epoch and known.before >= command.before:
         return image, Outcome(stream=state)  # asked twice, and the other one came first
@@ -230,6 +236,19 @@ def truncate_partition(image: ClusterImage, index: int, command: TruncatePartiti
     now = Truncated(command.partition, command.before, command.leader_epoch)
     truncated = tuple(sorted((*others, now), key=lambda one: one.partition))
     return _with_altered(image, state, msgspec.structs.replace(state, truncated=truncated), ())
+
+
+def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[ClusterImage, Outcome]:
+    """Pause, resume, seal …; as it is already changes nothing. RemoteError read_only: it is sealed for good."""
+    state = image.by_id(command.stream_id)
+    if state.intake is command.intake:
+        return image, Outcome(stream=state)
+    if state.intake is Intake.SEALED:
+        text = f"stream {state.name!r} is sealed, for good: it takes no messages again; make another one"
+        raise RemoteError(ErrorCode.READ_ONLY, text)
+    since_us = max(command.since_us, state.intake_us + 1)  # also if a clock was set back
+    changed = msgspec.structs.replace(state, intake=command.intake, intake_us=since_us)
+    return _with_altered(image, state, changed, ())
 
 
 def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, Outcome]:

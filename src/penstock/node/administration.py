@@ -1,10 +1,11 @@
-"""What the metadata leader does for clients: streams created, altered, truncated, deleted.
+"""What the metadata leader does for clients: streams created, altered, paused, truncated, deleted.
 
 Rules: what cannot be is refused before it is proposed. What only waits for brokers that the cluster has, and that are
 not there now, is refused as `broker_unavailable`: whoever forwards a client's request asks again while there is time. A
 creation is answered once every live broker knows the stream and NATS has confirmed all its leaders' subscriptions: what
-is published afterwards is stored. A broker that is fenced meanwhile is waited for no more. Where NATS refuses a
-stream that was just made and has nothing, it is deleted again: nothing is left behind that cannot work.
+is published afterwards is stored. So is a change of a stream's intake: what is published after a seal is not stored. A
+broker that is fenced meanwhile is waited for no more. Where NATS refuses a stream that was just made and has nothing,
+it is deleted again: nothing is left behind that cannot work.
 
     proposed ─▶ applied ─▶ every live broker asked ─▶ all have it ─▶ answered
 """
@@ -28,11 +29,13 @@ from penstock.messages import (
     DeleteStreamRequest,
     DeleteStreamResponse,
     Response,
+    SetIntakeRequest,
+    SetIntakeResponse,
     StreamInfo,
     TruncateRequest,
     TruncateResponse,
 )
-from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream, TruncatePartition
+from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream, SetIntake, TruncatePartition
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.metadata.placement import place
 from penstock.metadata.streams import altered_config, check_create, created_config, replicas_wanted
@@ -40,8 +43,8 @@ from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 
 Done = Callable[[Response | RemoteError], None]
-AwaitHere = Callable[[StreamId, int, Callable[[RemoteError | None], None]], None]
-"""Stream, deadline (elapsed µs), and who hears once this broker has it, or why it has not."""
+AwaitHere = Callable[[StreamId, int, Callable[[RemoteError | None], None], int], None]
+"""Stream, deadline (elapsed µs), who hears once this broker has it, or why not; and with which change of its intake."""
 
 _AGAIN = frozenset({ErrorCode.BROKER_UNAVAILABLE, ErrorCode.OVERLOADED, ErrorCode.STOPPING})
 _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
@@ -49,12 +52,13 @@ _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
 
 @dataclass(slots=True, eq=False)
 class _Creation:
-    """A stream that is there, and the brokers that have not said so."""
+    """A stream that is there, or has another intake, and the brokers that have not said so."""
 
     state: StreamState
     is_new: bool
     deadline_us: int
     done: Done
+    answer: Callable[[StreamInfo], Response]
     missing: set[BrokerId]
     asked: set[BrokerId]
     retry_us: int = 0
@@ -93,7 +97,9 @@ class Administration:
         return self._quorum.image
 
     def handle(
-        self, request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | TruncateRequest, done: Done
+        self,
+        request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest | TruncateRequest,
+        done: Done,
     ) -> None:
         """Do what a client asks; `done` hears it once."""
         try:
@@ -101,6 +107,8 @@ class Administration:
                 self._create(request, done)
             elif isinstance(request, AlterStreamRequest):
                 self._alter(request, done)
+            elif isinstance(request, SetIntakeRequest):
+                self._set_intake(request, done)
             elif isinstance(request, TruncateRequest):
                 self._truncate(request, done)
             else:
@@ -149,7 +157,19 @@ class Administration:
         return frozenset((*self._image.brokers, *membership.voters, *membership.learners))
 
     def _wait(self, state: StreamState, done: Done, deadline_us: int, *, is_new: bool) -> None:
-        creation = _Creation(state, is_new, deadline_us, done, set(self._image.live_brokers()), set())
+        self._wait_for_all(
+            state, done, deadline_us, lambda info: CreateStreamResponse(stream=info, created=is_new), is_new
+        )
+
+    def _wait_for_all(
+        self,
+        state: StreamState,
+        done: Done,
+        deadline_us: int,
+        answer: Callable[[StreamInfo], Response],
+        is_new: bool = False,
+    ) -> None:
+        creation = _Creation(state, is_new, deadline_us, done, answer, set(self._image.live_brokers()), set())
         self._creations.append(creation)
         self._ask(creation)
 
@@ -164,6 +184,7 @@ class Administration:
                     creation.state.stream_id,
                     creation.deadline_us,
                     lambda error, broker_id=broker_id: self._heard(creation, broker_id, error),  # type: ignore[misc]
+                    creation.state.intake_us,
                 )
             else:
                 self._ask_peer(creation, broker_id)
@@ -175,7 +196,9 @@ class Administration:
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
             self._heard(creation, broker_id, response if isinstance(response, RemoteError) else None)
 
-        request = AwaitStreamRequest(stream_id=creation.state.stream_id, timeout_ms=left_ms)
+        request = AwaitStreamRequest(
+            stream_id=creation.state.stream_id, timeout_ms=left_ms, intake_us=creation.state.intake_us
+        )
         self._peers.send(broker_id, request, done=done)
 
     def _heard(self, creation: _Creation, broker_id: BrokerId, error: RemoteError | None) -> None:
@@ -195,7 +218,7 @@ class Administration:
             return
         self._creations.remove(creation)
         state = self._image.streams.get(creation.state.stream_id, creation.state)
-        creation.done(CreateStreamResponse(stream=self._info(state), created=creation.is_new))
+        creation.done(creation.answer(self._info(state)))
 
     def _refuse(self, creation: _Creation, error: RemoteError) -> None:
         if not (creation.is_new and error.code == ErrorCode.NATS_REFUSED and error.details.get("is_empty")):
@@ -210,6 +233,22 @@ class Administration:
             creation.done(RemoteError(error.code, text))
 
         self._quorum.propose(DeleteStream(stream_id=creation.state.stream_id), deleted)
+
+    # Pause, resume, seal
+
+    def _set_intake(self, request: SetIntakeRequest, done: Done) -> None:
+        now = self._clock()
+        state = self._named(request.name, request.stream_id)
+        deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
+
+        def changed(outcome: Outcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+                return
+            assert outcome.stream is not None
+            self._wait_for_all(outcome.stream, done, deadline_us, lambda info: SetIntakeResponse(stream=info))
+
+        self._quorum.propose(SetIntake(stream_id=state.stream_id, intake=request.intake, since_us=now.wall_us), changed)
 
     # Alter, truncate, delete
 

@@ -35,6 +35,7 @@ from penstock.messages import (
     RegisterBrokerRequest,
     Request,
     Response,
+    SetIntakeRequest,
     StopBrokerRequest,
     StreamInfo,
 )
@@ -395,7 +396,9 @@ class Cluster:
     # Requests
 
     def administer(
-        self, caller: Hashable, request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest
+        self,
+        caller: Hashable,
+        request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest,
     ) -> None:
         """A client wants streams changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
         if self.waits_for and not (self.quorum.obstacle or self.link.knows_somebody):

@@ -26,12 +26,14 @@ class _Waiter:
 
     done: Done
     deadline_us: int
+    intake_us: int = 0  # the change of the intake that it waits for
     confirmed: int = 0  # partitions from the first on
 
 
 class Confirmations:
     """All that wait, by stream. `keys` gives a stream's partitions, None while it is not known; `is_confirmed` says of
-    one whether this broker has done its part, `is_opening` whether a disk thread still opens one of its logs.
+    one whether this broker has done its part, `is_opening` whether a disk thread still opens one of its logs,
+    `intake_us` when the stream's intake changed last, as this broker has heard.
     """
 
     def __init__(
@@ -39,15 +41,17 @@ class Confirmations:
         keys: Callable[[StreamId], tuple[PartitionKey, ...] | None],
         is_confirmed: Callable[[PartitionKey], bool],
         is_opening: Callable[[StreamId], bool],
+        intake_us: Callable[[StreamId], int] = lambda _: 0,
     ) -> None:
         self._keys = keys
         self._is_confirmed = is_confirmed
         self._is_opening = is_opening
+        self._intake_us = intake_us
         self._waiting: dict[StreamId, list[_Waiter]] = {}
 
-    def wait(self, stream_id: StreamId, deadline_us: int, done: Done) -> None:
+    def wait(self, stream_id: StreamId, deadline_us: int, done: Done, intake_us: int = 0) -> None:
         """`done` hears None once this broker has the stream, or why it has not."""
-        self._waiting.setdefault(stream_id, []).append(_Waiter(done, deadline_us))
+        self._waiting.setdefault(stream_id, []).append(_Waiter(done, deadline_us, intake_us))
         self.look(stream_id)
 
     def look(self, stream_id: StreamId) -> None:
@@ -55,7 +59,8 @@ class Confirmations:
         waiting = self._waiting.get(stream_id)
         if waiting is None or (keys := self._keys(stream_id)) is None:  # as nearly always
             return
-        ready = [one for one in waiting if self._is_ready(keys, one)]
+        heard_us = self._intake_us(stream_id)
+        ready = [one for one in waiting if one.intake_us <= heard_us and self._is_ready(keys, one)]
         if not ready:
             return
         left = [one for one in waiting if one not in ready]

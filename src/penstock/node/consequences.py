@@ -23,7 +23,9 @@ class Consequences(Protocol):
     def standing_changed(self, incarnation: Incarnation | None) -> None:
         """Who is there has changed, or the run in which this broker leads and follows."""
 
-    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
+    def wait_for(
+        self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None], intake_us: int = 0
+    ) -> None:
         """`done` hears None once this broker has its part of the stream, or why it has not."""
 
     def heard(self, *, is_heard: bool) -> None:

@@ -99,6 +99,15 @@ class Listening:
         if self.gaps.end(now.wall_us, partition.key) is not None:
             self._save()
 
+    def listens(self, partition: Partition) -> bool:
+        """Whether NATS was asked for its subscription."""
+        return self.subscriptions.by_sid.get(partition.sid) is partition
+
+    def paused(self, partition: Partition, now: Now) -> None:
+        """Nobody is to listen there from now on: what gap it had is over."""
+        if self.gaps.end(now.wall_us, partition.key) is not None:
+            self._save()
+
     def resign(self, partition: Partition, now: Now) -> None:
         """This broker listens there no more: until now it did, unless it has a gap."""
         self.subscriptions.remove(partition)

@@ -31,6 +31,7 @@ from penstock.messages import (
     RegisterBrokerRequest,
     Request,
     Response,
+    SetIntakeRequest,
     StopBrokerRequest,
     TruncateRequest,
 )
@@ -115,7 +116,8 @@ class MetadataLeader:
             self._controller.stop_broker(done, request, now)
         else:
             assert isinstance(
-                request, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | TruncateRequest
+                request,
+                CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest | TruncateRequest,
             ), request
             self._administration.handle(request, done)
         self.carry_out()

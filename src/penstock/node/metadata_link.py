@@ -2,8 +2,8 @@
 
 Rules: Raft says who leads; a broker that takes no part in it yet asks its peers, one after the other, and then whom
 they name. What brokers ask is tried once; whoever asks tries again when it is time. What clients ask (create, alter,
-truncate, delete) waits while no metadata leader is known, and is asked again where the leader changed meanwhile, until
-its time is up: all four may be asked twice. One that was asked and leads no more may hang, with its
+pause, truncate, delete) waits while no metadata leader is known, and is asked again where the leader changed meanwhile,
+until its time is up: all may be asked twice. One that was asked and leads no more may hang, with its
 connections: its successor is asked as soon as it is known. What a leader refused for a reason of its own is refused,
 and at once what this broker's own disk stands in the way of where nobody else can be asked.
 """
@@ -25,13 +25,14 @@ from penstock.messages import (
     ForwardResponse,
     Request,
     Response,
+    SetIntakeRequest,
     TruncateRequest,
 )
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 from penstock.wire.bodies import decode_answer_body, request_body
 
-Administrative = CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | TruncateRequest
+Administrative = CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest | TruncateRequest
 Done = Callable[[Response | RemoteError], None]
 Local = Callable[[Request, Done], None]
 

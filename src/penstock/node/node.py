@@ -45,6 +45,7 @@ from penstock.messages import (
     ReplicaProgressRequest,
     Request,
     Response,
+    SetIntakeRequest,
     StreamInfo,
     TruncateRequest,
 )
@@ -136,6 +137,7 @@ class Node:
             CreateStreamRequest: self._administer,
             AlterStreamRequest: self._administer,
             DeleteStreamRequest: self._administer,
+            SetIntakeRequest: self._administer,
             FetchRequest: self._fetch,
             GetRequest: self._get,
             ListOffsetsRequest: self._list_offsets,

@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.config import Durability
+from penstock.base.config import Durability, Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionKey, TimestampUs
 from penstock.base.subjects import partition_subject
@@ -42,6 +42,8 @@ from penstock.vfs import Vfs
 OVER_BUDGET = "over_budget"
 FENCED = "fenced"
 READ_ONLY = "read_only"
+PAUSED = "paused"
+SEALED = "sealed"
 STORE_FAILED = "store_failed"
 TOO_FEW_REPLICAS = "too_few_replicas"
 NOT_LEADER = "not_leader"
@@ -49,6 +51,8 @@ _CODES = {
     STORE_FAILED: ErrorCode.STORAGE_FAILED,
     FENCED: ErrorCode.STORAGE_FAILED,
     READ_ONLY: ErrorCode.READ_ONLY,
+    PAUSED: ErrorCode.READ_ONLY,
+    SEALED: ErrorCode.READ_ONLY,
     OVER_BUDGET: ErrorCode.OVERLOADED,
     TOO_FEW_REPLICAS: ErrorCode.NOT_ENOUGH_REPLICAS,
     NOT_LEADER: ErrorCode.NOT_LEADER,
@@ -147,8 +151,18 @@ class Partition:
     @property
     def is_writable(self) -> bool:
         """Whether messages are stored now."""
-        may_lead = self.leadership is not None and not self.cannot_lead and not self.is_mute
+        may_lead = self.takes and self.leadership is not None and not self.cannot_lead and not self.is_mute
         return may_lead and self.log.state is LogState.WRITABLE
+
+    @property
+    def takes(self) -> bool:
+        """Whether the stream takes messages at all."""
+        return self.stream.intake is Intake.OPEN
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nobody is to listen for it."""
+        return self.stream.intake is Intake.PAUSED
 
     @property
     def is_impeded(self) -> bool:
@@ -324,6 +338,9 @@ class Partition:
             step.publish.append(Answers(self.sid, commands))
 
     def _why_closed(self) -> tuple[acks.AckError, str] | None:
+        if not self.takes:
+            reason = str(self.stream.intake)
+            return acks.not_taken(reason.replace("_", " ")), reason
         if self.log.state is not LogState.WRITABLE:
             reason = FENCED if self.log.state is LogState.FENCED else READ_ONLY
             return acks.store_failed(f"the stream is {reason}; see its status"), reason

@@ -6,7 +6,7 @@
 | peer hello                                  | who is asked: who it is                                        |
 | await stream                                | who is asked, once the stream is here                          |
 | join                                        | who is asked: who is in the cluster                            |
-| forward: create, alter, delete, truncate    | the metadata leader; whoever else is asked names it            |
+| forward: create, alter, truncate, delete …  | the metadata leader; whoever else is asked names it            |
 | heartbeat, register, change ISR, stop       | the metadata leader                                            |
 """
 
@@ -39,6 +39,7 @@ from penstock.messages import (
     RegisterBrokerRequest,
     Request,
     Response,
+    SetIntakeRequest,
     StopBrokerRequest,
     TruncateRequest,
 )
@@ -72,7 +73,7 @@ class PeerRequests:
         clock: Callable[[], Now],
         quorum: Quorum,
         metadata_leader: MetadataLeader,
-        wait_for: Callable[[StreamId, int, Callable[[RemoteError | None], None]], None],
+        wait_for: Callable[[StreamId, int, Callable[[RemoteError | None], None], int], None],
     ) -> None:
         """`wait_for` tells once a stream is here, or why it is not."""
         self._asked = asked
@@ -118,7 +119,7 @@ class PeerRequests:
         def done(error: RemoteError | None) -> None:
             self._outbox.reply(caller, AwaitStreamResponse() if error is None else error)
 
-        self._wait_for(request.stream_id, deadline_us, done)
+        self._wait_for(request.stream_id, deadline_us, done, request.intake_us)
 
     def _members(self) -> JoinResponse:
         image = self._quorum.image
@@ -135,7 +136,9 @@ class PeerRequests:
 
     def _forwarded(self, caller: Hashable, request: ForwardRequest, raw: bytes | memoryview) -> None:
         asked = decode_request_body(request.api, request.version, bytes(raw))
-        if not isinstance(asked, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | TruncateRequest):
+        if not isinstance(
+            asked, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest | TruncateRequest
+        ):
             raise RemoteError(ErrorCode.BAD_REQUEST, f"request number {request.api} is not forwarded")
         if not self._quorum.is_leader:
             leader = self._quorum.leader

@@ -153,9 +153,11 @@ class Replicas:
         """The metadata leader answers this broker no more, or does so again."""
         self.roles.heard(self.partitions.values(), is_heard=is_heard)
 
-    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
+    def wait_for(
+        self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None], intake_us: int = 0
+    ) -> None:
         """See `Streams.wait_for`."""
-        self.streams.wait_for(stream_id, deadline_us, done)
+        self.streams.wait_for(stream_id, deadline_us, done, intake_us)
 
     def unreachable(self) -> tuple[UnreachableLeader, ...]:
         """Leaders that do not answer."""

@@ -85,6 +85,8 @@ class Report:
             config=state.config,
             partitions=tuple(self._partition(state, number) for number in range(len(state.partitions))),
             created_us=TimestampUs(state.created_us),
+            intake=state.intake,
+            intake_us=TimestampUs(state.intake_us) if state.intake_us else None,
         )
 
     def _partition(self, state: StreamState, number: int) -> PartitionInfo:
@@ -114,7 +116,7 @@ class Report:
             return PartitionHealth.NO_LEADER, self._why_nobody(key)
         if partition.is_mute:
             return PartitionHealth.NO_LEADER, NOT_HEARD
-        if not partition.subscribed:
+        if not (partition.subscribed or partition.is_paused):
             return PartitionHealth.STARTING, partition.refusal or "not subscribed: NATS is not connected"
         return PartitionHealth.ONLINE, ""
 

@@ -14,6 +14,7 @@ nothing of which it is not sure, until it is heard again and leads still. What f
 | … but it is not heard     | leader           | unsubscribe, refuse; subscribe again once it is heard             |
 | another one leads         | leader           | unsubscribe, drop pending acks, follow                            |
 | another one leads         | follower         | follow that one                                                   |
+| … but its stream is paused| leader           | unsubscribe, refuse; subscribe again once it is resumed           |
 | nobody leads              | anything         | stop that; what is committed can be read                          |
 | … until the longest log   | anything         | the same, and tell the metadata leader where the log ends         |
 """
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from penstock.base.clock import Now
+from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.commitlog import LogConfig
 from penstock.metadata.image import ClusterImage
@@ -88,8 +90,8 @@ class Roles:
             if partition.leadership is None or partition.is_mute == self._must_be_mute(partition):
                 continue
             if is_heard:
-                self._subscribe(partition)
-                self._listening.took_over(partition, self._clock(), NOT_HEARD)
+                partition.is_mute = False
+                self._subscribe(partition, NOT_HEARD)
             else:
                 partition.is_mute = True
                 self._unsubscribe(partition)
@@ -116,7 +118,8 @@ class Roles:
         else:
             self._unfollow(partition)
             if self._is_registered and state.leader is None:
-                self._listening.nobody(partition, self._clock())
+                if not partition.is_paused:
+                    self._listening.nobody(partition, self._clock())
                 self._nobody_leads(partition)
 
     def leave(self, partition: Partition) -> None:
@@ -130,6 +133,7 @@ class Roles:
         leadership = partition.leadership
         if leadership is not None and leadership.leader_epoch == state.leader_epoch:
             self._configure(partition)
+            self._pause_or_resume(partition)
             before = leadership.isr
             self._leading.image(partition, state, self.live, self._clock())
             if leadership.isr != before:
@@ -152,10 +156,7 @@ class Roles:
         self._configure(partition)
         self._leading.begin(partition, state, self.live, self._clock())
         partition.is_mute = self._must_be_mute(partition)
-        if not partition.is_mute:
-            self._subscribe(partition)
-        if state.leader_epoch > 1:  # else it was made just now
-            self._listening.took_over(partition, self._clock(), reason)
+        self._subscribe(partition, reason if state.leader_epoch > 1 else "")  # else it was made just now
         self._upkeep.advance(partition)
 
     def _resign(self, partition: Partition) -> None:
@@ -166,9 +167,24 @@ class Roles:
         partition.resign(self._outbox.step)
         self._resigned(partition)
 
-    def _subscribe(self, partition: Partition) -> None:
-        partition.is_mute = False
-        self._listening.subscriptions.add(partition)
+    def _subscribe(self, partition: Partition, reason: str) -> None:
+        """Listen, unless that is not to be; `reason`: why nobody did until now, as far as this broker knows."""
+        if partition.is_paused:
+            return
+        if not partition.is_mute:
+            self._listening.subscriptions.add(partition)
+        if reason:
+            self._listening.took_over(partition, self._clock(), reason)
+
+    def _pause_or_resume(self, partition: Partition) -> None:
+        """The image may have another intake of it. A pause is no gap: it is meant."""
+        is_listening = self._listening.listens(partition)
+        if partition.is_paused and is_listening:
+            self._unsubscribe(partition)
+            self._listening.paused(partition, self._clock())
+        elif not partition.is_paused and not is_listening and not partition.is_mute:
+            partition.listened_us = self._clock().wall_us
+            self._subscribe(partition, "")
 
     def _unsubscribe(self, partition: Partition) -> None:
         self._listening.resign(partition, self._clock())
@@ -186,7 +202,8 @@ class Roles:
     def _configure(self, partition: Partition) -> None:
         config = LogConfig.of(partition.stream.config)
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
-        config = config if is_leader else config.following()
+        is_retained = is_leader and partition.stream.intake is not Intake.SEALED  # of that nothing goes
+        config = config if is_retained else config.following()
         if partition.log.config != config:
             partition.log.configure(config)
 

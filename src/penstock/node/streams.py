@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.base.clock import Now
-from penstock.base.config import Storage
+from penstock.base.config import Intake, Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogMissingError, OpenFiles
@@ -34,6 +34,12 @@ from penstock.vfs.memory import MemoryVfs
 def deleted_error(state: StreamState) -> RemoteError:
     """What those hear who still wait for a deleted stream."""
     return RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
+
+
+def _log_config(state: StreamState) -> LogConfig:
+    """Until its role is known."""
+    config = LogConfig.of(state.config)
+    return config.following() if state.intake is Intake.SEALED else config
 
 
 @dataclass(slots=True)
@@ -81,7 +87,9 @@ class Streams:
         self._removals: dict[StreamId, _Removal] = {}
         self._closed = closed  # tells the node that a partition is gone
         self._failed = failed  # hears that a log cannot be opened
-        self.confirmations = Confirmations(self._keys_of, self._is_confirmed, self._opening.__contains__)
+        self.confirmations = Confirmations(
+            self._keys_of, self._is_confirmed, self._opening.__contains__, lambda one: image().streams[one].intake_us
+        )
 
     # Start
 
@@ -111,7 +119,7 @@ class Streams:
                 self._vfs_of(state),
                 log_path(state, key.partition),
                 *key,
-                LogConfig.of(state.config),
+                _log_config(state),
                 now_us=self._clock().wall_us,
                 must_exist=was_made,
                 open_files=self._open_files,
@@ -256,9 +264,11 @@ class Streams:
         if state.leader != self._broker_id:
             return True  # somebody else's to confirm
         partition = self.partitions.get(key)
-        return partition is not None and partition.subscribed
+        return partition is not None and (partition.subscribed or partition.is_paused)
 
-    def wait_for(self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None]) -> None:
+    def wait_for(
+        self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None], intake_us: int = 0
+    ) -> None:
         """`done` hears None once this broker has the stream and listens for what it leads of it, or why not."""
         state = self._image().streams.get(stream_id)
         if state is None and stream_id <= self._image().index:
@@ -270,7 +280,7 @@ class Streams:
                 if (partition := self.partitions.get(key)) is not None and partition.refusal:
                     done(self._refusal(partition))
                     return
-        self.confirmations.wait(stream_id, deadline_us, done)
+        self.confirmations.wait(stream_id, deadline_us, done, intake_us)
 
     def confirmed(self, partition: Partition) -> None:
         """NATS has the subscription of this partition."""

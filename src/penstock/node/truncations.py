@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from penstock.base import limits
 from penstock.base.clock import Now
+from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
@@ -91,6 +92,9 @@ class Truncations:
             text = f"nothing was given up: the log of {partition.label} is {partition.log.state.value}; see its status"
             is_damaged = partition.log.state is LogState.READ_ONLY
             raise RemoteError(ErrorCode.READ_ONLY if is_damaged else ErrorCode.STORAGE_FAILED, text)
+        if partition.stream.intake is Intake.SEALED:
+            text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
+            raise RemoteError(ErrorCode.READ_ONLY, text)
         if len(self._waiting) >= limits.TRUNCATIONS_WAITING_MAX:
             raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")
 

@@ -358,7 +358,8 @@ class Upkeep:
         On a full disk it is read from meanwhile, and tries again with every tick.
         """
         leadership = partition.leadership
-        if partition.leads or leadership is None or partition.log.state is not LogState.WRITABLE:
+        is_closed = partition.log.state is not LogState.WRITABLE or not partition.takes
+        if partition.leads or leadership is None or is_closed:
             return
         try:
             partition.log.start_epoch(leadership.leader_epoch)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import errno
 import sys
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
+import pytest
+
+from penstock.base.errors import RemoteError
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Flush, Log, LogView
 from penstock.commitlog.index import ENTRY_BYTES, PackedEntries
 from penstock.commitlog.rebuild import RebuiltIndexes
@@ -130,3 +135,34 @@ def test_rebuilt_indexes_are_bounded_and_the_oldest_goes_first() -> None:
     use("large", 11)
     use("a", 4)
     assert made == ["a", "b", "c", "a", "b", "large", "large"]
+
+
+def test_bytes_between_offsets_are_those_of_the_batches_in_the_files() -> None:
+    log = open_log(MemoryVfs())
+    for number in range(12):
+        append(log, 2, size_bytes=100 * number)
+    view = log.view()
+    assert log.segment_count > 2
+    sizes = [view.bytes_between(one, other) for one, other in pairwise(range(0, 26, 2))]
+    assert all(size > 200 * number for number, size in enumerate(sizes[:-1]))
+    assert sum(sizes[:-1]) + view.bytes_between(22, 24) == view.bytes_between(0, 24)
+    assert view.bytes_between(0, 24) + SCHEMA_BYTES == log.size_bytes
+    assert view.bytes_between(4, 5) == 0, "the batch stays"
+    assert view.bytes_between(24, 24) == 0
+    for start, end in ((0, 25), (-1, 3)):
+        with pytest.raises(RemoteError):
+            view.bytes_between(start, end)
+
+
+def test_a_view_that_starts_later_shows_nothing_of_what_came_before() -> None:
+    vfs = MemoryVfs()
+    log = open_log(vfs)
+    messages = [message for _ in range(6) for message in append(log, 2, size_bytes=900)]
+    view = log.view().starting_at(5)
+    assert read_slices(vfs, view) == messages[5:]
+    assert view.offset_at(0, end=12) == 5
+    with pytest.raises(RemoteError) as refused:
+        view.slice(4, end=12, bytes_max=1)
+    assert refused.value.details["log_start"] == 5
+    with pytest.raises(RemoteError):
+        list(view.batches(4, 12))

@@ -40,6 +40,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "APPEND": 10,
         "STATUS": 11,
         "TRUNCATE": 12,
+        "SET_INTAKE": 13,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,

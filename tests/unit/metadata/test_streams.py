@@ -6,12 +6,21 @@ import msgspec
 import pytest
 
 from penstock.base import limits
-from penstock.base.config import Acks, Durability, StreamConfig
+from penstock.base.config import Acks, Durability, Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, LeaderEpoch
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.metadata.apply import apply
-from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker, decode_command
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState
+from penstock.metadata.commands import (
+    AlterStream,
+    Command,
+    CreateStream,
+    DeleteStream,
+    SetIntake,
+    StartBroker,
+    TruncatePartition,
+    decode_command,
+)
+from penstock.metadata.image import ClusterImage, Outcome, PartitionState, Truncated
 from penstock.metadata.streams import altered_config, check_create, created_config, replicas_wanted
 
 ORDERS = StreamConfig(name="orders", subject="orders.>")
@@ -273,3 +282,94 @@ def test_commands_follow_each_other() -> None:
     assert image.by_name("orders").stream_id == 5
     with pytest.raises(AssertionError):
         apply(image, 5, create(TRADES))
+
+
+def truncate(partition: int, before: int, leader_epoch: int = 1) -> TruncatePartition:
+    return TruncatePartition(
+        stream_id=StreamId(1),
+        partition=PartitionId(partition),
+        leader_epoch=LeaderEpoch(leader_epoch),
+        before=Offset(before),
+    )
+
+
+def truncated(image: ClusterImage) -> list[tuple[int, int, int]]:
+    return [(one.partition, one.before, one.leader_epoch) for one in image.by_name("trades").truncated]
+
+
+def test_what_is_given_up_of_each_partition_only_rises_within_a_leadership() -> None:
+    image, outcomes = folded(create(TRADES), truncate(2, 50), truncate(0, 7), truncate(2, 40), truncate(2, 50))
+    assert truncated(image) == [(0, 7, 1), (2, 50, 1)]
+    assert [isinstance(one, Outcome) and one.changed for one in outcomes] == [True, True, True, False, False]
+    assert image.by_name("trades").truncated_at(2) == Truncated(PartitionId(2), Offset(50), LeaderEpoch(1))
+    assert image.by_name("trades").truncated_at(1) is None
+
+
+def test_a_later_leader_knows_better_what_there_is() -> None:
+    image, outcomes = folded(create(TRADES), truncate(0, 50), StartBroker(started_us=9), truncate(0, 60))
+    assert code_of(outcomes[3]) == ErrorCode.FENCED_EPOCH
+    image, outcomes = folded(truncate(0, 60, 3), truncate(0, 30, 2), image=image)  # after an unclean election, perhaps
+    assert code_of(outcomes[0]) == ErrorCode.UNKNOWN_EPOCH
+    assert truncated(image) == [(0, 30, 2)]
+
+
+def test_only_a_partition_that_is_there_is_truncated() -> None:
+    _, outcomes = folded(create(TRADES), truncate(3, 1), DeleteStream(stream_id=1), truncate(0, 1))
+    assert [code_of(outcomes[number]) for number in (1, 3)] == [ErrorCode.BAD_REQUEST, ErrorCode.STREAM_CHANGED]
+
+
+def test_what_was_given_up_stays_when_other_things_change() -> None:
+    image, _ = folded(
+        create(TRADES),
+        truncate(1, 5),
+        intake(Intake.PAUSED),
+        AlterStream(stream_id=1, changes={"max_bytes": 5}),
+        StartBroker(started_us=9),
+    )
+    state = image.by_name("trades")
+    assert (truncated(image), state.intake, state.intake_us) == ([(1, 5, 1)], Intake.PAUSED, 100)
+
+
+def intake(wanted: Intake, since_us: int = 100) -> SetIntake:
+    return SetIntake(stream_id=StreamId(1), intake=wanted, since_us=since_us)
+
+
+def test_the_time_of_an_intake_rises_whatever_the_clocks_say() -> None:
+    image, outcomes = folded(
+        create(),
+        intake(Intake.PAUSED),
+        intake(Intake.PAUSED, 200),
+        intake(Intake.READ_ONLY, 50),
+        intake(Intake.OPEN, 150),
+    )
+    assert [isinstance(one, Outcome) and one.stream and one.stream.intake_us for one in outcomes] == [
+        0,
+        100,
+        100,
+        101,
+        150,
+    ]
+    assert image.by_name("orders").intake is Intake.OPEN
+
+
+def test_a_sealed_stream_stays_so_and_keeps_what_it_has() -> None:
+    image, outcomes = folded(
+        create(),
+        intake(Intake.SEALED),
+        intake(Intake.OPEN),
+        intake(Intake.SEALED),
+        truncate(0, 3),
+        AlterStream(stream_id=1, changes={"max_age_ms": 5, "min_isr": 1}),
+        AlterStream(stream_id=1, changes={"min_isr": 1, "allow_unclean_election": True}),
+    )
+    assert [code_of(outcomes[number]) for number in (2, 4, 5)] == [
+        ErrorCode.READ_ONLY,
+        ErrorCode.READ_ONLY,
+        ErrorCode.INVALID_CONFIG,
+    ]
+    assert isinstance(outcomes[3], Outcome)
+    assert not outcomes[3].changed
+    state = image.by_name("orders")
+    assert (state.intake, state.config.max_age_ms, state.config.allow_unclean_election) == (Intake.SEALED, None, True)
+    image, _ = folded(DeleteStream(stream_id=1), image=image)
+    assert not image.streams

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.base.config import StreamConfig
+from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey
 from penstock.messages import (
@@ -30,6 +30,8 @@ from penstock.messages import (
     GetResponse,
     Request,
     Response,
+    SetIntakeRequest,
+    SetIntakeResponse,
     TruncateRequest,
     TruncateResponse,
 )
@@ -216,6 +218,9 @@ class MemberStory:
         fields = {key: field_of(value) for key, value in changes.items()}
         self._ask(number, AlterStreamRequest(name=name, changes=fields))
 
+    def _intake(self, number: str, name: str, intake: str) -> None:
+        self._ask(number, SetIntakeRequest(name=name, intake=Intake(intake)))
+
     def _truncate(self, number: str, name: str, *, before: str, dry: str = "no") -> None:
         stream_id = self._image().by_name(name).stream_id
         request = TruncateRequest(stream_id=stream_id, before=Offset(int(before)), is_dry_run=dry == "yes")
@@ -313,6 +318,8 @@ def _answer(response: Response | RemoteError) -> str:
             return "created" if response.created else "there already"
         case AlterStreamResponse():
             return "altered"
+        case SetIntakeResponse():
+            return f"is {response.stream.intake}"
         case TruncateResponse():
             return f"begins at {response.log_start}: {response.messages} messages and {response.size_bytes} bytes go"
         case DeleteStreamResponse():

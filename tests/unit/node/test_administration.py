@@ -55,7 +55,7 @@ class World:
             ONE,
             Random(1),
             lambda: self.now,
-            await_here=lambda stream_id, deadline_us, done: self.here.append(done),
+            await_here=lambda stream_id, deadline_us, done, intake_us: self.here.append(done),
             info=lambda state: cast(StreamInfo, state),
             ready=lambda: self.alone.quorum.image.live_brokers() - self.silent,
             without_nats=frozenset,

@@ -21,7 +21,10 @@ class World:
         self.opening: set[StreamId] = set()
         self.looked: list[PartitionKey] = []
         self.heard: list[tuple[str, str]] = []
-        self.all = Confirmations(self.known.get, self._is_confirmed, self.opening.__contains__)
+        self.intake_us = 0
+        self.all = Confirmations(
+            self.known.get, self._is_confirmed, self.opening.__contains__, lambda _: self.intake_us
+        )
 
     def _is_confirmed(self, key: PartitionKey) -> bool:
         self.looked.append(key)
@@ -116,3 +119,17 @@ def test_who_asks_for_more_while_being_answered_is_heard(world: World) -> None:
     world.known[OTHER] = ()
     world.all.look(OTHER)
     assert world.heard == [("second", "")]
+
+
+def test_a_change_of_the_intake_is_waited_for_though_all_was_confirmed_before(world: World) -> None:
+    world.confirmed = {FIRST, SECOND}
+    world.all.wait(STREAM, 100, world.done("a"), 7)
+    world.intake_us = 6
+    world.all.look(STREAM)
+    assert world.heard == []
+    world.confirmed.discard(SECOND)  # it is resumed, and listens again only in a moment
+    world.intake_us = 7
+    world.all.look(STREAM)
+    assert world.heard == []
+    world.confirm(SECOND)
+    assert world.heard == [("a", "")]

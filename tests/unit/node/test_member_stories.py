@@ -8,6 +8,7 @@ With REWRITE_SCENARIOS=1 the files are written anew from what happens; read the 
 | `create N NAME [SUBJECT] [field=value …]`   | a client asks broker N for a stream, on `NAME.>` unless told otherwise |
 | `alter N NAME field=value …`                | … for a change of it                                                   |
 | `delete N NAME`                             | … for its end                                                          |
+| `intake N NAME INTAKE`                      | … to have it open, paused, read_only or sealed                         |
 | `truncate N NAME before=OFFSET [dry=yes]`   | a client asks broker N to give up what comes before                    |
 | `publish SUBJECT VALUE … [reply=R]`         | messages from NATS, to whoever subscribes                              |
 | `append N NAME VALUE …`                     | a client sends a batch to broker N                                     |

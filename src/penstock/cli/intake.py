@@ -1,0 +1,92 @@
+"""`penstock stream pause | resume | read-only | seal`: whether a stream takes messages."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.confirming import confirmed
+from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, connected
+
+
+@clearly
+def pause(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Have nobody listen for a stream until it is resumed.
+
+    Nothing is stored, and publishers hear that nobody is there ("no responders"), unless somebody else listens.
+
+    Readers go on, and so does retention.
+    """
+    with connected(ctx, server, timeout) as (client, seconds):
+        info = client.pause_stream(stream, timeout=seconds)
+    typer.echo(f"stream {info.name} is paused: nobody listens on {info.subject} for it")
+
+
+@clearly
+def resume(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Have a stream that is paused or read-only take messages again.
+
+    What is published after this command has ended is stored.
+    """
+    with connected(ctx, server, timeout) as (client, seconds):
+        info = client.resume_stream(stream, timeout=seconds)
+    typer.echo(f"stream {info.name} takes messages: it stores {info.subject}")
+
+
+@clearly
+def read_only(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    off: Annotated[
+        bool, typer.Option("--off", metavar="", help="Have it take messages again, as resume does.")
+    ] = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Have a stream refuse messages, each with an error, until it is resumed.
+
+    Publishers hear JetStream's error 10109; readers go on, and so does retention.
+    """
+    with connected(ctx, server, timeout) as (client, seconds):
+        change = client.resume_stream if off else client.make_read_only
+        info = change(stream, timeout=seconds)
+    typer.echo(f"stream {info.name} takes messages" if off else f"stream {info.name} is read-only")
+
+
+@clearly
+def seal(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")] = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Close a stream for good: no message comes, none goes. Asks first.
+
+    Messages are refused with JetStream's error 10109, retention stops, and nothing can be truncated.
+
+    Only the whole stream can be deleted.
+    """
+    with connected(ctx, server, timeout) as (client, seconds):
+        info = client.stream(stream, timeout=seconds)
+        if not yes and not confirmed(f"Seal stream {info.name} for good? It takes no messages again."):
+            say_error(f"stream {info.name} stays as it is")
+            raise typer.Exit(FAILED)
+        client.seal_stream(info, timeout=seconds)
+    typer.echo(f"stream {info.name} is sealed: what it holds stays, until the stream is deleted")
