@@ -61,12 +61,14 @@ class Truncations:
 
     def ask(self, caller: Hashable, partition: Partition, request: TruncateRequest) -> None:
         """Answer `caller` once it is done. RemoteError offset_out_of_range, not_yet, read_only, overloaded."""
+        leadership = partition.leadership
+        if leadership is None:  # on the only replica: it is not registered yet, say, because its disk is full
+            raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
         self._check(partition, request)
         start = partition.log_start
-        assert partition.leadership is not None
         deadline_us = self._clock().elapsed_us + _TIMEOUT_US
         messages = max(0, request.before - start)
-        asked = _Asked(caller, partition, partition.leadership, request, deadline_us, messages)
+        asked = _Asked(caller, partition, leadership, request, deadline_us, messages)
         self._waiting[caller] = asked
         if not messages:
             self._measured(asked, None)

@@ -7,12 +7,16 @@ import errno
 import pytest
 
 from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode
+from penstock.base.ids import Offset
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
     CreateStreamRequest,
     DeleteStreamRequest,
     DeleteStreamResponse,
+    TruncateRequest,
+    TruncateResponse,
 )
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH
 from penstock.vfs.faulty import Fault, Kind, Operation
@@ -43,6 +47,14 @@ def test_streams_are_altered_and_deleted_on_a_full_disk(broker: Broker) -> None:
     assert not [path for path in broker.memory.files() if path.startswith("streams/")]
 
 
+def test_what_is_given_up_makes_room_on_a_full_disk(broker: Broker) -> None:
+    broker.publish("orders.a", b"after", reply="r2")
+    fill(broker.vfs)
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(1))
+    assert broker.ask(request, TruncateResponse).messages == 1
+    assert broker.crash().start().values("orders") == [b"after"]
+
+
 def test_a_broker_starts_again_and_again_on_a_full_disk(broker: Broker) -> None:
     fill(broker.vfs)
     for number in range(200):
@@ -67,6 +79,8 @@ def test_a_start_that_cannot_be_journaled_serves_reads_and_leads_once_there_is_r
     broker.publish("orders.a", b"no", reply="r3")
     assert broker.acks == []  # it is not subscribed: nats-server answers that nobody responds
     assert broker.stream("orders").partitions[0].state == "no_leader"
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(1))
+    assert broker.refusal(request).code == ErrorCode.NOT_LEADER
     broker.vfs.plan = lambda operation: None
     broker.tick(1_000)
     broker.tick(1_000)
