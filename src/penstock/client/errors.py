@@ -11,7 +11,7 @@
 | `LogTruncated`        | rows that were read are not in the log any more: it was cut, or began anew     |
 | `MessageNotFound`     | no message at that offset, of that key, on that subject                       |
 | `CorruptRange`        | what is stored there is damaged                                              |
-| `ReadOnly`            | the partition takes no appends                                               |
+| `ReadOnly`            | it takes no messages: damaged, paused, read-only or sealed                   |
 | `Overloaded`          | over the broker's limits now; try again later                                |
 | `NotEnoughReplicas`   | too few brokers are there, or in sync; nothing was stored                     |
 | `StorageFailed`       | the broker's disk refused it                                                 |
@@ -73,7 +73,7 @@ class CorruptRange(RemoteError):  # noqa: N818
 
 
 class ReadOnly(RemoteError):  # noqa: N818
-    """The partition takes no appends."""
+    """It takes no messages: its log is damaged, or the stream is paused, read-only or sealed."""
 
 
 class Overloaded(RemoteError):  # noqa: N818
