@@ -1,6 +1,7 @@
 # Types of C for envelope.py.
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from penstock.hot cimport subjects
 
 cdef Py_ssize_t _HEADERS_MAX
 cdef int _VERSION

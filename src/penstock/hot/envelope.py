@@ -2,7 +2,7 @@
 
 Rules: whoever publishes chooses these bytes, so nothing in them is believed before it is bounded. What is not an
 envelope to the last byte is none: the message is then stored as it came, and `parse` answers None, never an error.
-Nothing is copied: what is found are positions. Text in it is not looked at: who uses a subject checks it first.
+Nothing is copied: what is found are positions. Whether a subject in it is one is for whoever uses it to see.
 
 | position | bytes | content                                                        |
 |----------|-------|----------------------------------------------------------------|
@@ -16,7 +16,7 @@ Nothing is copied: what is found are positions. Text in it is not looked at: who
 
 | field | type                 | attribute                | where it is missing                     |
 |-------|----------------------|--------------------------|-----------------------------------------|
-| 1     | int64                | `offset`                 | 0                                       |
+| 1     | int64                | `offset`                 | -1: none is expected                    |
 | 2     | bytes                | `key`, `key_end`         | -1                                      |
 | 3     | bytes                | `value`, `value_end`     | -1                                      |
 | 4     | int64                | `timestamp`              | 0                                       |
@@ -30,12 +30,14 @@ Nothing is copied: what is found are positions. Text in it is not looked at: who
 | 12    | enum                 | `ack_policy`             | 0 leader (1 all, 2 none)                |
 
 Protobuf's own rules: fields in any order, of one that comes twice the last one counts, one that is not known is passed
-over. A known field of another wire type, a number that does not end, or a size beyond the end: no envelope.
+over. A known field of another wire type, a string that is not UTF-8, a number that does not end, or a size beyond the
+end: no envelope. Protobuf leaves zeros out: whoever expects offset 0 has to write it, whoever writes none expects none.
 """
 
 from __future__ import annotations
 
 from penstock.base import limits
+from penstock.hot import subjects
 from penstock.hot.crc import crc32c
 
 _int = int
@@ -64,7 +66,7 @@ class Envelope:
     """What the envelope of one message says; positions are those of the parsed bytes."""
 
     def __init__(self) -> None:
-        self.offset = 0
+        self.offset = -1
         self.timestamp = 0
         self.partition = 0
         self.ack_policy = 0
@@ -128,6 +130,8 @@ class Envelope:
             self.ack_inbox, self.ack_inbox_end = begin, end
         elif field == 11:
             self.correlation_id, self.correlation_id_end = begin, end
+        if field == 5 or field == 7 or field == 8 or field == 10 or field == 11:
+            return subjects.is_text(text, begin, end)
         return field not in (1, 4, 6, 12)
 
     def _take_header(self, text: bytes, begin: _int, end: _int) -> bool:
@@ -161,7 +165,7 @@ class Envelope:
             elif not self._skip_fixed(kind, end):
                 return False
         self._at = after
-        if len(self.headers) >= 4 * _HEADERS_MAX:
+        if len(self.headers) >= 4 * _HEADERS_MAX or not subjects.is_text(text, name, name_end):
             return False
         self.headers += (name, name_end, value, value_end)
         return True

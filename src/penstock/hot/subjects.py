@@ -1,4 +1,4 @@
-"""Whether a message's subject is one that the log takes, without making an object of it.
+"""Whether a message's subject is one that the log takes, without making an object of it; and whether bytes are text.
 
 The rules are those of `base.subjects`, which also says in words what is wrong with a subject.
 """
@@ -41,7 +41,7 @@ def is_plain(text: bytes, begin: int, end: int) -> bool:
                     return False
                 token = at
         else:
-            size = _character(text, at, end)
+            size = _character(text, at, end, False)
             if size == 0:
                 return False
             at += size
@@ -52,8 +52,25 @@ def _is_wildcard(text: bytes, begin: int, end: int) -> bool:
     return end - begin == 1 and (text[begin] == _STAR or text[begin] == _GREATER)
 
 
-def _character(text: bytes, at: int, end: int) -> int:
-    """How many bytes the character at `at` has; 0 if it is not UTF-8 or is white space. It is not ASCII."""
+def is_text(text: bytes, begin: int, end: int) -> bool:
+    """Whether text[begin:end] is UTF-8."""
+    if not cython.compiled:
+        try:
+            text[begin:end].decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+    at = begin
+    while at < end:
+        size = 1 if text[at] < 0x80 else _character(text, at, end, True)
+        if size == 0:
+            return False
+        at += size
+    return True
+
+
+def _character(text: bytes, at: int, end: int, may_be_space: bool) -> int:
+    """How many bytes the character at `at` has, which is not ASCII; 0 if it is not UTF-8 or may not be white space."""
     first = text[at]
     size = 0 if first < 0xC2 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4 if first < 0xF5 else 0
     if size == 0 or end - at < size:
@@ -68,7 +85,7 @@ def _character(text: bytes, at: int, end: int) -> int:
         return 0
     if (size == 4 and code < 0x10000) or code > 0x10FFFF:
         return 0
-    return 0 if memory.is_space(code) else size
+    return 0 if not may_be_space and memory.is_space(code) else size
 
 
 def is_reserved(text: bytes, begin: int, end: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,49 +11,18 @@ from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.hot import envelope
-from penstock.hot.crc import crc32c
 from tests import hot_modes
-
-COOKIE = bytes.fromhex("b90e43b4")
-NUMBERS = {"offset": 1, "timestamp": 4, "partition": 6, "ack_policy": 12}
-TEXTS = {"key": 2, "value": 3, "stream": 5, "subject": 7, "reply": 8, "ack_inbox": 10, "correlation_id": 11}
-
-
-def varint(number: int) -> bytes:
-    """A number as protobuf writes it; negative ones as 64 bits."""
-    number %= 2**64
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes(out) + bytes([number])
-
-
-def number_field(field: int, number: int) -> bytes:
-    return varint(field << 3) + varint(number)
-
-
-def bytes_field(field: int, content: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(content)) + content
-
-
-def header_field(name: bytes, value: bytes) -> bytes:
-    return bytes_field(9, bytes_field(1, name) + bytes_field(2, value))
-
-
-def message(fields: dict[str, Any], headers: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """A protobuf `Message`."""
-    parts = [
-        number_field(NUMBERS[name], value) if name in NUMBERS else bytes_field(TEXTS[name], value)
-        for name, value in fields.items()
-    ]
-    return b"".join([*parts, *(header_field(name, value) for name, value in headers)])
-
-
-def enveloped(body: bytes, *, crc: bool = False) -> bytes:
-    if not crc:
-        return COOKIE + bytes([0, 8, 0, 0]) + body
-    return COOKIE + bytes([0, 12, 1, 0]) + struct.pack(">I", crc32c(body)) + body
+from tests.envelopes import (
+    COOKIE,
+    NUMBERS,
+    TEXTS,
+    bytes_field,
+    enveloped,
+    header_field,
+    message,
+    number_field,
+    varint,
+)
 
 
 def content(found: Any, data: bytes) -> dict[str, Any]:
@@ -84,11 +52,12 @@ FIELDS = st.fixed_dictionaries(
         "timestamp": st.integers(-(2**63), 2**63 - 1),
         "partition": st.integers(-(2**31), 2**31 - 1),
         "ack_policy": st.integers(0, 2),
-        **{name: st.binary(max_size=200) for name in TEXTS},
+        **{name: st.text(max_size=60).map(str.encode) for name in TEXTS.keys() - {"key", "value"}},
+        **{name: st.binary(max_size=200) for name in ("key", "value")},
     },
 )
-HEADERS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=4)
-NOTHING = dict.fromkeys(NUMBERS, 0) | dict.fromkeys(TEXTS) | {"headers": []}
+HEADERS = st.lists(st.tuples(st.text(max_size=8).map(str.encode), st.binary(max_size=20)), max_size=4)
+NOTHING = dict.fromkeys(NUMBERS, 0) | {"offset": -1} | dict.fromkeys(TEXTS) | {"headers": []}
 
 
 @given(FIELDS, HEADERS, st.booleans(), st.binary(max_size=5), st.binary(max_size=5))
@@ -140,6 +109,10 @@ WRONG = {
     "a number of 11 bytes": enveloped(varint(1 << 3) + b"\x80" * 10 + b"\x00"),
     "a header beyond its entry": enveloped(bytes_field(9, varint(1 << 3 | 2) + varint(3) + b"ab") + b"c"),
     "a header that is a number": enveloped(bytes_field(9, number_field(1, 1))),
+    "text that is not UTF-8": enveloped(bytes_field(11, b"\xff")),
+    "text that is not UTF-8, and text behind it": enveloped(bytes_field(11, b"\xc3") + bytes_field(11, b"a")),
+    "text that is half of a surrogate pair": enveloped(bytes_field(5, b"\xed\xa0\x80")),
+    "a header whose name is not UTF-8": enveloped(header_field(b"\xfe", b"v")),
     "4 bytes that are not there": enveloped(varint(20 << 3 | 5) + bytes(3)),
     "8 bytes that are not there": enveloped(varint(20 << 3 | 1) + bytes(7)),
 }
