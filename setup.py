@@ -36,6 +36,7 @@ COMPILED = (
     "penstock.hot.crc",
     "penstock.hot.encode",
     "penstock.hot.envelope",
+    "penstock.hot.envelope_acks",
     "penstock.hot.group",
     "penstock.hot.headers",
     "penstock.hot.join",
@@ -47,6 +48,7 @@ COMPILED = (
     "penstock.hot.rows",
     "penstock.hot.scan",
     "penstock.hot.subjects",
+    "penstock.hot.unwrap",
     "penstock.hot.verdicts",
 )
 """Every module that is compiled."""

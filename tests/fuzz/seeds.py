@@ -48,12 +48,27 @@ def _envelope(body: bytes) -> tuple[bytes, bytes]:
     return plain, summed
 
 
+_ENVELOPED = tuple(
+    _hmsg(block, _envelope(body + more)[0][1:])
+    for body in (*_BODIES, bytes.fromhex("0829"), bytes.fromhex("6001"), bytes.fromhex("6002"), bytes.fromhex("6003"))
+    for more in (b"", bytes.fromhex("5202242e"), bytes.fromhex("5203612e625a0163"), bytes.fromhex("4a060a0141120142"))
+    for block in (_BLOCKS[0], _BLOCKS[2])
+)
 _WIRE = (*_FRAMES, b"".join(_FRAMES[:9]), *map(_hmsg, _BLOCKS), b"".join(_hmsg(block, b"v") for block in _BLOCKS))
 
 SEEDS: dict[str, tuple[bytes, ...]] = {
     "scan": (*(b"\x80" + frames for frames in _WIRE), *(b"\x00" + frames for frames in _WIRE)),
     "headers": _BLOCKS,
-    "ingest": tuple(bytes((0x80, flags)) + frames for frames in _WIRE for flags in (0, 1, 3, 5, 0x19)),
+    "ingest": (
+        *(bytes((0x80, flags)) + frames for frames in _WIRE for flags in (0, 1, 3, 5, 0x19)),
+        *(bytes((0x80, flags)) + frames for frames in _ENVELOPED for flags in (1, 5, 0x80)),
+    ),
+    "enveloped": tuple(
+        bytes((flags,)) + frames[1:]
+        for flags in (0x00, 0x01, 0x05, 0x82, 0x83)
+        for body in (*_BODIES, *map(bytes.fromhex, ("0829", "6001", "6003", "5202242e", "5203612e625a0163")))
+        for frames in _envelope(body)
+    ),
     "message": tuple(mend + base for base in BASES for mend in (b"\x00", b"\xff")),
     "rows": (*(bytes((n,)) for n in range(4)), *(bytes((n,)) + struct.pack("<HI", 400, 1) * 2 for n in range(4))),
     "join": (b"\x00|\x01|\x02|\x03", b"\x02|\x02", b"\x00" + struct.pack("<HI", 470, 0) + b"|\x01"),

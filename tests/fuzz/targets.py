@@ -3,18 +3,19 @@
 Rules: a target takes the modules that it is given, compiled or plain, so that both can be compared. What it returns is
 plain data, the errors that may come included; any other exception is a finding. What was written must pass the checks.
 
-| target   | an input is                                                                            |
-|----------|----------------------------------------------------------------------------------------|
-| scan     | where the reads end, then NATS protocol                                                |
-| headers  | a NATS header block                                                                    |
-| ingest   | the stream's rules, then NATS protocol: scanned, sorted, encoded, acked or refused     |
-| message  | whether to mend the checksum, then a batch message                                     |
-| rows     | which message, then patches of its metadata and its body; checked, then its rows       |
-| join     | the same for several messages behind each other, gathered and joined                   |
-| envelope | whether to mend the checksum, then an envelope                                         |
-| keyhash  | how many value offsets, these, then keys                                               |
-| frames   | whether to mend the checksums, where the reads end, then frames of the socket API       |
-| numbers  | how many offsets, these, then timestamps; the first and the last bound them, or nearly |
+| target    | an input is                                                                                    |
+|-----------|------------------------------------------------------------------------------------------------|
+| scan      | where the reads end, then NATS protocol                                                        |
+| headers   | a NATS header block                                                                            |
+| ingest    | the stream's rules, then NATS protocol: scanned, sorted, encoded, acked or refused             |
+| enveloped | the stream's rules, then an envelope (its checksum mended), alone and between others; as ingest |
+| message   | whether to mend the checksum, then a batch message                                             |
+| rows      | which message, then patches of its metadata and its body; checked, then its rows               |
+| join      | the same for several messages behind each other, gathered and joined                           |
+| envelope  | whether to mend the checksum, then an envelope                                                 |
+| keyhash   | how many value offsets, these, then keys                                                       |
+| frames    | whether to mend the checksums, where the reads end, then frames of the socket API              |
+| numbers   | how many offsets, these, then timestamps; the first and the last bound them, or nearly         |
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _CHECKED_HEAD_BYTES = 24
 _FRAME_BYTES_MAX = 100_000
 _REFUSALS = (ErrorCode.BAD_FRAME, ErrorCode.DAMAGED_FRAME, ErrorCode.TOO_LARGE)  # and no others
 _NAME = b"orders"
+_BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
 _TAIL = b',"partition":0}'
 _PATTERNS = (b"a.b", b">", b"*.b", b"orders.*", b"$JS.>")
 
@@ -96,18 +98,40 @@ def ingest(modules: Modules, data: bytes) -> object:
     out: list[object] = []
     flags = data[1]
     frames, error = _frames(modules, data[2:], data[0])
-    encoder = modules("encode").Encoder(codec.LAYOUT)
     for sink in frames:
         for sid, group in sink.groups.items():
             bytes_max = 40 if flags & 4 else limits.MESSAGE_BYTES_MAX
-            found = modules("verdicts").sort(group, _NAME, bool(flags & 1), bytes_max, bool(flags & 2), 41)
-            refused = [(one.row, one.verdict, one.number, one.is_answered) for one in found.refused]
-            out.append((sid, refused, found.other_stream, found.reserved, _rows(found.rows)))
-            out.append(modules("refusals").answers(group, found.refused, _body_of, 3))
-            closed = modules("verdicts").close(group, _NAME, bool(flags & 1), bool(flags & 2))
-            out.append(modules("refusals").answers(group, closed.refused, _body_of, 3))
-            out += _batches(modules, encoder, found.rows, flags >> 3)
+            out += (sid, *_sorted(modules, group, flags, bytes_max))
     return out, error
+
+
+def enveloped(modules: Modules, data: bytes) -> object:
+    """From one payload to rows, records and acks."""
+    flags = data[0] if data else 0
+    text = bytearray(data[1:])
+    if flags & 1 and len(text) >= 12:
+        struct.pack_into(">I", text, 8, crc32c(bytes(text[12:])))
+    out: list[object] = []
+    for around in ((), (b"v", b"\xb9\x0e")):
+        values = [*around, bytes(text), *around]
+        headers = [_BLOCK if flags & 4 else None] * len(values)
+        subjects, replies = [b"a.b"] * len(values), [b"r%d" % number for number in range(len(values))]
+        group = modules("group").Group.of(subjects, values, headers=headers, replies=replies)
+        bytes_max = 40 if flags & 2 else limits.MESSAGE_BYTES_MAX
+        out += _sorted(modules, group, 1 | flags & 128, bytes_max)
+    return out
+
+
+def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int) -> list[object]:
+    """What becomes of one group."""
+    acks_envelopes = not flags & 128
+    found = modules("verdicts").sort(group, _NAME, bool(flags & 1), bytes_max, bool(flags & 2), 41, acks_envelopes)
+    refused = [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in found.refused]
+    out: list[object] = [refused, found.other_stream, found.reserved, _rows(found.rows)]
+    out.append(modules("refusals").answers(found.group, found.refused, _body_of, 3, b"\n\1s"))
+    closed = modules("verdicts").close(group, _NAME, bool(flags & 1), bool(flags & 2), acks_envelopes)
+    out.append(modules("refusals").answers(closed.group, closed.refused, _body_of, 3, b"\n\1s"))
+    return out + _batches(modules, modules("encode").Encoder(codec.LAYOUT), found.rows, flags >> 3 & 15)
 
 
 def _body_of(verdict: int, quoted: bytes | None) -> bytes:
@@ -131,6 +155,10 @@ def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[o
         for is_early in (False, True):
             waiting = acks.waiting(rows, start, end, is_early)
             out += (waiting, acks.waiting_count(waiting), acks.pubacks(_NAME, waiting, 41 + start, _TAIL))
+            enveloped = modules("envelope_acks").waiting(rows, start, end, is_early)
+            liftbridge_acks = modules("envelope_acks").acks(enveloped, b"\n\1s", 41 + start, 1, b"X\7")
+            assert liftbridge_acks.count(b"PUB ") >= modules("envelope_acks").waiting_count(enveloped)
+            out.append(liftbridge_acks)
         start = end
     return out
 
@@ -284,6 +312,7 @@ TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
     "scan": scan,
     "headers": headers,
     "ingest": ingest,
+    "enveloped": enveloped,
     "message": message,
     "rows": rows,
     "join": join,

@@ -112,36 +112,50 @@ def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) ->
     assert compiled == plain
 
 
-@given(MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.sampled_from([0, 7, 8, 2**63 - 20]))
+@given(
+    MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.sampled_from([0, 7, 8, 2**63 - 20]), st.booleans()
+)
 @settings(max_examples=400)
-def test_verdicts(messages: list[Any], acks: bool, bytes_max: int, skips_reserved: bool, log_end: int) -> None:
+def test_verdicts(
+    messages: list[Any], acks: bool, bytes_max: int, skips_reserved: bool, log_end: int, acks_env: bool
+) -> None:
     def sort(mode: Any) -> tuple[Any, ...]:
-        found = mode("verdicts").sort(group_in(mode, messages), b"s", acks, bytes_max, skips_reserved, log_end)
-        refused = [(one.row, one.verdict, one.number, one.is_answered) for one in found.refused]
-        return parts(found.rows), refused, found.other_stream, found.reserved
+        found = mode("verdicts").sort(
+            group_in(mode, messages), b"s", acks, bytes_max, skips_reserved, log_end, acks_env
+        )
+        refused = [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in found.refused]
+        waiting = mode("envelope_acks").waiting
+        kept = [waiting(found.rows, 0, len(found.rows), is_early) for is_early in (False, True)]
+        return parts(found.rows), refused, found.other_stream, found.reserved, kept
 
     compiled, plain = in_both(sort)
     assert compiled == plain
 
 
-@given(MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.integers(0, 2), st.booleans())
+@given(MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.integers(0, 2), st.booleans(), st.booleans())
 @settings(max_examples=300)
 def test_refusals(
-    messages: list[Any], acks: bool, bytes_max: int, skips_reserved: bool, quotes_max: int, is_closed: bool
+    messages: list[Any],
+    acks: bool,
+    bytes_max: int,
+    skips_reserved: bool,
+    quotes_max: int,
+    is_closed: bool,
+    acks_env: bool,
 ) -> None:
     def answer(mode: Any) -> tuple[Any, ...]:
         group = group_in(mode, messages)
         if is_closed:
-            found = mode("verdicts").close(group, b"s", acks, skips_reserved)
+            found = mode("verdicts").close(group, b"s", acks, skips_reserved, acks_env)
         else:
-            found = mode("verdicts").sort(group, b"s", acks, bytes_max, skips_reserved, 7)
+            found = mode("verdicts").sort(group, b"s", acks, bytes_max, skips_reserved, 7, acks_env)
         asked: list[tuple[int, bytes | None]] = []
 
         def body_of(verdict: int, quoted: bytes | None) -> bytes:
             asked.append((verdict, quoted))
             return b"%d \0 %b" % (verdict, quoted or b"")
 
-        answers = mode("refusals").answers(group, found.refused, body_of, quotes_max)
+        answers = mode("refusals").answers(found.group, found.refused, body_of, quotes_max, b"head")
         return answers, asked, len(found.refused), found.other_stream, found.reserved, len(found.rows)
 
     compiled, plain = in_both(answer)

@@ -12,6 +12,7 @@ cdef class Group:
     cdef readonly Py_ssize_t count
     # Not to be seen from outside: whoever shortened the keys would have rows point behind them.
     cdef bytearray keys
+    cdef bytearray enveloped
     cdef int32_t* numbers
     cdef Py_ssize_t _room
 

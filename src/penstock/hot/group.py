@@ -41,16 +41,18 @@ class TooLarge(NamedTuple):
 class Group:
     """Messages for one stream, in the order in which they came. None stands for a part that a message does not have.
 
-    `too_large` holds the messages beyond NATS_FRAME_BYTES_MAX, which are no rows.
+    `too_large` holds the messages beyond NATS_FRAME_BYTES_MAX, which are no rows. `enveloped` holds who waits for acks
+    of rows that came in an envelope (see `envelope_acks`): those rows have no REPLY and no EARLY.
     """
 
-    __slots__ = ("_room", "count", "data", "keys", "numbers", "too_large")
+    __slots__ = ("_room", "count", "data", "enveloped", "keys", "numbers", "too_large")
 
     def __init__(self, data: bytes) -> None:
         if len(data) > _PLACE_MAX:
             raise ValueError(f"{len(data)} bytes are more than a place can point to")
         self.data = data
         self.keys = bytearray()
+        self.enveloped: bytearray | None = None
         self.count = 0
         self.too_large: list[TooLarge] = []
         self._room = 0
@@ -105,6 +107,11 @@ class Group:
         if not 0 <= begin <= end <= len(text) or size + end - begin > _PLACE_MAX:
             raise IndexError(f"{begin} to {end} of {len(text)} bytes")
         return size if memory.append_base64(self.keys, text, begin, end) else -1
+
+    @property
+    def has_enveloped(self) -> bool:
+        """Whether somebody waits with an envelope."""
+        return self.enveloped is not None
 
     def key_bytes(self) -> int:
         """Bytes of all keys together."""

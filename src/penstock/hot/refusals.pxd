@@ -1,13 +1,14 @@
 # Types of C for refusals.py.
 cimport cython
 from libc.stdint cimport int32_t, int64_t
-from penstock.hot cimport headers, memory, places
+from penstock.hot cimport envelope_acks, headers, memory, places
 from penstock.hot.group cimport Group
 from penstock.hot.verdicts cimport Refused
 
 cdef int _UNSUPPORTED
 cdef int _BAD_SUBJECT
 cdef int _KINDS
+cdef dict _ACK_ERRORS
 cdef unsigned char _NUMBER
 cdef unsigned char _SPACE
 cdef bytes _PUB
@@ -22,8 +23,10 @@ cdef bytes _LINE_END
     at=Py_ssize_t,
     bodies=dict,
     body=bytes,
+    told=bytes,
+    tail=bytes,
 )
-cpdef bytes answers(Group group, list refused, object body_of, Py_ssize_t quotes_max)
+cpdef bytes answers(Group group, list refused, object body_of, Py_ssize_t quotes_max, bytes ack_head)
 
 @cython.locals(out=bytearray, text="const unsigned char*", begin=Py_ssize_t, end=Py_ssize_t)
 cpdef bytes answers_alike(bytes replies, bytes body)

@@ -11,6 +11,8 @@ no two need be alike: of those so many bodies are made and no more, and who come
 | UNSUPPORTED | the names of its headers that are not supported |
 | BAD_SUBJECT | its subject                                     |
 | any other   | nothing                                         |
+
+Who sent an envelope gets the same body within an ack; see `envelope_acks`.
 """
 
 from __future__ import annotations
@@ -22,13 +24,19 @@ try:
 except ImportError:
     from penstock.hot import cython
 
-from penstock.hot import headers, memory, places, verdicts
+from penstock.hot import envelope_acks, headers, memory, places, unwrap, verdicts
 from penstock.hot.group import Group
 from penstock.hot.verdicts import Refused
 
 _UNSUPPORTED = verdicts.UNSUPPORTED
 _BAD_SUBJECT = verdicts.BAD_SUBJECT
-_KINDS = verdicts.CLOSED + 1
+_KINDS = unwrap.BAD_ENTRY + 1
+_ACK_ERRORS = {
+    verdicts.WRONG_SEQUENCE: envelope_acks.INCORRECT_OFFSET,
+    verdicts.TOO_LARGE: envelope_acks.TOO_LARGE,
+    verdicts.HEADERS_LARGE: envelope_acks.TOO_LARGE,
+    verdicts.KEY_LARGE: envelope_acks.TOO_LARGE,
+}
 _NUMBER = 0x00
 _SPACE = 0x20
 _PUB = b"PUB "
@@ -37,9 +45,13 @@ _int = int
 
 
 def answers(
-    group: Group, refused: list[Refused], body_of: Callable[[int, bytes | None], bytes], quotes_max: _int
+    group: Group,
+    refused: list[Refused],
+    body_of: Callable[[int, bytes | None], bytes],
+    quotes_max: _int,
+    ack_head: bytes,
 ) -> bytes:
-    """`PUB` commands for those of `refused` who are to hear of it, in their order.
+    """`PUB` commands for those of `refused` who are to hear of it, in their order; `ack_head` as in `envelope_acks`.
 
     `body_of(verdict, quoted)` makes a body; where it is asked with None, nothing is to be quoted.
     """
@@ -65,7 +77,12 @@ def answers(
                 body = bodies.get(quoted)
             if body is None:
                 body = bodies[quoted] = body_of(one.verdict, quoted)
-        _answer(out, text, numbers[at + places.REPLY], numbers[at + places.REPLY + 1], body, one.number)
+        if one.enveloped is None:
+            _answer(out, text, numbers[at + places.REPLY], numbers[at + places.REPLY + 1], body, one.number)
+        else:
+            told = body.replace(b"\0", b"%d" % one.number)
+            tail = envelope_acks.error_tail(_ACK_ERRORS.get(one.verdict, envelope_acks.UNKNOWN), told)
+            out += envelope_acks.refusals(one.enveloped, ack_head, tail)
     return bytes(out)
 
 

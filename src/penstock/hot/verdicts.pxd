@@ -1,9 +1,14 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
-from penstock.hot cimport memory, places, subjects
+from penstock.hot cimport envelope_acks, memory, places, subjects, unwrap
 from penstock.hot.group cimport Group
 from penstock.hot.headers cimport Fields
+from penstock.hot.unwrap cimport Opened
 
+cdef int _LEVEL_ALL
+cdef int _LEVEL_NONE
+cdef int _LEVEL_LEADER
+cdef int _LEVEL_UNKNOWN
 cdef Py_ssize_t _HEADER_BLOCK_BYTES_MAX
 cdef Py_ssize_t _KEY_BYTES_MAX
 cdef unsigned char _ZERO
@@ -11,6 +16,7 @@ cdef bytes _NONE
 cdef bytes _LEADER
 cdef bytes _ALL
 cdef bytes _ONE
+cdef unsigned char _COOKIE_BYTE
 
 @cython.final
 cdef class Refused:
@@ -18,19 +24,26 @@ cdef class Refused:
     cdef readonly int verdict
     cdef readonly int64_t number
     cdef readonly bint is_answered
+    cdef readonly bytes enveloped
 
 @cython.final
 cdef class Sorted:
+    cdef readonly Group group
     cdef readonly Group rows
     cdef readonly list refused
     cdef readonly Py_ssize_t other_stream
     cdef readonly Py_ssize_t reserved
     cdef Fields _fields
+    cdef Opened _opened
+    cdef bint _has_envelopes
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
     cdef int64_t _number
 
     @cython.locals(
+        group=Group,
+        in_envelope=bint,
+        level=int,
         out=Group,
         fields=Fields,
         text="const unsigned char*",
@@ -53,24 +66,37 @@ cdef class Sorted:
     )
     cdef int take(
         self,
-        Group group,
         bytes name,
         bint acks_replies,
         Py_ssize_t message_bytes_max,
         bint skips_reserved,
         int64_t log_end,
         bint is_closed,
+        bint acks_envelopes,
     ) except -1
 
-    @cython.locals(fields=Fields)
-    cdef int _of_fields(self, const unsigned char* text, int64_t last_sequence) except -1
+    @cython.locals(fields=Fields, policy=int)
+    cdef int _level(self, const unsigned char* text, Py_ssize_t row) except -2
 
-    cdef int _of_sizes(self, Py_ssize_t value_bytes, Py_ssize_t header_bytes, Py_ssize_t message_bytes_max) except -1
+    @cython.locals(fields=Fields, verdict=int)
+    cdef int _of_fields(self, const unsigned char* text, Py_ssize_t row, int level, int64_t last_sequence) except -1
+
+    cdef int _of_sizes(
+        self, Py_ssize_t row, Py_ssize_t value_bytes, Py_ssize_t header_bytes, Py_ssize_t message_bytes_max
+    ) except -1
 
     @cython.locals(fields=Fields, begin=Py_ssize_t)
-    cdef int _of_key(self, bytes data) except -1
+    cdef int _of_key(self, bytes data, Py_ssize_t row) except -1
 
-@cython.locals(out=Sorted)
+    @cython.locals(group=Group, opened=Opened, at=Py_ssize_t)
+    cdef int _keep(
+        self, bytearray out, Py_ssize_t kept_row, Py_ssize_t row, Py_ssize_t reply, Py_ssize_t reply_end, bint is_early
+    ) except -1
+
+    @cython.locals(one=Refused, record=bytearray)
+    cdef Refused _refused(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end)
+
+@cython.locals(out=Sorted, opened=Opened)
 cpdef Sorted sort(
     Group group,
     bytes name,
@@ -78,24 +104,21 @@ cpdef Sorted sort(
     Py_ssize_t message_bytes_max,
     bint skips_reserved,
     int64_t log_end,
+    bint acks_envelopes,
 )
 
-@cython.locals(out=Sorted)
-cpdef Sorted close(Group group, bytes name, bint acks_replies, bint skips_reserved)
-
-@cython.locals(one=Refused)
-cdef Refused _refused(Py_ssize_t row, int verdict, int64_t number, bint is_answered)
+@cython.locals(out=Sorted, opened=Opened)
+cpdef Sorted close(Group group, bytes name, bint acks_replies, bint skips_reserved, bint acks_envelopes)
 
 @cython.locals(
     text="const unsigned char*",
     numbers="int32_t*",
     row=Py_ssize_t,
     at=Py_ssize_t,
+    size=Py_ssize_t,
     subject=Py_ssize_t,
     subject_end=Py_ssize_t,
 )
 cdef bint _all_pass(Group group, bint acks_replies, Py_ssize_t message_bytes_max, bint skips_reserved) except -1
-
-cdef bint _is_level(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 cdef bint _says(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, int64_t wanted) noexcept

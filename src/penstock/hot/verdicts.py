@@ -14,11 +14,16 @@ verdict, for `refusals` to answer. The order of the checks is JetStream's.
 | BAD_BASE64      | has a key that is not base64                               |                        |
 | KEY_LARGE       | has a key over the limit                                   | bytes of its key       |
 | CLOSED          | came while nothing is stored                               |                        |
+
+Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
+says; its expected offset is what a sequence would say, and its own verdicts are those of `unwrap`. Who waits for acks
+of them is kept apart, in the `enveloped` of the rows.
 """
 
 from __future__ import annotations
 
 from operator import sub
+from typing import Any
 
 try:
     import cython
@@ -27,9 +32,10 @@ except ImportError:
 
 from penstock.base import limits
 from penstock.base.subjects import are_plain
-from penstock.hot import memory, places, subjects
+from penstock.hot import envelope, envelope_acks, memory, places, subjects, unwrap
 from penstock.hot.group import Group
 from penstock.hot.headers import Fields
+from penstock.hot.unwrap import Opened
 
 UNSUPPORTED = 1
 BAD_ACK = 2
@@ -40,6 +46,12 @@ BAD_SUBJECT = 6
 BAD_BASE64 = 7
 KEY_LARGE = 8
 CLOSED = 9
+# From 10 on: those of `unwrap`.
+
+_LEVEL_ALL = unwrap.ALL
+_LEVEL_NONE = unwrap.NONE
+_LEVEL_LEADER = unwrap.LEADER
+_LEVEL_UNKNOWN = -1
 
 _HEADER_BLOCK_BYTES_MAX = limits.HEADER_BLOCK_BYTES_MAX
 _KEY_BYTES_MAX = limits.KEY_BYTES_MAX
@@ -48,26 +60,51 @@ _NONE = b"none"
 _LEADER = b"leader"
 _ALL = b"all"
 _ONE = b"1"
+_COOKIE_BYTE = envelope.COOKIE[0]
 
 
 class Refused:
-    """One message that is not stored: its row in the group, why, and whether its reply subject is to hear it."""
+    """One message that is not stored: its row in the group, why, and whether its reply subject is to hear it.
 
-    __slots__ = ("is_answered", "number", "row", "verdict")
+    `enveloped` is the record of one that came in an envelope and is to hear it; see `envelope_acks`.
+    """
+
+    __slots__ = ("enveloped", "is_answered", "number", "row", "verdict")
 
     row: int
     verdict: int
     number: int
     is_answered: bool
+    enveloped: bytes | None
 
 
 class Sorted:
-    """What became of a group: the rows to store, who is refused, and how many are not meant for this stream."""
+    """What became of a group: the rows to store, who is refused, and how many are not meant for this stream.
 
-    __slots__ = ("_fields", "_key", "_key_end", "_number", "other_stream", "refused", "reserved", "rows")
+    `group` is what was looked at, without envelopes: `refused` names rows of it.
+    """
 
-    def __init__(self, rows: Group) -> None:
+    __slots__ = (
+        "_fields",
+        "_has_envelopes",
+        "_key",
+        "_key_end",
+        "_number",
+        "_opened",
+        "group",
+        "other_stream",
+        "refused",
+        "reserved",
+        "rows",
+    )
+
+    _opened: Any  # Opened; None where `_has_envelopes` says that there are none
+
+    def __init__(self, group: Group, rows: Group, opened: Opened | None) -> None:
+        self.group = group
         self.rows = rows
+        self._opened = opened
+        self._has_envelopes = opened is not None
         self.refused: list[Refused] = []
         self.other_stream = 0
         self.reserved = 0
@@ -76,15 +113,16 @@ class Sorted:
 
     def take(
         self,
-        group: Group,
         name: bytes,
         acks_replies: bool,
         message_bytes_max: int,
         skips_reserved: bool,
         log_end: int,
         is_closed: bool,
+        acks_envelopes: bool,
     ) -> None:
         """Look at each message by itself; see `sort` and `close`."""
+        group = self.group
         out = self.rows
         self._fields = fields = Fields()
         text = group.data
@@ -110,22 +148,29 @@ class Sorted:
                 continue
             reply = numbers[at + places.REPLY]
             reply_end = numbers[at + places.REPLY + 1]
-            if not acks_replies or (fields.ack >= 0 and memory.equals(text, fields.ack, fields.ack_end, _NONE)):
+            in_envelope = self._has_envelopes and self._opened.holds(row)
+            level = _LEVEL_ALL if fields.ack < 0 and not in_envelope else self._level(text, row)
+            if not (acks_envelopes if in_envelope else acks_replies) or level == _LEVEL_NONE:
                 reply = reply_end = -1
             value = numbers[at + places.VALUE]
             value_end = numbers[at + places.VALUE + 1]
-            verdict = CLOSED if is_closed else self._of_fields(text, log_end + out.count)
+            verdict = CLOSED if is_closed else self._of_fields(text, row, level, log_end + out.count)
             if verdict == 0:
-                verdict = self._of_sizes(value_end - value, headers_end - headers, message_bytes_max)
+                verdict = self._of_sizes(row, value_end - value, headers_end - headers, message_bytes_max)
             if verdict == 0 and looks_at_subjects and not subjects.is_plain(text, subject, subject_end):
                 verdict = BAD_SUBJECT
             if verdict == 0:
-                verdict = self._of_key(group.data)
+                verdict = self._of_key(group.data, row)
             if verdict != 0:
-                self.refused.append(_refused(row, verdict, self._number, reply >= 0))
+                self.refused.append(self._refused(row, verdict, reply, reply_end))
                 continue
             early = early_end = -1
-            if reply >= 0 and fields.ack >= 0 and memory.equals(text, fields.ack, fields.ack_end, _LEADER):
+            if reply >= 0 and in_envelope:
+                if out.enveloped is None:
+                    out.enveloped = bytearray()
+                self._keep(out.enveloped, out.count, row, reply, reply_end, level == _LEVEL_LEADER)
+                reply = reply_end = -1
+            elif reply >= 0 and level == _LEVEL_LEADER:
                 early, early_end = reply, reply_end
                 reply = reply_end = -1
             is_marked = fields.tombstone >= 0 and memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
@@ -136,25 +181,46 @@ class Sorted:
                 self._key, self._key_end, early, early_end,
             )  # fmt: skip
 
-    def _of_fields(self, text: bytes, last_sequence: int) -> int:
+    def _level(self, text: bytes, row: int) -> int:
+        """Which ack a message asks for, in a header or in its envelope."""
         fields = self._fields
+        if fields.ack < 0:
+            policy: int = self._opened.policy(row)
+            return policy
+        if memory.equals(text, fields.ack, fields.ack_end, _ALL):
+            return _LEVEL_ALL
+        if memory.equals(text, fields.ack, fields.ack_end, _LEADER):
+            return _LEVEL_LEADER
+        return _LEVEL_NONE if memory.equals(text, fields.ack, fields.ack_end, _NONE) else _LEVEL_UNKNOWN
+
+    def _of_fields(self, text: bytes, row: int, level: int, last_sequence: int) -> int:
+        fields = self._fields
+        verdict: int = self._opened.verdict(row) if self._has_envelopes else 0
+        if verdict > 0:
+            return verdict
         if fields.unsupported:
             return UNSUPPORTED
-        if fields.ack >= 0 and not _is_level(text, fields.ack, fields.ack_end):
+        if level == _LEVEL_UNKNOWN:
             return BAD_ACK
-        if fields.sequence >= 0 and not _says(text, fields.sequence, fields.sequence_end, last_sequence):
+        if (
+            fields.sequence >= 0 and not _says(text, fields.sequence, fields.sequence_end, last_sequence)
+        ) or (  # the sequence of the last message is the offset of the next one
+            self._has_envelopes and not self._opened.is_expected_at(row, last_sequence)
+        ):
             self._number = last_sequence
             return WRONG_SEQUENCE
         return 0
 
-    def _of_sizes(self, value_bytes: int, header_bytes: int, message_bytes_max: int) -> int:
+    def _of_sizes(self, row: int, value_bytes: int, header_bytes: int, message_bytes_max: int) -> int:
         self._number = value_bytes + header_bytes
+        if self._has_envelopes:
+            self._number += self._opened.key_end(row) - self._opened.key(row)  # it stands in no header
         if self._number > message_bytes_max:
             return TOO_LARGE
         self._number = header_bytes
         return HEADERS_LARGE if header_bytes > _HEADER_BLOCK_BYTES_MAX else 0
 
-    def _of_key(self, data: bytes) -> int:
+    def _of_key(self, data: bytes, row: int) -> int:
         """Keep the key, if there is one; a verdict if it cannot be."""
         fields = self._fields
         self._key = self._key_end = -1
@@ -164,38 +230,67 @@ class Sorted:
             begin = self.rows.keep_encoded_key(data, fields.encoded_key, fields.encoded_key_end)
             if begin < 0:
                 return BAD_BASE64
+        elif self._has_envelopes and self._opened.key(row) >= 0:
+            begin = self.rows.keep_key(data, self._opened.key(row), self._opened.key_end(row))
         else:
             return 0
         self._key, self._key_end = begin, self.rows.key_bytes()
         self._number = self._key_end - begin
         return KEY_LARGE if self._number > _KEY_BYTES_MAX else 0
 
+    def _keep(self, out: bytearray, kept_row: int, row: int, reply: int, reply_end: int, is_early: bool) -> None:
+        """Put who waits for the ack of an envelope behind `out`, as of row `kept_row`."""
+        group = self.group
+        opened = self._opened
+        at = row * places.STRIDE + places.SUBJECT
+        envelope_acks.keep(
+            out, kept_row, group.data, reply, reply_end, group.numbers[at], group.numbers[at + 1],
+            opened.correlation(row), opened.correlation_end(row), is_early, opened.goes_to_inbox(row),
+            opened.policy(row),
+        )  # fmt: skip
+
+    def _refused(self, row: int, verdict: int, reply: int, reply_end: int) -> Refused:
+        one = Refused.__new__(Refused)  # past the interpreter, where it is compiled
+        one.row = row
+        one.verdict = verdict
+        one.number = self._number
+        one.is_answered = reply >= 0
+        one.enveloped = None
+        if reply >= 0 and self._has_envelopes and self._opened.holds(row):
+            record = bytearray()
+            self._keep(record, 0, row, reply, reply_end, False)
+            one.enveloped = bytes(record)
+        return one
+
 
 def sort(
-    group: Group, name: bytes, acks_replies: bool, message_bytes_max: int, skips_reserved: bool, log_end: int
+    group: Group,
+    name: bytes,
+    acks_replies: bool,
+    message_bytes_max: int,
+    skips_reserved: bool,
+    log_end: int,
+    acks_envelopes: bool,
 ) -> Sorted:
     """The rows of `group` for a log that ends at `log_end`, of a stream with this name and these rules."""
     if _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
-        return Sorted(group)
-    out = Sorted(Group(group.data))
-    out.take(group, name, acks_replies, message_bytes_max, skips_reserved, log_end, False)
+        return Sorted(group, group, None)
+    opened = unwrap.unwrap(group)
+    if opened is not None:
+        group = opened.group
+    out = Sorted(group, Group(group.data), opened)
+    out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     return out
 
 
-def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool) -> Sorted:
+def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, acks_envelopes: bool) -> Sorted:
     """No rows: whatever of `group` is meant for this stream is refused unseen, as CLOSED."""
-    out = Sorted(Group(group.data))
-    out.take(group, name, acks_replies, 0, skips_reserved, 0, True)
+    opened = unwrap.unwrap(group)
+    if opened is not None:
+        group = opened.group
+    out = Sorted(group, Group(group.data), opened)
+    out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
-
-
-def _refused(row: int, verdict: int, number: int, is_answered: bool) -> Refused:
-    one = Refused.__new__(Refused)  # past the interpreter, where it is compiled
-    one.row = row
-    one.verdict = verdict
-    one.number = number
-    one.is_answered = is_answered
-    return one
 
 
 def _all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
@@ -206,10 +301,12 @@ def _all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_re
     numbers = group.numbers
     for row in range(group.count):
         at = row * places.STRIDE
+        size = numbers[at + places.VALUE + 1] - numbers[at + places.VALUE]
         if (
             numbers[at + places.HEADERS] >= 0
-            or numbers[at + places.VALUE + 1] - numbers[at + places.VALUE] > message_bytes_max
+            or size > message_bytes_max
             or (numbers[at + places.REPLY] >= 0 and not acks_replies)
+            or (size > 0 and text[numbers[at + places.VALUE]] == _COOKIE_BYTE)  # it may be in an envelope
         ):
             return False
         subject = numbers[at + places.SUBJECT]
@@ -226,7 +323,12 @@ def _all_pass_plain(group: Group, acks_replies: bool, message_bytes_max: int, sk
     if cython.compiled:
         raise NotImplementedError
     numbers = group.numbers
-    if not acks_replies or skips_reserved or max(numbers[places.HEADERS :: places.STRIDE], default=-1) >= 0:
+    if (
+        envelope.COOKIE in group.data
+        or not acks_replies
+        or skips_reserved
+        or max(numbers[places.HEADERS :: places.STRIDE], default=-1) >= 0
+    ):
         return False
     sizes = map(sub, numbers[places.VALUE + 1 :: places.STRIDE], numbers[places.VALUE :: places.STRIDE])
     if max(sizes, default=0) > message_bytes_max:
@@ -234,14 +336,6 @@ def _all_pass_plain(group: Group, acks_replies: bool, message_bytes_max: int, sk
     begins = numbers[places.SUBJECT :: places.STRIDE]
     ends = numbers[places.SUBJECT + 1 :: places.STRIDE]
     return are_plain([group.data[begin:end] for begin, end in zip(begins, ends, strict=True)])
-
-
-def _is_level(text: bytes, begin: int, end: int) -> bool:
-    return (
-        memory.equals(text, begin, end, _ALL)
-        or memory.equals(text, begin, end, _NONE)
-        or memory.equals(text, begin, end, _LEADER)
-    )
 
 
 def _says(text: bytes, begin: int, end: int, wanted: int) -> bool:

@@ -1,5 +1,7 @@
 """What a publisher hears: JetStream's PubAck and error bodies, as ready-made NATS `PUB` commands.
 
+Whoever published in an envelope hears Liftbridge's ack: see `hot.envelope_acks`.
+
 An unmodified JetStream client takes them: it wants a non-empty `stream` and a `seq` that begins at 1, so `seq` is the
 offset + 1; it drops the fields that it does not know. Ours say what was got:
 
@@ -17,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base.errors import ErrorCode
+from penstock.hot import envelope_acks
 from penstock.hot.acks import pubacks
 from penstock.hot.refusals import answers_alike
 
@@ -26,6 +29,8 @@ __all__ = [
     "AckError",
     "ack_tails",
     "bad_request",
+    "envelope_refusals",
+    "envelope_tails",
     "error_ack",
     "error_acks",
     "error_body",
@@ -129,6 +134,21 @@ def numbered_body(stream: bytes, error: AckError) -> bytes:
 def error_acks(stream: bytes, replies: bytes, error: AckError) -> bytes:
     """`PUB` commands that refuse the messages of all who wait; for `replies` see hot.acks."""
     return answers_alike(replies, error_body(stream, error))
+
+
+@lru_cache(maxsize=_TAILS_MAX)
+def envelope_tails(partition: int, leader_epoch: int, replicas: int) -> tuple[bytes, bytes]:
+    """What `ack_tails` gives, for acks of envelopes."""
+    return (
+        envelope_acks.standing_tail(partition, leader_epoch, replicas, False),
+        envelope_acks.standing_tail(partition, leader_epoch, replicas, True),
+    )
+
+
+def envelope_refusals(stream: bytes, ack_head: bytes, records: bytes, error: AckError) -> bytes:
+    """`PUB` commands that refuse the messages of all who wait with an envelope; see hot.envelope_acks."""
+    tail = envelope_acks.error_tail(envelope_acks.UNKNOWN, error_body(stream, error))
+    return envelope_acks.refusals(records, ack_head, tail)
 
 
 def error_ack(stream: bytes, reply: bytes, error: AckError) -> bytes:

@@ -22,6 +22,16 @@ The checks run in JetStream's order: expected stream, last subject sequence, las
 | every other `Nats-` or `Penstock-` name | refused: it asks for something, now or in a later version         |
 
 A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.
+
+A message that came in an envelope (see `hot.envelope`) passes the same checks, with what the envelope says taken for
+headers where the message has none that say it; its ack is Liftbridge's, and goes to its ack inbox if it names one.
+
+| of an envelope   | effect                                                                              |
+|------------------|-------------------------------------------------------------------------------------|
+| `key`            | the row's key                                                                       |
+| `headers`        | stand behind those that came beside it, and count like them                         |
+| `offset`         | from 0 on: stored only if it gets that one                                          |
+| `ack_policy`     | as `Penstock-Ack`: 0 leader, 1 all, 2 none                                          |
 """
 
 from __future__ import annotations
@@ -33,8 +43,8 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
-from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, subject_mistake
-from penstock.hot import refusals, verdicts
+from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, partition_subject, subject_mistake
+from penstock.hot import envelope_acks, refusals, unwrap, verdicts
 from penstock.hot.group import Group, TooLarge
 from penstock.hot.headers import Fields, unsupported
 from penstock.hot.verdicts import Sorted, close, sort
@@ -55,21 +65,26 @@ REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a stream's config means for admission, worked out once."""
+    """What a stream's config means for admission to one of its partitions, worked out once."""
 
     name: bytes
     acks_replies: bool
     message_bytes_max: int
     skips_reserved: bool
+    acks_envelopes: bool
+    ack_head: bytes  # see hot.envelope_acks
 
     @classmethod
-    def of(cls, config: StreamConfig) -> Rules:
-        """The rules of one stream."""
+    def of(cls, config: StreamConfig, partition: int = 0) -> Rules:
+        """The rules of one partition of a stream."""
+        name = config.name.encode()
         return cls(
-            name=config.name.encode(),
+            name=name,
             acks_replies=config.acks is Acks.REPLY,
             message_bytes_max=config.max_message_bytes,
             skips_reserved=begins_with_wildcard(config.subject),
+            acks_envelopes=config.acks is not Acks.NEVER,
+            ack_head=envelope_acks.head(name, partition_subject(config.subject, partition).encode()),
         )
 
 
@@ -87,7 +102,10 @@ class Admission(msgspec.Struct):
 
 def admit(group: Group, rules: Rules, *, log_end: int) -> Admission:
     """The rows of `group` for a log that ends at `log_end`. Pure."""
-    found = sort(group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end)
+    found = sort(
+        group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
+        rules.acks_envelopes,
+    )  # fmt: skip
     if found.rows is group and not group.too_large:
         return Admission(group)
     return _admission(group, found, rules, REFUSED, lambda verdict, quoted: _body(verdict, quoted, rules))
@@ -95,7 +113,7 @@ def admit(group: Group, rules: Rules, *, log_end: int) -> Admission:
 
 def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) -> Admission:
     """No rows: every message of `group` is refused with `error`, for what the broker cannot do now."""
-    found = close(group, rules.name, rules.acks_replies, rules.skips_reserved)
+    found = close(group, rules.name, rules.acks_replies, rules.skips_reserved, rules.acks_envelopes)
     return _admission(group, found, rules, reason, lambda _verdict, _quoted: acks.error_body(rules.name, error))
 
 
@@ -107,7 +125,8 @@ def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: 
         out.drop(OTHER_STREAM, found.other_stream)
     if found.refused:
         out.drop(reason, len(found.refused))
-        if answers := refusals.answers(group, found.refused, body_of, limits.REFUSALS_QUOTED_MAX):
+        quotes_max = limits.REFUSALS_QUOTED_MAX
+        if answers := refusals.answers(found.group, found.refused, body_of, quotes_max, rules.ack_head):
             out.errors.append(answers)
     for message in group.too_large:  # few: they were larger than what is read at once
         _refuse_too_large(message, rules, out)
@@ -143,6 +162,17 @@ def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
             return acks.error_body(rules.name, acks.bad_request("Penstock-Ack must be none, leader or all"))
         case verdicts.BAD_BASE64:
             return acks.error_body(rules.name, acks.bad_request("Penstock-Key-Base64 is not valid base64"))
+        case unwrap.BAD_INBOX:
+            text = "ack_inbox is no plain subject that begins with another character than $"
+            return acks.error_body(rules.name, acks.bad_request(text))
+        case unwrap.BAD_CORRELATION:
+            text = f"correlation_id is longer than {limits.CORRELATION_ID_BYTES_MAX} bytes"
+            return acks.error_body(rules.name, acks.bad_request(text))
+        case unwrap.BAD_POLICY:
+            return acks.error_body(rules.name, acks.bad_request("ack_policy must be 0 (leader), 1 (all) or 2 (none)"))
+        case unwrap.BAD_ENTRY:
+            text = "a header of the envelope cannot be one: a name is ASCII without space and colon, a value one line"
+            return acks.error_body(rules.name, acks.bad_request(text))
         case verdicts.WRONG_SEQUENCE:
             error = acks.wrong_last_sequence(acks.NUMBER)
         case verdicts.TOO_LARGE:

@@ -28,10 +28,10 @@ from penstock.base.ids import BrokerId, Offset, PartitionKey, TimestampUs
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
-from penstock.hot.acks import waiting, waiting_count
 from penstock.hot.group import Group
 from penstock.ingest import acks
 from penstock.ingest.admission import Rules, admit, refuse_all
+from penstock.ingest.waiters import Got, Waiters, waiters
 from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
 from penstock.node.step import Answers, Outbox, Reply, Step
@@ -69,8 +69,13 @@ class _Pending:
     end_offset: int
     size_bytes: int
     timestamp_us: int
-    replies: bytes  # who waits in NATS; see hot.acks
+    waiters: Waiters | None  # in NATS
     caller: Hashable | None  # of an append over the socket
+
+    @property
+    def held_bytes(self) -> int:
+        """What counts for the budget."""
+        return self.size_bytes + (0 if self.waiters is None else self.waiters.size_bytes)
 
 
 @dataclass(slots=True)
@@ -212,7 +217,7 @@ class Partition:
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
-        self._rules = Rules.of(stream.config)
+        self._rules = Rules.of(stream.config, self.key.partition)
         assert stream.config.min_isr is not None
         self.terms = terms_of(stream.config.durability, stream.config.min_isr)
         if self.leadership is not None:
@@ -323,7 +328,7 @@ class Partition:
             if refusal is not None:
                 self._count_dropped({STORE_FAILED: end - start})
                 for is_early in (False, True):
-                    self._refuse(waiting(rows, start, end, is_early), refusal, step)
+                    self._refuse(waiters(rows, start, end, is_early=is_early), refusal, step)
             start = end
         if self._pending:
             self.advance(step)
@@ -332,10 +337,9 @@ class Partition:
         self.dropped = Counter(self.dropped) + Counter(dropped)
         self.counters["dropped"] += sum(dropped.values())
 
-    def _refuse(self, replies: bytes, error: acks.AckError, step: Step) -> None:
-        if replies:
-            commands = acks.error_acks(self._rules.name, replies, error)
-            step.publish.append(Answers(self.sid, commands))
+    def _refuse(self, refused: Waiters | None, error: acks.AckError, step: Step) -> None:
+        if refused is not None:
+            step.publish.append(Answers(self.sid, refused.refusal_commands(self._rules, error)))
 
     def _why_closed(self) -> tuple[acks.AckError, str] | None:
         if not self.takes:
@@ -374,27 +378,25 @@ class Partition:
         self.counters["messages_in"] += end - start
         size_bytes = len(data)
         self.counters["bytes_in"] += size_bytes
-        if early := waiting(rows, start, end, is_early=True):
-            self._ack(early, base_offset, step, _WRITTEN)
-        replies = waiting(rows, start, end, is_early=False)
+        self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN)
+        late = waiters(rows, start, end, is_early=False)
         end_offset = header.end_offset
         leadership = self.leadership
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)
         if self._pending or leadership.committed_end < end_offset:
-            self._await_commit(_Pending(base_offset, end_offset, size_bytes, timestamp_us, replies, None))
+            self._await_commit(_Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None))
         else:  # written is all that was promised
             self._commit(end_offset)
             self.committed_bytes += size_bytes
-            if replies:
-                self._ack(replies, base_offset, step, leadership.standing(end_offset))
+            self._ack(late, base_offset, timestamp_us, step, leadership.standing(end_offset))
         return None
 
-    def _ack(self, replies: bytes, base_offset: int, step: Step, standing: Standing) -> None:
-        tails = acks.ack_tails(self.key.partition, self.leader_epoch, standing.replicas)
-        commands = acks.pubacks(self._rules.name, replies, base_offset, tails[standing.fsynced])
-        step.publish.append(Answers(self.sid, commands))
-        self.counters["acks_made"] += waiting_count(replies)
+    def _ack(self, acked: Waiters | None, base_offset: int, timestamp_us: int, step: Step, standing: Standing) -> None:
+        if acked is not None:
+            got = Got(self.key.partition, self.leader_epoch, standing.replicas, standing.fsynced)
+            step.publish.append(Answers(self.sid, acked.ack_commands(self._rules, base_offset, timestamp_us, got)))
+            self.counters["acks_made"] += acked.acks_count
 
     def append(self, caller: Hashable, message: bytearray, now: Now, step: Step) -> None:
         """Append our copy of a checked message under our own offsets; `caller` is answered once it is committed."""
@@ -423,7 +425,7 @@ class Partition:
         self.counters["bytes_in"] += len(message)
         assert self.leadership is not None
         self.leadership.appended(self.log.log_end, now.elapsed_us)
-        self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, b"", caller))
+        self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller))
         self.advance(step)
 
     def _note_refusal(self, error: OperationalError) -> None:
@@ -436,9 +438,8 @@ class Partition:
         if self._pending is None:
             self._pending = deque()
         self._pending.append(pending)
-        held_bytes = pending.size_bytes + len(pending.replies)
-        self.in_flight_bytes += held_bytes
-        self._budget.used_bytes += held_bytes
+        self.in_flight_bytes += pending.held_bytes
+        self._budget.used_bytes += pending.held_bytes
 
     def advance(self, step: Step) -> bool:
         """Take over how far the leadership has committed, and answer who waited; whether it moved."""
@@ -463,8 +464,7 @@ class Partition:
     def _answer(self, pending: _Pending, leadership: Leadership, step: Step) -> None:
         self._forget(pending)
         standing = leadership.standing(pending.end_offset)
-        if pending.replies:
-            self._ack(pending.replies, pending.base_offset, step, standing)
+        self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing)
         if pending.caller is not None:
             response = AppendResponse(
                 base_offset=Offset(pending.base_offset),
@@ -476,9 +476,8 @@ class Partition:
             step.replies.append(Reply(pending.caller, response))
 
     def _forget(self, pending: _Pending) -> None:
-        held_bytes = pending.size_bytes + len(pending.replies)
-        self.in_flight_bytes -= held_bytes
-        self._budget.used_bytes -= held_bytes
+        self.in_flight_bytes -= pending.held_bytes
+        self._budget.used_bytes -= pending.held_bytes
 
     def fail_pending(self, reason: str, step: Step) -> None:
         """What is written can no longer be made durable: tell who waits. It may or may not be there after a restart."""
@@ -486,7 +485,7 @@ class Partition:
         while self._pending:
             pending = self._pending.popleft()
             self._forget(pending)
-            self._refuse(pending.replies, error, step)
+            self._refuse(pending.waiters, error, step)
             if pending.caller is not None:
                 step.replies.append(Reply(pending.caller, _in_doubt(reason)))
 

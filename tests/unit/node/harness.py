@@ -53,6 +53,7 @@ from penstock.vfs import Buffer
 from penstock.vfs.faulty import FaultyVfs
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.chance import Chance
+from tests.envelopes import ACK_HEADER, ack_body
 from tests.groups import Columns, Message, encoded, group_of
 
 START_US = 1_700_000_000_000_000
@@ -72,7 +73,7 @@ class Row(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """One message that the broker published: to which reply subject, and its JSON."""
+    """One message that the broker published: to which subject, and its JSON, or what Liftbridge's ack says."""
 
     reply: str
     body: dict[str, Any]
@@ -487,7 +488,9 @@ def parse_acks(published: bytes) -> list[Ack]:
         assert match is not None, published[position:]
         end = match.end() + int(match.group(2))
         assert published[end : end + 2] == b"\r\n"
-        acks.append(Ack(match.group(1).decode(), json.loads(published[match.end() : end])))
+        payload = published[match.end() : end]
+        body = ack_body(payload) if payload.startswith(ACK_HEADER) else json.loads(payload)
+        acks.append(Ack(match.group(1).decode(), body))
         position = end + 2
     return acks
 
