@@ -92,6 +92,9 @@ if TYPE_CHECKING:
         AppendResult as AppendResult,
     )
     from penstock.client.values import (
+        Envelope as Envelope,
+    )
+    from penstock.client.values import (
         Headers as Headers,
     )
     from penstock.client.values import (
@@ -139,6 +142,7 @@ _MODULE_OF = {
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",
+    "Envelope": "penstock.client.values",
     "Headers": "penstock.client.values",
     "Message": "penstock.client.values",
     "OffsetAt": "penstock.client.values",
@@ -155,6 +159,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "aio",
     "open_segment",
     "AppendResult",
+    "Envelope",
     "Headers",
     "Message",
     "OffsetAt",

@@ -166,6 +166,27 @@ def test_what_would_wait_in_vain_for_an_ack_is_said_at_once(run: Run, stream: st
     assert "empty key" in run("publish", f"{stream}.a", "x", "--key", "", code=2).stderr
 
 
+def test_an_envelope_is_published_and_its_ack_shown(run: Run) -> None:
+    pytest.importorskip("google.protobuf")
+    run("stream", "create", "enveloped", "enveloped.>", "--acks", "envelope")
+    at_once = ("--timeout", "1h")
+    said = run("publish", "enveloped.a", "x", *at_once, code=2).stderr
+    assert "publish with --envelope, or with --ack none" in " ".join(said.split())
+    more = ("--key", "k", "--header", "Colour=red", "--correlation-id", "c-1", "--expect-offset", "0")
+    (acked,) = lines(run("publish", "enveloped.a", "hello", "--envelope", "--json", *more))
+    assert [(ack["offset"], ack["correlation_id"]) for ack in acked["acks"]] == [(0, "c-1")]
+    assert "wrong last sequence: 1" in run("publish", "enveloped.a", "late", "--envelope", *more, code=1).stderr
+    assert "offset 1" in run("publish", "enveloped.a", "two", "--envelope", "--ack", "leader").stdout
+    run("publish", "enveloped.a", "three", "--envelope", "--ack", "none")
+    run("publish", "enveloped.a", "--tombstone", "--key", "k", "--envelope")
+    rows = lines(run("read", "enveloped"))
+    assert [row["value"] for row in rows] == ["hello", "two", "three", None]
+    assert (rows[0]["key"], rows[0]["headers"]) == ("k", {"Colour": ["red"]})
+    said = run("publish", "enveloped.a", "x", "--correlation-id", "c", code=2).stderr
+    assert "add --envelope" in " ".join(said.split())
+    run("stream", "delete", "enveloped", "--yes")
+
+
 def test_every_stream_that_acks_is_shown(run: Run, stream: str) -> None:
     run("stream", "create", "second", f"{stream}.a")
     said = run("publish", f"{stream}.a", "x").stdout

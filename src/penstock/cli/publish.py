@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.client.blocking import Client
-    from penstock.client.values import PubAck
+    from penstock.client.values import Envelope, PubAck
 
 EXAMPLES = examples(
     "penstock publish orders.eu '{\"amount\": 42}' --key customer-7",
@@ -40,6 +40,8 @@ EXAMPLES = examples(
     "# each line as one",
     "penstock publish events.log - --lines < log.txt",
     "penstock publish orders.eu --tombstone --key customer-7",
+    "# only as the very next message",
+    "penstock publish orders.eu hello --envelope --expect-offset 42",
 )
 _PROGRESS_EVERY = 500
 
@@ -84,6 +86,26 @@ def publish(
         typer.Option("--stream", metavar="STREAM", help="Only this stream shall store it.", show_default=False),
     ] = None,
     ack: Annotated[str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")] = "all",
+    envelope: Annotated[
+        bool,
+        typer.Option("--envelope", metavar="", help="Publish in a Liftbridge-compatible envelope.  Takes protobuf."),
+    ] = False,
+    correlation_id: Annotated[
+        str | None,
+        typer.Option(
+            "--correlation-id", metavar="TEXT", help="With --envelope: comes back with the ack.", show_default=False
+        ),
+    ] = None,
+    expect_offset: Annotated[
+        int | None,
+        typer.Option(
+            "--expect-offset",
+            metavar="N",
+            min=0,
+            help="With --envelope: store it only if it gets this offset.",
+            show_default=False,
+        ),
+    ] = None,
     retries: Annotated[
         int,
         typer.Option(
@@ -107,12 +129,13 @@ def publish(
     """
     _check(subject, value, key, lines, count, tombstone, ack)
     options: dict[str, Any] = {"key": key, "headers": _headers(header or [])}
+    options["envelope"] = _envelope(envelope, correlation_id, expect_offset)
     values = _values(value, lines=lines, count=count, tombstone=tombstone)
     urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
     nats_options = {"user_credentials": nats_creds} if nats_creds else None
     with connected(ctx, server, timeout, nats=urls, nats_options=nats_options) as (client, seconds):
         options["timeout"] = seconds
-        acking = _who_acks(client, subject, stream, ack, seconds)
+        acking = _who_acks(client, subject, stream, ack, seconds, in_envelope=envelope)
         if ack == "all" and len(acking) > 1 and not lines and count == 1 and not retries:
             acks = list(client.publish_to_all(subject, next(values), **options).values())
         else:
@@ -127,7 +150,9 @@ def publish(
     _show(subject, acks, as_json=as_json)
 
 
-def _who_acks(client: Client, subject: str, stream: str | None, ack: str, timeout: float) -> list[str]:
+def _who_acks(
+    client: Client, subject: str, stream: str | None, ack: str, timeout: float, *, in_envelope: bool
+) -> list[str]:
     """The streams that will ack a message; says at once what an ack would be waited for in vain for."""
     from penstock.base.errors import ErrorCode
     from penstock.client.errors import StreamNotFound
@@ -143,10 +168,13 @@ def _who_acks(client: Client, subject: str, stream: str | None, ack: str, timeou
     if not found:
         text = f"no stream stores the subject {subject!r}; make one with `penstock stream create NAME SUBJECT`"
         raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
-    acking = [info.name for info in found if info.config.acks is Acks.REPLY]
+    heard = (Acks.REPLY, Acks.ENVELOPE) if in_envelope else (Acks.REPLY,)
+    acking = [info.name for info in found if info.config.acks in heard]
     if not acking:
         silent = " and ".join(f"{info.name} (--acks {info.config.acks})" for info in found)
-        raise ValueError(f"what stores {subject} sends no acks: {silent}; publish with --ack none")
+        may_ack = any(info.config.acks is Acks.ENVELOPE for info in found)
+        advice = "publish with --envelope, or with --ack none" if may_ack else "publish with --ack none"
+        raise ValueError(f"what stores {subject} sends no acks: {silent}; {advice}")
     return acking
 
 
@@ -190,6 +218,16 @@ def _check(
         raise typer.BadParameter("--lines reads stdin: give '-' as VALUE")
     if lines and count > 1:
         raise typer.BadParameter("give either --lines or --count")
+
+
+def _envelope(wanted: bool, correlation_id: str | None, expect_offset: int | None) -> Envelope | None:
+    from penstock.client.values import Envelope
+
+    if wanted:
+        return Envelope(correlation_id or "", expect_offset)
+    if correlation_id is not None or expect_offset is not None:
+        raise typer.BadParameter("--correlation-id and --expect-offset stand in an envelope: add --envelope")
+    return None
 
 
 def _headers(texts: list[str]) -> dict[str, str] | None:

@@ -27,12 +27,13 @@ from penstock.client.errors import StreamNotFound
 from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
-from penstock.client.publish_format import Ack, Acked, Value, publish_headers
+from penstock.client.publish_format import Ack, Acked, Value, published
 from penstock.client.publishing import Publisher
 from penstock.client.routing import Routes
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
+    Envelope,
     Message,
     OffsetAt,
     PubAck,
@@ -334,6 +335,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         stream: str | None = None,
         ack: Ack = "all",
+        envelope: Envelope | None = None,
         retries: int = 0,
         timeout: float = 10.0,
     ) -> PubAck | None:
@@ -348,8 +350,10 @@ class Client:
         nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
         the subject), RemoteError (not_leader: a stream does, but nobody listens for it now; too_large), TimedOut (the
         outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
+        With `envelope` all of it goes in a Liftbridge-compatible envelope: streams with acks="envelope" ack only those.
+        RemoteError nats_10071: its expected offset is not the next one. ImportError without the extra `protobuf`.
         """
-        future = await self._publish(subject, value, key, headers, stream, ack, retries, timeout)
+        future = await self._publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
         return await future if future is not None else None
 
     async def publish_nowait(
@@ -361,6 +365,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         stream: str | None = None,
         ack: Ack = "all",
+        envelope: Envelope | None = None,
         retries: int = 0,
         timeout: float = 10.0,
     ) -> asyncio.Future[PubAck | None]:
@@ -368,7 +373,7 @@ class Client:
 
         Waits only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier ones have no ack yet.
         """
-        future = await self._publish(subject, value, key, headers, stream, ack, retries, timeout)
+        future = await self._publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
         if future is None:
             done: asyncio.Future[PubAck | None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
@@ -389,6 +394,7 @@ class Client:
         *,
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
+        envelope: Envelope | None = None,
         timeout: float = 10.0,
     ) -> dict[str, PubAck]:
         """Publish one message and wait for an ack of each stream that stores it and acks; by the stream's name.
@@ -396,11 +402,12 @@ class Client:
         StreamNotFound if there is none. The error of a publish that failed in part has the acks in `details["acks"]`.
         """
         found = await self.streams_for(subject, timeout=timeout)
-        expected = frozenset(info.name for info in found if info.config.acks is Acks.REPLY)
+        acking = (Acks.REPLY,) if envelope is None else (Acks.REPLY, Acks.ENVELOPE)
+        expected = frozenset(info.name for info in found if info.config.acks in acking)
         if not expected:
             text = f"no stream that acks stores the subject {subject!r}"
             raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
-        all_headers = publish_headers(value, key, headers, None, "all")
+        value, all_headers = published(value, key, headers, None, "all", envelope)
         publisher = await self._publishing(timeout)
         return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
 
@@ -424,10 +431,11 @@ class Client:
         headers: Mapping[str, str] | None,
         stream: str | None,
         ack: Ack,
+        envelope: Envelope | None,
         retries: int,
         timeout: float,
     ) -> asyncio.Future[PubAck] | None:
-        all_headers = publish_headers(value, key, headers, stream, ack)
+        value, all_headers = published(value, key, headers, stream, ack, envelope)
         subject = await self._routed(subject, key, timeout)
         publisher = await self._publishing(timeout)
         if ack == "none":

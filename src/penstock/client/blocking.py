@@ -28,7 +28,17 @@ from penstock.client.keywords import PublishOptions, StreamChanges, StreamOption
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.reading import Reader
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
-from penstock.client.values import EARLIEST, AppendResult, Message, OffsetAt, PubAck, Start, StreamName, Truncation
+from penstock.client.values import (
+    EARLIEST,
+    AppendResult,
+    Envelope,
+    Message,
+    OffsetAt,
+    PubAck,
+    Start,
+    StreamName,
+    Truncation,
+)
 from penstock.messages import StatusResponse, StreamInfo
 
 if TYPE_CHECKING:
@@ -315,6 +325,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         stream: str | None = None,
         ack: Ack = "all",
+        envelope: Envelope | None = None,
         retries: int = 0,
         timeout: float = 10.0,
     ) -> PubAck | None:
@@ -329,8 +340,12 @@ class Client:
         nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
         the subject), RemoteError (not_leader: a stream does, but nobody listens for it now; too_large), TimedOut (the
         outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
+        With `envelope` all of it goes in a Liftbridge-compatible envelope: streams with acks="envelope" ack only those.
+        RemoteError nats_10071: its expected offset is not the next one. ImportError without the extra `protobuf`.
         """
-        call = PublishOptions(key=key, headers=headers, stream=stream, retries=retries, timeout=timeout)
+        call = PublishOptions(
+            key=key, headers=headers, stream=stream, envelope=envelope, retries=retries, timeout=timeout
+        )
         return self._thread.run(self._client.publish(subject, value, ack=ack, **call))
 
     def publish_nowait(
@@ -342,6 +357,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         stream: str | None = None,
         ack: Ack = "all",
+        envelope: Envelope | None = None,
         retries: int = 0,
         timeout: float = 10.0,
     ) -> concurrent.futures.Future[PubAck | None]:
@@ -349,7 +365,10 @@ class Client:
 
         Waits only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier ones have no ack yet.
         """
-        call = {"key": key, "headers": headers, "stream": stream, "ack": ack, "retries": retries, "timeout": timeout}
+        options = PublishOptions(
+            key=key, headers=headers, stream=stream, envelope=envelope, retries=retries, timeout=timeout
+        )
+        call = {"ack": ack, **options}
         return self._publishes.put(subject, value, call)
 
     def flush(self, *, timeout: float = 60.0) -> None:
@@ -364,13 +383,16 @@ class Client:
         *,
         key: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
+        envelope: Envelope | None = None,
         timeout: float = 10.0,
     ) -> dict[str, PubAck]:
         """Publish one message and wait for an ack of each stream that stores it and acks; by the stream's name.
 
         StreamNotFound if there is none. The error of a publish that failed in part has the acks in `details["acks"]`.
         """
-        return self._thread.run(self._client.publish_to_all(subject, value, key=key, headers=headers, timeout=timeout))
+        return self._thread.run(
+            self._client.publish_to_all(subject, value, key=key, headers=headers, envelope=envelope, timeout=timeout)
+        )
 
     def append(self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0) -> list[AppendResult]:
         """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.

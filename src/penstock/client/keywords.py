@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 from penstock.base.config import Acks, Durability, PartitionBy, Storage
+from penstock.client.values import Envelope
 
 
 class StreamChanges(TypedDict, total=False):
@@ -41,5 +42,6 @@ class PublishOptions(TypedDict, total=False):
     key: bytes | str | None
     headers: Mapping[str, str] | None
     stream: str | None
+    envelope: Envelope | None
     retries: int
     timeout: float

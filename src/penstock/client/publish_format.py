@@ -7,6 +7,7 @@
 | `stream="orders"` | header `Nats-Expected-Stream: orders`: other streams on the subject stay silent             |
 | `ack="leader"`    | header `Penstock-Ack: leader`                                                             |
 | `ack="none"`      | header `Penstock-Ack: none` and no reply subject                                           |
+| `envelope=…`      | all of these but `stream` stand in an envelope; see `envelope_format`                      |
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.client import envelope_format
 from penstock.client.errors import specific
-from penstock.client.values import TOMBSTONE_HEADER, PubAck, check_header_name, check_header_value
+from penstock.client.values import TOMBSTONE_HEADER, Envelope, PubAck, check_header_name, check_header_value
 
 KEY_HEADER = "Penstock-Key"
 KEY_BASE64_HEADER = "Penstock-Key-Base64"
@@ -87,16 +89,52 @@ def a_kind(given: object) -> str:
 
 def key_header(key: bytes | str) -> tuple[str, str]:
     """(header name, value) that carries `key`; ValueError for an empty or oversized one, TypeError for no bytes."""
-    raw = _bytes_of("key", key, "bytes or str")
-    if not raw:
-        raise ValueError("an empty key cannot be published; None means no key")
-    if len(raw) > limits.KEY_BYTES_MAX:
-        raise ValueError(f"the key has {len(raw)} bytes; the limit is {limits.KEY_BYTES_MAX}")
+    raw = _key_bytes(key)
     with contextlib.suppress(UnicodeDecodeError):
         text = raw.decode()
         if text == text.strip() and text.isprintable():
             return KEY_HEADER, text
     return KEY_BASE64_HEADER, base64.b64encode(raw).decode()
+
+
+def _key_bytes(key: bytes | str) -> bytes:
+    raw = _bytes_of("key", key, "bytes or str")
+    if not raw:
+        raise ValueError("an empty key cannot be published; None means no key")
+    if len(raw) > limits.KEY_BYTES_MAX:
+        raise ValueError(f"the key has {len(raw)} bytes; the limit is {limits.KEY_BYTES_MAX}")
+    return raw
+
+
+def published(
+    value: Value,
+    key: bytes | str | None,
+    headers: Mapping[str, str] | None,
+    stream: str | None,
+    ack: Ack,
+    envelope: Envelope | None,
+) -> tuple[Value, dict[str, str] | None]:
+    """Payload and NATS headers of one publish. ValueError or TypeError for what a header cannot carry."""
+    if envelope is None:
+        return value, publish_headers(value, key, headers, stream, ack)
+    return in_envelope(value, key, headers, stream, ack, envelope)
+
+
+def in_envelope(
+    value: Value,
+    key: bytes | str | None,
+    headers: Mapping[str, str] | None,
+    stream: str | None,
+    ack: Ack,
+    envelope: Envelope,
+) -> tuple[bytes, dict[str, str] | None]:
+    """Payload and NATS headers of one publish in an envelope. ValueError or TypeError as `publish_headers`."""
+    envelope_format.check_envelope(envelope)
+    publish_headers(value, key, headers, stream, ack)  # whose checks are the same
+    raw = None if value is None else payload(value)
+    raw_key = None if key is None else _key_bytes(key)
+    data = envelope_format.enveloped(raw, raw_key, _own_headers(headers), ack, envelope)
+    return data, None if stream is None else {EXPECTED_STREAM_HEADER: stream}
 
 
 def publish_headers(
@@ -139,15 +177,14 @@ def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 
 def parse_ack(data: bytes) -> PubAck:
     """The ack in a reply; RemoteError if it is an error, or no ack at all."""
+    if data.startswith(envelope_format.COOKIE):
+        return _enveloped_ack(data)
     try:
         body = _ack_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _no_ack() from None
     if body.error is not None:
-        code = _ERROR_CODES.get(body.error.err_code, f"nats_{body.error.err_code}")
-        code = body.reason if body.reason in _REASONS else code
-        message = body.error.description or f"error {body.error.err_code}"
-        raise specific(RemoteError(code, message, stream=body.stream, err_code=body.error.err_code))
+        raise _refusal(body, body.error)
     if not body.stream or body.seq < 1:
         raise _no_ack()
     return PubAck(
@@ -158,6 +195,35 @@ def parse_ack(data: bytes) -> PubAck:
         leader_epoch=body.epoch,
         replicas=body.replicas,
         fsynced=body.fsynced,
+    )
+
+
+def _refusal(body: _AckBody, error: _AckError) -> RemoteError:
+    code = _ERROR_CODES.get(error.err_code, f"nats_{error.err_code}")
+    code = body.reason if body.reason in _REASONS else code
+    message = error.description or f"error {error.err_code}"
+    return specific(RemoteError(code, message, stream=body.stream, err_code=error.err_code))
+
+
+def _enveloped_ack(data: bytes) -> PubAck:
+    found: Any = envelope_format.ack_in(data)
+    if found is None or not found.stream:
+        raise _no_ack()
+    if found.error_body:
+        return parse_ack(found.error_body)
+    if found.ack_error:  # a Liftbridge says no more than that
+        name = envelope_format.ERRORS.get(found.ack_error, str(found.ack_error)).lower()
+        code = ErrorCode.TOO_LARGE if name == "too_large" else f"envelope_{name}"
+        raise specific(RemoteError(code, f"the message was refused: {name}", stream=found.stream))
+    is_ours = found.got_leader_epoch > 0
+    return PubAck(
+        stream=found.stream,
+        offset=found.offset,
+        partition=found.got_partition,
+        leader_epoch=found.got_leader_epoch if is_ours else None,
+        replicas=found.got_replicas if is_ours else None,
+        fsynced=found.got_fsynced if is_ours else None,
+        correlation_id=found.correlation_id,
     )
 
 

@@ -202,6 +202,18 @@ class Truncation(NamedTuple):
     size_bytes: int
 
 
+class Envelope(NamedTuple):
+    """That a message is published in an envelope, and what only an envelope can say.
+
+    `correlation_id` comes back with the ack. With `expected_offset` the message is stored only if it gets that offset.
+    `crc` has the broker check what arrives.
+    """
+
+    correlation_id: str = ""
+    expected_offset: int | None = None
+    crc: bool = False
+
+
 class PubAck(NamedTuple):
     """A stream's word that a published message is stored, and how safely."""
 
@@ -212,3 +224,4 @@ class PubAck(NamedTuple):
     leader_epoch: int | None = None
     replicas: int | None = None
     fsynced: bool | None = None
+    correlation_id: str = ""  # of a message in an envelope

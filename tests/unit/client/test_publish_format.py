@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.client.publish_format import KEY_HEADER, parse_ack, payload, publish_headers
+from penstock.client.publish_format import KEY_HEADER, in_envelope, parse_ack, payload, publish_headers, published
 from penstock.client.values import TOMBSTONE_HEADER
+from penstock.hot import envelope_acks
+from penstock.hot.envelope import parse
 from penstock.ingest import acks
 
 
@@ -73,3 +75,76 @@ def test_too_few_in_sync_is_not_taken_for_too_much_at_once() -> None:
     # What another service calls its reasons is not ours.
     with pytest.raises(penstock.Overloaded):
         parse_ack(few.replace(b"not_enough_replicas", b"stream_exists"))
+
+
+# In an envelope
+
+
+def test_an_envelope_carries_what_headers_carry_otherwise() -> None:
+    pytest.importorskip("google.protobuf")
+    wanted = penstock.Envelope("c-1", 0)
+    data, headers = in_envelope("hello", b"\xff", {"A": "ü"}, "orders", "leader", wanted)
+    assert headers == {"Nats-Expected-Stream": "orders"}
+    found = parse(data, 0, len(data))
+    assert found is not None
+    assert (data[found.key : found.key_end], data[found.value : found.value_end]) == (b"\xff", b"hello")
+    assert (found.offset, found.ack_policy) == (0, 0)
+    assert data[found.correlation_id : found.correlation_id_end] == b"c-1"
+    name, name_end, value, value_end = found.headers
+    assert (data[name:name_end], data[value:value_end]) == (b"A", "ü".encode())
+    data, headers = in_envelope(None, "k", None, None, "all", penstock.Envelope(crc=True))
+    found = parse(data, 0, len(data))
+    assert found is not None
+    assert headers is None
+    assert (found.offset, found.ack_policy, data[6]) == (-1, 1, 1)
+    assert data[found.headers[0] : found.headers[1]] == TOMBSTONE_HEADER.encode()
+
+
+@pytest.mark.parametrize(
+    ("envelope", "error"),
+    [
+        (penstock.Envelope("c" * 1_025), ValueError),
+        (penstock.Envelope(expected_offset=-1), ValueError),
+        (penstock.Envelope(expected_offset=2**63), ValueError),
+        (True, TypeError),
+        ("c-1", TypeError),
+    ],
+)
+def test_what_an_envelope_cannot_carry_is_refused(envelope: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        published(b"v", None, None, None, "all", envelope)
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "headers"), [(None, None, None), (b"v", b"", None), (b"v", None, {"a b": "x"}), (5, None, None)]
+)
+def test_the_checks_are_the_same_in_an_envelope(value: Any, key: Any, headers: Any) -> None:
+    for envelope in (None, penstock.Envelope()):
+        with pytest.raises((ValueError, TypeError)):
+            payload(published(value, key, headers, None, "all", envelope)[0])
+
+
+def test_liftbridge_acks_are_acks() -> None:
+    pytest.importorskip("google.protobuf")
+    record = bytes(4) + bytes([1, 0, 0, 0] * 3) + bytes(4) + b"rac"
+    head = envelope_acks.head(b"orders", b"orders.>")
+
+    def ack(tail: bytes) -> bytes:
+        return envelope_acks.acks(record, head, 41, 1, tail).partition(b"\r\n")[2][:-2]
+
+    found = parse_ack(ack(envelope_acks.standing_tail(2, 3, 1, True)))
+    assert found == penstock.PubAck("orders", 41, 2, False, 3, 1, True, "c")
+    assert parse_ack(ack(b"")) == penstock.PubAck("orders", 41, correlation_id="c")  # a Liftbridge's
+    error = acks.wrong_last_sequence(7)
+    refused = envelope_acks.error_tail(envelope_acks.INCORRECT_OFFSET, acks.error_body(b"orders", error))
+    with pytest.raises(penstock.RemoteError, match="wrong last sequence: 7") as raised:
+        parse_ack(ack(refused))
+    assert (raised.value.code, raised.value.details["stream"]) == ("nats_10071", "orders")
+    with pytest.raises(penstock.RemoteError, match="incorrect_offset"):
+        parse_ack(ack(b"\x50\x02"))
+    with pytest.raises(penstock.RemoteError) as raised:
+        parse_ack(ack(b"\x50\x03"))
+    assert raised.value.code == "too_large"
+    for wrong in (ack(b"")[:-1], ack(b"")[:8], ack(b"")[:4], b"\xb9\x0e\x43\xb4\x00\xff\x00\x00"):
+        with pytest.raises(penstock.RemoteError, match="no ack of a stream"):
+            parse_ack(wrong)
