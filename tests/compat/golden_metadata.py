@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from penstock.base.config import Durability, Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
@@ -142,7 +145,12 @@ def image() -> ClusterImage:
         1,
     ):
         made, _ = apply(made, index, command)
-    return made
+    # Whoever left an ISR that could ack went on being eligible only later than these bytes were written.
+    state = made.by_name("orders")
+    first, second = state.partitions
+    second = msgspec.structs.replace(second, eligible=(_broker(1),))
+    streams = made.streams.with_items({state.stream_id: msgspec.structs.replace(state, partitions=(first, second))})
+    return replace(made, streams=streams)
 
 
 def later_image() -> ClusterImage:

@@ -15,18 +15,22 @@ Rules:
 - Only where the stream allows it does another replica lead then, and it is said that acked messages may be lost.
 - Every start of a leadership has a leader epoch of its own.
 
-    who leaves the ISR        becomes eligible if      and no more, once
-    ---------------------     --------------------     -------------------------------------------------
-    fenced, stopped, behind   |isr| < min_isr          |isr| ≥ min_isr, or the leader says that it commits
-                                                       it returns from an unclean stop: then it is unsure
-                                                       it returns with another disk
-                                                       or it held the stream in memory only
+    who leaves the ISR            becomes eligible if      and no more, once
+    -------------------------     --------------------     -------------------------------------------------
+    fenced, stopped, moved        always                   the leader says that it commits (it waits with that)
+    behind, says its leader       |isr| < min_isr          it returns from an unclean stop: then it is unsure
+                                                           it returns with another disk
+                                                           or it held the stream in memory only
 
     who had all that was acked     becomes unsure when it        and no more, once
     --------------------------     -------------------------     -------------------------------------------------
     eligible, or last in the ISR   returns from an unclean       as above; or it is in sync again, or leads; or the
                                    stop with its own disk        longest log leads: who has as much is eligible;
-                                                                 they stay so if it is none of theirs
+    leader                         has resigned: its log may     they stay so if it is none of theirs
+                                   have failed
+
+Why the first row: whom the cluster elects may be dead for as long as a session, and may come back without its tail. Who
+was taken out for it has all that was acked, until the new leader lives and says that it goes on without it.
 
 Theory: who had all that was acked has a beginning of such a log, for an unclean stop takes a tail only. Of two of them
 the longer one has what the other one has of it, by whatever order. That is not so of all logs: one that was out of sync
@@ -99,7 +103,7 @@ def gone(
     """A broker has stopped or was fenced. `live`: who is left."""
     if broker_id not in partition.replicas:
         return Elected(partition)
-    return _elected(_left(partition, broker_id, rules), live, rules, silent=silent)
+    return _elected(_left(partition, broker_id), live, rules, silent=silent)
 
 
 def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rules: Rules) -> Elected:
@@ -107,7 +111,7 @@ def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rul
     broker_id = broker.broker_id
     if broker_id not in partition.replicas:
         return Elected(partition)
-    partition = _left(partition, broker_id, rules)
+    partition = _left(partition, broker_id)
     is_last = partition.isr == (broker_id,)
     awaited = partition.awaited_data_dir_id
     own = awaited if is_last and awaited is not None else broker.last_data_dir_id
@@ -131,13 +135,7 @@ def returned(partition: PartitionState, broker: Return, live: Set[BrokerId], rul
 
 def altered(partition: PartitionState, live: Set[BrokerId], rules: Rules) -> Elected:
     """The rules are others now."""
-    if partition.leader is None:
-        return _elected(partition, live, rules)
-    eligible = eligible_beside(partition.isr, partition.eligible, rules)
-    unsure = eligible_beside(partition.isr, partition.unsure, rules)
-    if (eligible, unsure) == (partition.eligible, partition.unsure):
-        return Elected(partition)
-    return Elected(replace(partition, eligible=eligible, unsure=unsure))
+    return _elected(partition, live, rules)
 
 
 def holders(partition: PartitionState) -> frozenset[BrokerId]:
@@ -183,8 +181,7 @@ def recovered(
         return Elected(_led_by(partition, chosen, (chosen,), (), ()), is_unclean)
     # If the disk is lost that is longer than all of theirs, they are the last that had all.
     unsure = tuple(sorted(having)) if having.isdisjoint(equals) else ()
-    eligible, unsure = eligible_beside((chosen,), equals, rules), eligible_beside((chosen,), unsure, rules)
-    return Elected(_led_by(partition, chosen, (chosen,), eligible, unsure))
+    return Elected(_led_by(partition, chosen, (chosen,), equals, unsure))
 
 
 def _going_on(
@@ -215,17 +212,19 @@ def moved(
     """Another leader than the present one, which is live but cannot serve; None if nobody else may lead.
 
     It leaves the ISR in any case: brokers that do not reach each other would else take the lead from each other for
-    ever. One that has resigned is not eligible either: its log has failed.
+    ever. One that has resigned is not eligible either: its log has failed. But it may be the longest.
     """
     leader = partition.leader
     assert leader is not None
     others = _without(partition.isr, leader)
     eligible = partition.eligible if resigned else (*partition.eligible, leader)
+    if resigned:
+        partition = replace(partition, unsure=tuple(sorted({*partition.unsure, leader})))
     chosen = _first(others, live, silent)
     if chosen is None and resigned:
         chosen = _first(_in_order(partition, eligible), live, silent)
         others = () if chosen is None else (chosen,)
-    return None if chosen is None else _begun(partition, chosen, others, eligible, rules)
+    return None if chosen is None else _led_by(partition, chosen, others, eligible, partition.unsure)
 
 
 def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState | None:
@@ -237,18 +236,17 @@ def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState 
 
 
 def eligible_beside(isr: tuple[BrokerId, ...], eligible: tuple[BrokerId, ...], rules: Rules) -> tuple[BrokerId, ...]:
-    """Who of them had all that was acked while the ISR is this one: nobody, once messages can be acked without them."""
-    return () if len(isr) >= rules.min_isr else tuple(sorted(set(eligible).difference(isr)))
+    """Who of them has all that was acked, beside the ISR that its leader wants: nobody, once that can ack anything."""
+    return () if len(isr) >= rules.min_isr else _beside(isr, eligible)
 
 
-def _left(partition: PartitionState, broker_id: BrokerId, rules: Rules) -> PartitionState:
+def _left(partition: PartitionState, broker_id: BrokerId) -> PartitionState:
     """Without a leader, if it was the broker, and with it in the ISR only if it is the last there."""
     leader = None if partition.leader == broker_id else partition.leader
     isr, eligible, unsure = partition.isr, partition.eligible, partition.unsure
     if broker_id in isr and len(isr) > 1:
         isr = _without(isr, broker_id)
-        eligible = eligible_beside(isr, (*eligible, broker_id), rules)
-        unsure = eligible_beside(isr, unsure, rules)
+        eligible = _beside(isr, (*eligible, broker_id))
     elif leader == partition.leader:
         return partition
     return PartitionState(
@@ -272,17 +270,17 @@ def _elected(
     here = isr if partition.awaited_data_dir_id is None else ()
     sure = tuple(one for one in here if one != emptied and one not in unsure)
     if (chosen := _first(sure, live, silent)) is not None:
-        return Elected(_begun(partition, chosen, isr, eligible, rules))
+        return Elected(_led_by(partition, chosen, isr, eligible, partition.unsure))
     if (chosen := _first(_in_order(partition, eligible), live, silent)) is not None:
         # A last member whose disk is not there has nothing, and is no more eligible than a new replica.
-        return Elected(_begun(partition, chosen, (chosen,), (*eligible, *sure), rules))
+        return Elected(_led_by(partition, chosen, (chosen,), (*eligible, *sure), partition.unsure))
     if emptied is not None and emptied in here:
-        return Elected(_begun(partition, emptied, isr, eligible, rules))
+        return Elected(_led_by(partition, emptied, isr, eligible, partition.unsure))
     if recovers(partition, live):
         there = [one for one in partition.replicas if one in live]
         if len(there) > 1:
             return Elected(partition)  # until it is known whose log is the longest
-        return Elected(_begun(partition, there[0], (there[0],), eligible, rules))
+        return Elected(_led_by(partition, there[0], (there[0],), eligible, partition.unsure))
     return _elected_uncleanly(partition, live, rules, silent)
 
 
@@ -299,18 +297,6 @@ def _elected_uncleanly(partition: PartitionState, live: Set[BrokerId], rules: Ru
     return Elected(partition)
 
 
-def _begun(
-    partition: PartitionState,
-    leader: BrokerId,
-    isr: tuple[BrokerId, ...],
-    eligible: tuple[BrokerId, ...],
-    rules: Rules,
-) -> PartitionState:
-    """Led by one that has all, with those who had it before as far as nothing can be acked without them."""
-    unsure = eligible_beside(isr, partition.unsure, rules)
-    return _led_by(partition, leader, isr, eligible_beside(isr, eligible, rules), unsure)
-
-
 def _led_by(
     partition: PartitionState,
     leader: BrokerId,
@@ -318,8 +304,15 @@ def _led_by(
     eligible: tuple[BrokerId, ...],
     unsure: tuple[BrokerId, ...],
 ) -> PartitionState:
+    """By one that has all, beside those who have or had it, too: until it commits, as it will say."""
     epoch = LeaderEpoch(partition.leader_epoch + 1)
+    unsure = _beside(isr, unsure)
+    eligible = _beside((*isr, *unsure), eligible)
     return PartitionState(partition.replicas, isr, eligible, leader, epoch, partition.version, None, unsure)
+
+
+def _beside(isr: tuple[BrokerId, ...], others: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    return tuple(sorted(set(others).difference(isr)))
 
 
 def _first(brokers: tuple[BrokerId, ...], live: Set[BrokerId], silent: Set[BrokerId]) -> BrokerId | None:

@@ -8,7 +8,7 @@ What holds of every partition, whatever commands come:
 
     leader ∈ isr ⊆ replicas      and the leader is live
     isr is never empty           its last member stays in it, though away: nobody else has all that was acked
-    eligible ∩ isr = ∅           and only while nothing is acked, as |isr| < min_isr or nobody leads: they have all
+    eligible ∩ isr = ∅           and only while nothing is acked: its leader waits until it has told that it goes on
     unsure ∩ eligible = ∅        the same; in the ISR only its last member can be unsure, and only while nobody leads
     leader_epoch, version        only rise
 """
@@ -34,7 +34,7 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     replicas: tuple[BrokerId, ...]  # the preferred leader first
     isr: tuple[BrokerId, ...]  # in-sync replicas, in the order of `replicas`; never empty
-    eligible: tuple[BrokerId, ...]  # left the ISR when it became smaller than `min_isr`: may lead until commits resume
+    eligible: tuple[BrokerId, ...]  # left the ISR with all that was acked: may lead until commits resume
     leader: BrokerId | None  # None: nobody may lead now
     leader_epoch: LeaderEpoch  # raised whenever a leadership starts, also by the same broker
     version: int  # raised with every change: what a change of the ISR compares with

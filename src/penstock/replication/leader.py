@@ -47,6 +47,14 @@ class Assignment(Protocol):
         """Who is in sync."""
 
     @property
+    def eligible(self) -> tuple[BrokerId, ...]:
+        """Who is not, and may lead instead while nothing is committed."""
+
+    @property
+    def unsure(self) -> tuple[BrokerId, ...]:
+        """Who may have the longest log, if nobody is left who is sure."""
+
+    @property
     def leader_epoch(self) -> LeaderEpoch:
         """Which leadership this is."""
 
@@ -92,9 +100,9 @@ class Leadership:
     """One partition that this broker leads, in one leader epoch. Times are elapsed microseconds."""
 
     __slots__ = (
-        "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_incarnation", "_must_have",
-        "_retry_us", "_smallest_isr", "_terms", "_under_way", "_unsettled", "committed_end", "epoch_start",
-        "flushed_end", "isr", "key", "leader_epoch", "log_end", "log_start", "replicas", "version",
+        "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_has_rivals", "_incarnation",
+        "_must_have", "_retry_us", "_smallest_isr", "_terms", "_under_way", "_unsettled", "committed_end",
+        "epoch_start", "flushed_end", "isr", "key", "leader_epoch", "log_end", "log_start", "replicas", "version",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +126,7 @@ class Leadership:
         self._agenda = agenda
         self._followers: tuple[Follower, ...] = ()
         self._has_failed = False
+        self._has_rivals = False  # who may lead instead, until the image says that this leader goes on without them
         self._unsettled: dict[frozenset[int], bool] | None = None  # proposed members → whether an answer was lost
         self._under_way: IsrChange | None = None
         self._awaited_version = 0  # accepted: the image will have it
@@ -153,10 +162,12 @@ class Leadership:
     def is_followed(self) -> bool:
         """Whether all who may lead next have agreed with this log in this epoch.
 
-        They are in the ISR, or may be. Below `min_isr` others, who left it, may lead as well.
+        They are in the ISR, or may be. Until it is known that this leader commits, others may lead as well.
         """
-        return self.accepts and all(
-            one.log_end is not None for one in self._followers if one.broker_id in self._must_have
+        return (
+            not self._has_rivals
+            and self.accepts
+            and all(one.log_end is not None for one in self._followers if one.broker_id in self._must_have)
         )
 
     def standing(self, end: int) -> Standing:
@@ -201,6 +212,8 @@ class Leadership:
     def flushed(self, flushed_end: int) -> bool:
         """More of the log is on the disk."""
         self.flushed_end = flushed_end
+        if self._has_rivals:
+            self._agenda.wish(self)
         return self._advance()
 
     def failed(self) -> bool:
@@ -216,6 +229,8 @@ class Leadership:
     def reconfigured(self, terms: Terms) -> bool:
         """The stream's config has changed."""
         self._terms = terms
+        if self._has_rivals:
+            self._agenda.wish(self)
         return self._advance()
 
     # Events of followers
@@ -307,6 +322,7 @@ class Leadership:
             if (incarnation := live.get(follower.broker_id)) != follower.incarnation:
                 follower.begin(incarnation, now_us)
         self.isr = assignment.isr
+        self._has_rivals = bool(assignment.eligible or assignment.unsure)
         if assignment.version > self.version:  # whatever was proposed: it is this now, or can no longer come to be
             self.version = assignment.version
             self._under_way = self._unsettled = None
@@ -342,7 +358,7 @@ class Leadership:
             return None
         wanted = self._wanted(now_us)
         members = frozenset(member.broker_id for member in wanted)
-        if members == frozenset(self.isr) and not self._unsettled:
+        if members == frozenset(self.isr) and not (self._unsettled or self._may_resume):
             return None
         if now_us < self._retry_us:
             self._agenda.plan(self, self._retry_us)
@@ -401,8 +417,15 @@ class Leadership:
         return tuple(IsrMember(broker_id, members[broker_id]) for broker_id in self.replicas if broker_id in members)
 
     def _wish_if_needed(self, now_us: int) -> None:
-        if self._unsettled or any(self._should_move(follower, now_us) for follower in self._followers):
+        is_needed = self._unsettled or self._may_resume
+        if is_needed or any(self._should_move(follower, now_us) for follower in self._followers):
             self._agenda.wish(self)
+
+    @property
+    def _may_resume(self) -> bool:
+        """Whether to say that this leader commits: who is alone has all on its disk before the others count no more."""
+        has_all = not self.waits_for_own_disk or self.flushed_end >= max(self.committed_end, self.epoch_start)
+        return self._has_rivals and self.accepts and has_all
 
     def _should_move(self, follower: Follower, now_us: int) -> bool:
         if follower.broker_id in self.isr:
@@ -439,7 +462,7 @@ class Leadership:
     def _advance(self) -> bool:
         """Move `committed_end` as far as the rules allow; whether it moved."""
         terms = self._terms
-        if not rules.may_commit(len(self.isr), terms.min_isr):
+        if self._has_rivals or not rules.may_commit(len(self.isr), terms.min_isr):
             return False
         end = self.flushed_end if self.waits_for_own_disk else self.log_end
         for follower in self._followers:

@@ -95,6 +95,18 @@ class Agreement:
         for key in [key for key, compared in self._compared.items() if key[0] == id(history) and compared > end]:
             self._compared[key] = end
 
+    def agreed_end(self, history: History, look: looks.Look, broker: SimBroker) -> int:
+        """Where a broker's log has a batch that is not the one that was committed there; else where it ends."""
+        known = self._batches.get(id(history), {})
+        assert broker.node is not None
+        with broker.disk.undisturbed():
+            try:
+                headers = looks.batches(broker.node, look, look.log_start, look.log_end)
+            except (OSError, PenstockError):
+                return look.log_end
+        others = (one.base_offset for one in headers if known.get(one.base_offset, _batch(one)) != _batch(one))
+        return min(others, default=look.log_end)
+
     def has_committed(self, history: History, broker_id: int, end: int) -> bool:
         """Whether a broker's log has a batch behind `end` that was committed, undamaged; False if it is not running."""
         broker = self._brokers[broker_id]

@@ -154,10 +154,12 @@ class Checks:
         cut: Callable[[History, int], None],
         now_us: Callable[[], int] = lambda: 0,
         has_committed: Callable[[History, int, int], bool] = lambda _history, _broker_id, _end: False,
+        agreed_end: Callable[[History, looks.Look, SimBroker], int] = lambda _history, look, _broker: look.log_end,
     ) -> None:
-        """`cut` hears where a history was cut, as it may; `has_committed`: see `Agreement`."""
+        """`cut` hears where a history was cut, as it may; `has_committed`, `agreed_end`: see `Agreement`."""
         self._now_us = now_us
         self._has_committed = has_committed
+        self._agreed_end = agreed_end
         self._is_alone = brokers == 1
         self._was_cut = cut
         self.histories: dict[tuple[str, int], History] = {}  # subject and partition
@@ -332,9 +334,11 @@ class Checks:
         if look.leader_epoch < max(history.leaders) or history.is_deleted or history.is_damaged:
             return
         end = look.committed_end if self._is_alone else look.log_end
+        if history.may_lose:  # what it has in the place of what was lost is something else
+            end = min(end, self._agreed_end(history, look, broker))
         if end < history.committed_end:
             if history.may_lose and end >= history.synced_end:
-                self._nobody_had_more(history, broker, look)
+                self._nobody_had_more(history, broker, look, end)
                 self._cut(history, end, look.leader_epoch - 1)
                 return
             what = "acked" if end < history.promised_end else "committed"
@@ -346,12 +350,12 @@ class Checks:
             text = f"{history.name()} on {broker.name}, who leads: what comes before {history.truncated} was given up"
             raise ViolationError(f"{text}, and is back: {look}")
 
-    def _nobody_had_more(self, history: History, broker: SimBroker, look: looks.Look) -> None:
+    def _nobody_had_more(self, history: History, broker: SimBroker, look: looks.Look, end: int) -> None:
         """What the new leader lacks may be lost, unless one who counted in its election has it on its disk."""
         if look.version != history.counting_version + 1:
             return  # nobody was seen in the state from which it was elected
         for broker_id in history.counting:
-            if broker_id != broker.broker_id and self._has_committed(history, broker_id, look.log_end):
+            if broker_id != broker.broker_id and self._has_committed(history, broker_id, end):
                 text = f"{history.name()} on {broker.name}, who leads: it lacks what was committed, b{broker_id} has it"
                 raise ViolationError(f"{text}, and {history.counting} counted: {look}")
 

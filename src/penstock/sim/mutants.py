@@ -156,7 +156,7 @@ CLUSTER_MUTANTS = (
     Mutant(
         "an unclean start stays in the ISR",
         _ELECTIONS,
-        "    partition = _left(partition, broker_id, rules)\n    is_last",
+        "    partition = _left(partition, broker_id)\n    is_last",
         "    is_last",
     ),
     Mutant(

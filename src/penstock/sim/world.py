@@ -59,7 +59,13 @@ class World:
         self.brokers: dict[int, SimBroker] = {}
         self._agreement = Agreement(self.brokers)
         agreement = self._agreement
-        self.checks = Checks(plan.brokers, agreement.cut, lambda: self._scheduler.now_us, agreement.has_committed)
+        self.checks = Checks(
+            plan.brokers,
+            agreement.cut,
+            lambda: self._scheduler.now_us,
+            agreement.has_committed,
+            agreement.agreed_end,
+        )
         nats = NatsServer(self._network, self._random("nats"), self._trace)
         watchers = Watchers(self._acted, self._started, self._ended, self._answered)
         self._around = Surroundings(self._scheduler, self._network, nats, self._trace, watchers)

@@ -132,8 +132,6 @@ def check_partition(image: ClusterImage, state: StreamState, partition: Partitio
         assert partition.leader in isr
         assert partition.leader in live
         assert partition.awaited_data_dir_id is None
-        assert state.config.min_isr is not None
-        assert not (eligible or unsure) or len(isr) < state.config.min_isr
         assert not unsure & isr
 
 

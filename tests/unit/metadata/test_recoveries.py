@@ -14,12 +14,16 @@ from tests.unit.metadata.test_controller import ONE, TERM, THREE, TWO, Cluster, 
 
 
 def killed(*order: BrokerId) -> tuple[Cluster, StreamId]:
-    """All have come back from unclean stops, in that order: the last two were in sync."""
+    """All have come back from unclean stops, in that order; then the last two had acked something without the first."""
     cluster = Cluster()
     stream_id = cluster.create("orders", ONE, TWO, THREE, min_isr=2)
     for broker_id in order:
         cluster.register(broker_id, clean_stop=False)
         cluster.commit()
+        partition = cluster.partition(stream_id)
+        if broker_id == order[0] and partition.leader is not None:
+            cluster.change_isr(partition.leader, (stream_id, partition.isr))
+            cluster.commit()
     assert cluster.partition(stream_id).leader is None
     return cluster, stream_id
 

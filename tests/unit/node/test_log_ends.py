@@ -147,7 +147,7 @@ def test_all_replicas_of_what_is_compared_are_named() -> None:
     )
 
 
-def test_a_damaged_log_does_not_lead_after_all_were_killed() -> None:
+def test_a_damaged_log_does_not_lead_after_all_were_killed_and_is_waited_for() -> None:
     brokers = with_stream()
     brokers.led("s").publish("s", b"one", reply="r")
     brokers.run(1_000)
@@ -159,6 +159,10 @@ def test_a_damaged_log_does_not_lead_after_all_were_killed() -> None:
     file.close()
     for one in sorted(brokers.ids, key=lambda one: one == leader):
         brokers.start(one, left[one])
+    brokers.run(10_000)
+    assert brokers.partition("s").leader is None  # it may have been the longest
+    brokers.kill(leader)
+    brokers.start(leader, disk="another")
     brokers.run(10_000)
     assert brokers.led("s").broker_id != leader
     assert brokers.led("s").stream("s").partitions[0].log_end == 1

@@ -16,6 +16,8 @@ class Partition:
     leader: int | None
     leader_epoch: int
     version: int
+    eligible: tuple[int, ...] = ()
+    unsure: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,8 @@ def test_who_has_what_was_committed(quiet: World, busy: World) -> None:
     assert agreement.has_committed(history, 2, 0)
     assert not agreement.has_committed(history, 3, 0)  # it has others
     assert not agreement.has_committed(history, 2, here.look.log_end)
+    assert agreement.agreed_end(history, here.look, here.follower) == here.look.log_end
+    assert agreement.agreed_end(history, there.look, there.follower) == 0
     agreement.cut(history, 0)
     assert not agreement.has_committed(history, 2, 0)
 
