@@ -175,7 +175,8 @@ def recovered(
     among = whole or tuple(one for one in may_lead if one in having) or may_lead
     longest = max(ends[one].length for one in among)
     equals = tuple(one for one in among if ends[one].length == longest)
-    chosen = _first(equals, live, silent)
+    # One that had all has it on its disk, as far as that was promised; another one may yet have it in memory only.
+    chosen = _first(tuple(one for one in equals if one in having) or equals, live, silent)
     assert chosen is not None
     if is_unclean:
         return Elected(_led_by(partition, chosen, (chosen,), (), ()), is_unclean)

@@ -151,7 +151,7 @@ class Leadership:
 
         When this becomes so, flush also what is committed already: nobody else may have it soon.
         """
-        return self._has_failed or rules.waits_for_own_disk(self._terms.durability, self._smallest_isr)
+        return self._has_failed or self._has_rivals or rules.waits_for_own_disk(self._terms.durability, self._smallest_isr)
 
     @property
     def knows_latest(self) -> bool:
@@ -363,6 +363,8 @@ class Leadership:
         if now_us < self._retry_us:
             self._agenda.plan(self, self._retry_us)
             return None
+        if self._has_rivals and not self._has_synced:
+            return None  # `flushed` wishes for it again
         resumes = rules.may_commit(len(wanted), self._terms.min_isr)
         change = IsrChange(*self.key, self.leader_epoch, self.version, wanted, resumes)
         self._under_way = change
@@ -423,9 +425,13 @@ class Leadership:
 
     @property
     def _may_resume(self) -> bool:
-        """Whether to say that this leader commits: who is alone has all on its disk before the others count no more."""
-        has_all = not self.waits_for_own_disk or self.flushed_end >= max(self.committed_end, self.epoch_start)
-        return self._has_rivals and self.accepts and has_all
+        """Whether to say that this leader goes on without who may lead instead, whose disks may have what it has not."""
+        return self._has_rivals and self.accepts and self._has_synced
+
+    @property
+    def _has_synced(self) -> bool:
+        """Whether all is on this broker's disk that was there when it began to lead, or is committed since."""
+        return self.flushed_end >= max(self.committed_end, self.epoch_start)
 
     def _should_move(self, follower: Follower, now_us: int) -> bool:
         if follower.broker_id in self.isr:

@@ -72,7 +72,8 @@ class Refusals:
         for one in answers:
             if _ERROR in one.commands:
                 for reply, body in commands_in(one.commands):
-                    if _ERROR in body and (published := self._published.get(reply)) is not None:
+                    published = self._published.get(reply)
+                    if published is not None and _ERROR in body and _IN_DOUBT not in body:
                         published.is_excused |= self._is_excused(broker, published)
 
     def _is_excused(self, broker: SimBroker, published: _Published) -> bool:
