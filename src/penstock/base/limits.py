@@ -59,6 +59,7 @@ LOG_FILES_MAX = 1_024  # logs with an open file, unless the broker knows how man
 LOG_FILES_LOOKS_MAX = 64  # logs that are asked to close theirs, before a message has to wait
 LOG_REST_MS = 30_000  # a log that took no message for so long gives back its file and what it holds in memory
 UPKEEP_VISITS_MAX = 64  # logs that get their checkpoint, roll or retention in one turn of the event loop
+UPKEEP_RETRY_MS = 1_000  # until that is tried again which failed
 UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait, and so many streams sync at once: a slow disk needs them

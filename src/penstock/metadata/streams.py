@@ -132,8 +132,8 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
     if not mistakes:
         try:
             changed = check_stream_config(_merged(config, changes))
-        except RemoteError as error:
-            mistakes.append(error.message)
+        except msgspec.ValidationError as error:
+            mistakes.append(str(error))
         except ConfigError as error:
             mistakes += error.mistakes
     if mistakes:
@@ -142,12 +142,10 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
 
 
 def _merged(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
+    """ValidationError: there is no such field or value; in a command, which was checked, it is of a later version."""
     assert config.replicas is not None
-    try:
-        changed = msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
-        return created_config(changed, config.replicas)
-    except msgspec.ValidationError as error:
-        raise RemoteError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    changed = msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
+    return created_config(changed, config.replicas)
 
 
 def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tuple[ClusterImage, Outcome]:

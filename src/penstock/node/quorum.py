@@ -19,16 +19,14 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
-from penstock.metadata.apply import apply
-from penstock.metadata.commands import Command, CreateStream, decode_command, encode_command
-from penstock.metadata.image import ClusterImage, Outcome
-from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.metadata.commands import Command, CreateStream, encode_command
+from penstock.metadata.image import Outcome
+from penstock.metadata.snapshot import encode_image
+from penstock.node.entries import TooOldError, applied, image_in
 from penstock.node.forming import Forming
 from penstock.node.observer import Observer, Place
 from penstock.node.peers import Peers
@@ -70,7 +68,7 @@ class Quorum:
         start: Start,
         observer: Observer,
     ) -> None:
-        self.image = _image_in(storage.state.snapshot)
+        self.image = image_in(storage.state.snapshot)
         self.trouble = ""  # why it takes no part any more
         self._raft = raft
         self._storage = storage
@@ -417,8 +415,7 @@ class Quorum:
             answered = None if self.speakers.is_registered else partial(self._observer.answered, message.to)
             self._peers.send(message.to, self.speakers.request(message), encode_message(message), answered)
         if ready.snapshot is not None:
-            before, self.image = self.image, _image_in(ready.snapshot)
-            self._observer.replaced(before)
+            self._replace(ready.snapshot)
         for entry in ready.committed:
             self._apply(entry)
         for read in ready.reads:
@@ -429,19 +426,27 @@ class Quorum:
         if ready.snapshot is not None:
             self._proposals.replaced(ready.snapshot.index)
 
+    def _replace(self, snapshot: Snapshot) -> None:
+        try:
+            image = image_in(snapshot)
+        except (OperationalError, RemoteError) as error:
+            self._end(str(error))
+            return
+        before, self.image = self.image, image
+        self._observer.replaced(before)
+
     def _apply(self, entry: Entry) -> None:
         if self.trouble:
             return
         outcome: Outcome | RemoteError = Outcome(changed=True)
         if entry.kind is EntryKind.COMMAND:
             try:
-                command = decode_command(entry.data)
-            except msgspec.DecodeError as error:
+                self.image, command, outcome = applied(self.image, entry)
+            except TooOldError as error:
                 if self._is_starting:
                     raise
-                self._end(f"the metadata has a command that this version does not know: upgrade this broker ({error})")
+                self._end(str(error))
                 return
-            self.image, outcome = apply(self.image, entry.index, command)
             self._observer.applied(Place(entry.index, entry.term), command, outcome)
         elif entry.kind is EntryKind.LEADERSHIP:
             self._is_current = entry.term == self._raft.term and self._raft.is_leader
@@ -492,8 +497,3 @@ class Quorum:
         self._proposals.drop(error)
         if not self._is_saving:  # else the disk keeps it waiting: all is left as after a crash
             self._storage.close()
-
-
-def _image_in(snapshot: Snapshot) -> ClusterImage:
-    """What the metadata begins with; the one that a cluster is formed with holds members and nothing else."""
-    return decode_image(snapshot.data) if snapshot.data else ClusterImage()

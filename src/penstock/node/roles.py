@@ -136,6 +136,8 @@ class Roles:
             self._pause_or_resume(partition)
             before = leadership.isr
             self._leading.image(partition, state, self.live, self._clock())
+            if leadership.waits_for_own_disk:
+                self._upkeep.flush(partition)
             if leadership.isr != before:
                 self._chronicle.isr(_name(partition), before, leadership.isr)
             return

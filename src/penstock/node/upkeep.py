@@ -34,6 +34,7 @@ from penstock.node.step import Lane, Outbox
 _PLANS_MIN = 64
 _FLUSH_US = limits.FLUSH_INTERVAL_MS * 1_000
 _STALL_US = limits.FLUSH_STALL_MS * 1_000
+_RETRY_US = limits.UPKEEP_RETRY_MS * 1_000
 
 
 class Heard(Protocol):
@@ -140,6 +141,7 @@ class Upkeep:
         def done(error: Exception | None) -> None:
             partition.flushing = False
             self._synced(partition)
+            flushed_end = partition.log.flushed_end
             if error is None:
                 partition.log.flushed(flush)
             else:
@@ -151,7 +153,8 @@ class Upkeep:
                 self._cut_now(partition)
             else:
                 self._outbox.step.notes.append(partition.log.note_flushed)
-                self._flushed(partition)
+                if partition.log.flushed_end != flushed_end:  # else it was of what came to nothing, as a roll may
+                    self._flushed(partition)
                 self._cut_now(partition)
 
         self._outbox.work(Lane.WRITE, flush.run, done)
@@ -270,9 +273,11 @@ class Upkeep:
                 self.touch(partition)
 
     def _plan(self, partition: Partition, now_us: int) -> None:
-        """Plan the next visit, unless an earlier one is planned."""
+        """Plan the next visit, unless an earlier one is planned. What has just failed is not tried again at once."""
         is_due = partition.cannot_lead or _begins_too_early(partition)
         due_us = now_us if is_due else partition.log.due_us(now_us)
+        if due_us is not None:
+            due_us = max(due_us, now_us + _RETRY_US)
         if due_us is None or (partition.visit_us is not None and partition.visit_us <= due_us):
             return
         partition.visit_us = due_us

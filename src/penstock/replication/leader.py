@@ -151,7 +151,8 @@ class Leadership:
 
         When this becomes so, flush also what is committed already: nobody else may have it soon.
         """
-        return self._has_failed or self._has_rivals or rules.waits_for_own_disk(self._terms.durability, self._smallest_isr)
+        must = self._has_failed or self._has_rivals
+        return must or rules.waits_for_own_disk(self._terms.durability, self._smallest_isr)
 
     @property
     def knows_latest(self) -> bool:
@@ -425,7 +426,7 @@ class Leadership:
 
     @property
     def _may_resume(self) -> bool:
-        """Whether to say that this leader goes on without who may lead instead, whose disks may have what it has not."""
+        """Whether to say that this leader goes on without its rivals, whose disks may have what its own has not."""
         return self._has_rivals and self.accepts and self._has_synced
 
     @property

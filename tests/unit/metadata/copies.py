@@ -1,8 +1,8 @@
 """The logs of one partition beside its image: what disks have, and what was acked, while brokers crash and come back.
 
-Rules: a message is its leader epoch and a number. A leader writes, and all who are in sync have it; if they are enough
-it is acked. Who joins them has all. Others have a part of it. An unclean stop may lose any tail. Another disk has what
-it had when it was here.
+Rules: a message is its leader epoch and a number. A leader writes, and all who are in sync have it; if they are enough,
+and nobody else may lead any more, it is acked. Who joins them has all. Others have a part of it. An unclean stop may
+lose any tail. Another disk has what it had when it was here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Copies:
             elif one not in partition.isr and draw(st.booleans()):
                 common = _common(copy, log)
                 copy[:] = log[: draw(st.integers(len(common), len(log)))]
-        if is_acked and len(partition.isr) >= min_isr:
+        if is_acked and len(partition.isr) >= min_isr and not (partition.eligible or partition.unsure):
             self._acked = list(log)
 
     def recovery(self, draw: st.DrawFn, image: ClusterImage, key: PartitionKey) -> Recovery:

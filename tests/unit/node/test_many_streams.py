@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from penstock.base import limits
@@ -82,6 +84,24 @@ def test_many_that_are_due_at_once_are_visited_a_few_at_a_time() -> None:
         looked.append(sum(info.partitions[0].log_start == 2 for info in broker.streams().values()))
     assert looked[0] == limits.UPKEEP_VISITS_MAX
     assert looked[-1] == limits.UPKEEP_VISITS_MAX + 6
+
+
+def test_many_that_cannot_roll_on_a_full_disk_are_tried_once_a_second() -> None:
+    """More than are visited in one turn: the turns never ended, which took a whole core."""
+    broker = Broker().start()
+    for number in range(limits.UPKEEP_VISITS_MAX + 6):
+        broker.create(f"s{number}", segment_age_ms=1_000)
+        broker.publish(f"s{number}.x", b"1")
+    broker.vfs.plan = lambda one: (
+        Fault(errno.ENOSPC) if one.kind is Kind.WRITE and one.path.startswith("streams") else None
+    )
+    for _ in range(10):
+        broker.tick(1_000)
+    end_us, turns = broker.clock.elapsed_us + 5_000_000, 0
+    while broker.clock.elapsed_us < end_us:
+        broker.tick(max(1, (broker.node.next_wake_us - broker.clock.elapsed_us) / 1_000))
+        turns += 1
+    assert turns <= 3 * 5
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])

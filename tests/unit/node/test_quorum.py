@@ -5,24 +5,39 @@ from __future__ import annotations
 import errno
 import itertools
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.base import limits
+from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import Response
-from penstock.metadata.commands import Command, DeleteStream, FormCluster, RegisterBroker
+from penstock.hot.crc import crc32c
+from penstock.messages import RaftRequest, Response
+from penstock.metadata.commands import (
+    AlterStream,
+    Command,
+    CreateStream,
+    DeleteStream,
+    FormCluster,
+    RegisterBroker,
+    encode_command,
+)
 from penstock.metadata.image import ClusterImage, Outcome
+from penstock.metadata.snapshot import SNAPSHOT_VERSION, encode_image
+from penstock.node.entries import TooOldError
 from penstock.node.observer import Place
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done
 from penstock.node.quorum import Quorum
 from penstock.node.speakers import Speaker, Start
 from penstock.node.step import DiskWork, Outbox
-from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage
+from penstock.raft import Membership, Raft, RaftConfig, Snapshot, Storage, encode_message
+from penstock.raft.messages import SnapshotChunk
 from penstock.raft.tasks import LOG_PATH, RESERVE_PATH, SNAPSHOT_PATH
+from penstock.raft.terms import next_term
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
 from penstock.vfs.memory import MemoryVfs
 
@@ -50,7 +65,7 @@ def no_room(operation: Operation) -> Fault | None:
 class Alone:
     """A quorum of one, its disk, and who hears what becomes of it."""
 
-    def __init__(self, memory: MemoryVfs | None = None) -> None:
+    def __init__(self, memory: MemoryVfs | None = None, *, is_voter: bool = True) -> None:
         self.memory = MemoryVfs() if memory is None else memory
         self.vfs = FaultyVfs(self.memory)
         self.outbox = Outbox()
@@ -58,7 +73,8 @@ class Alone:
         self.notices: list[str] = []
         self.told: list[str] = []
         self.heard: list[tuple[str, str]] = []
-        storage = Storage.open(self.vfs, Snapshot(0, 0, Membership((ONE,)), b""))
+        first = Snapshot(0, 0, Membership((ONE,)), b"") if is_voter else None
+        storage = Storage.open(self.vfs, first)
         raft = Raft(RaftConfig(ONE), Random(1), storage.state)
         peers = Peers(self.outbox)
         self.quorum = Quorum(
@@ -207,21 +223,46 @@ def test_a_failed_sync_ends_its_part_until_a_restart() -> None:
     assert Alone(one.memory.crash_clone()).start().quorum.is_leader
 
 
-def test_a_command_that_this_version_does_not_know_ends_its_part() -> None:
+@pytest.mark.parametrize("changes", [None, {"a_later_field": 5}, {"acks": "a later value"}])
+def test_a_command_that_this_version_does_not_know_ends_its_part(changes: dict[str, Any] | None) -> None:
     one = Alone().start()
-    one.propose("a", register(1))
+    one.propose("a", CreateStream(config=StreamConfig(name="s", subject="s", replicas=1), created_us=1))
     one.run_disk()
+    (stream_id,) = one.quorum.image.streams
+    later = b"register_broker, as a later version has it"
+    if changes is not None:
+        later = encode_command(AlterStream(stream_id=stream_id, changes=changes))
     image = one.quorum.image
-    one.quorum._raft.propose(b"register_broker, as a later version has it")
+    one.quorum._raft.propose(later)
     one.propose("behind it", register(2))
     one.run_disk()
     one.propose("later", register(3))
     assert one.told[-2:] == [f"failed: {one.quorum.trouble}", "leads no more"]
-    assert "a command that this version does not know: upgrade this broker" in one.quorum.trouble
+    assert "something that this version does not know: upgrade this broker" in one.quorum.trouble
     assert one.quorum.image is image
     assert one.heard == [("a", ""), *((name, ErrorCode.STORAGE_FAILED) for name in ("behind it", "later"))]
-    with pytest.raises(msgspec.DecodeError):  # with half of the metadata it would take folders of streams for nobody's
+    with pytest.raises(TooOldError):  # with half of the metadata it would take folders of streams for nobody's
         Alone(one.memory.crash_clone()).start()
+
+
+def test_a_snapshot_that_this_version_does_not_know_ends_its_part() -> None:
+    one = Alone(is_voter=False).start()
+    two, term = BrokerId(2), next_term(0, BrokerId(2), 7)
+    fields = msgspec.msgpack.decode(encode_image(ClusterImage(index=5)))
+    data = msgspec.msgpack.encode([SNAPSHOT_VERSION + 1, *fields[1:]])
+    members = Membership((two, BrokerId(3)), (ONE,))
+    chunk = SnapshotChunk(two, ONE, term, 5, term, members, len(data), crc32c(data), 0, data)
+    one.quorum.received(
+        RaftRequest(data_dir_id="another", to_data_dir_id="disk", process="q", to_process=""), encode_message(chunk)
+    )
+    one.take()
+    one.run_disk()
+    assert "upgrade this broker" in one.quorum.trouble
+    one.quorum.tick()
+    one.propose("later", register(1))
+    assert one.heard == [("later", ErrorCode.STOPPING)]
+    with pytest.raises(TooOldError):
+        Alone(one.memory.crash_clone(), is_voter=False)
 
 
 def test_a_log_that_has_become_long_gives_way_to_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
