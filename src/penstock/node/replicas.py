@@ -71,6 +71,7 @@ class Replicas:
         self._committed = committed
         self._tell_resigned, self._tell_closed = resigned, closed
         self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
+        self._told_resigned = 0  # where to begin next, of those that are too many for one heartbeat
         self._room = Room(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
         self.upkeep = Upkeep(outbox, self, clock)
@@ -189,7 +190,12 @@ class Replicas:
             for partition, is_refused in self._listening.absent(self._clock())
             if (key := partition.key) not in self._failed and partition.leadership is not None and partition.may_pass
         )
-        return (*failed, *self.streams.unopened(), *unheard)[: limits.ELECTIONS_PER_COMMAND_MAX]
+        told = (*failed, *self.streams.unopened(), *unheard)
+        if len(told) <= limits.ELECTIONS_PER_COMMAND_MAX:
+            return told
+        begin = self._told_resigned % len(told)  # each in its turn: some may have nobody else who could lead
+        self._told_resigned = begin + limits.ELECTIONS_PER_COMMAND_MAX
+        return (*told[begin:], *told[:begin])[: limits.ELECTIONS_PER_COMMAND_MAX]
 
     def log_ends(self) -> tuple[LogEnd, ...]:
         """Where the logs end that nobody leads until it is known which is the longest."""

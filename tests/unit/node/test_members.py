@@ -28,7 +28,7 @@ from penstock.messages import (
 from penstock.node.belonging import OLDER_COPY
 from penstock.node.clean_stop import CLEAN_STOP_PATH
 from penstock.node.standing import Standing
-from penstock.vfs.faulty import Fault, no_faults
+from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
 from tests.unit.node.members import Brokers, Member
 
 
@@ -526,3 +526,32 @@ def test_who_could_not_open_a_log_does_not_say_that_it_stopped_cleanly() -> None
     assert member.node._replicas.streams.failures
     member.vfs.plan = no_faults
     assert "clean-stop" not in brokers.stop(follower).list("")
+
+
+def test_more_resignations_than_a_heartbeat_tells_are_told_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ELECTIONS_PER_COMMAND_MAX", 1)
+    brokers = formed()
+    names = [f"s{number}" for number in range(12)]
+    for name in names:
+        brokers.leader.create(name, subject=name, replicas=2)
+        brokers.run(500)
+    of_one = [name for name in names if brokers.partition(name).leader != brokers.leader.broker_id]
+    full = brokers.partition(of_one[0]).leader
+    led = [name for name in names if brokers.partition(name).leader == full]
+    away = next(one for one in brokers.partition(led[0]).replicas if one != full)
+    if away == brokers.leader.broker_id:  # who decides stays
+        away = next(one for one in brokers.ids if one not in (full, away))
+    brokers.kill(away)
+    brokers.run(8_000)
+    brokers[full].vfs.plan = no_room_for_logs
+    for name in led:
+        brokers[full].publish(name, b"x", reply="r")
+    brokers.run(30_000)
+    movable = [name for name in led if away not in brokers.partition(name).replicas]
+    assert len(led) > 1
+    assert [brokers.partition(name).leader for name in movable] == [brokers.leader.broker_id] * len(movable)
+
+
+def no_room_for_logs(one: Operation) -> Fault | None:
+    is_log = one.path.startswith("streams") or one.path == "room"
+    return Fault(errno.ENOSPC) if one.kind is Kind.WRITE and is_log else None
