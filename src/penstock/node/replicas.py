@@ -67,8 +67,7 @@ class Replicas:
     ) -> None:
         self._image, self._hurry = image, hurry
         self._listening = listening
-        self._clock = clock
-        self._committed = committed
+        self._clock, self._committed = clock, committed
         self._tell_resigned, self._tell_closed = resigned, closed
         self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
         self._told_resigned = 0  # where to begin next, of those that are too many for one heartbeat

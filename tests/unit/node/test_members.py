@@ -536,7 +536,7 @@ def test_more_resignations_than_a_heartbeat_tells_are_told_one_after_the_other(m
         brokers.leader.create(name, subject=name, replicas=2)
         brokers.run(500)
     of_one = [name for name in names if brokers.partition(name).leader != brokers.leader.broker_id]
-    full = brokers.partition(of_one[0]).leader
+    full = brokers.led(of_one[0]).broker_id
     led = [name for name in names if brokers.partition(name).leader == full]
     away = next(one for one in brokers.partition(led[0]).replicas if one != full)
     if away == brokers.leader.broker_id:  # who decides stays
