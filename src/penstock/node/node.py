@@ -56,9 +56,10 @@ from penstock.node.clean_stop import mark_clean_stop
 from penstock.node.cluster import PEER_REQUESTS, Cluster
 from penstock.node.enquiries import Enquiries, Handler
 from penstock.node.fetches import Fetches
+from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader, not_led
 from penstock.node.listening import Listening
-from penstock.node.partition import Budget, Partition, label
+from penstock.node.partition import Partition, label
 from penstock.node.peers import Peers
 from penstock.node.questions import Questions
 from penstock.node.replicas import Replicas

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from penstock.base import limits
@@ -34,6 +33,7 @@ from penstock.ingest.admission import Rules, admit, refuse_all
 from penstock.ingest.waiters import Got, Waiters, waiters
 from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
+from penstock.node.in_flight import Budget, Pending
 from penstock.node.step import Answers, Outbox, Reply, Step
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
@@ -59,32 +59,6 @@ _CODES = {
 }
 _WRITTEN = Standing(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
-
-
-@dataclass(slots=True)
-class _Pending:
-    """Rows that are written and not yet committed, and who waits for them."""
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    timestamp_us: int
-    waiters: Waiters | None  # in NATS
-    caller: Hashable | None  # of an append over the socket
-
-    @property
-    def held_bytes(self) -> int:
-        """What counts for the budget."""
-        return self.size_bytes + (0 if self.waiters is None else self.waiters.size_bytes)
-
-
-@dataclass(slots=True)
-class Budget:
-    """What all partitions of a broker have in flight together, what one may have, and what they have counted so far."""
-
-    partition_bytes_max: int
-    used_bytes: int = 0
-    counters: Counter[str] = field(default_factory=Counter)  # of deleted streams, too
 
 
 def label(stream: StreamState, partition: int) -> str:
@@ -138,7 +112,7 @@ class Partition:
         self.counters = budget.counters
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
         self._budget = budget
-        self._pending: deque[_Pending] | None = None
+        self._pending: deque[Pending] | None = None
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
         self.committed_end = self._recovered_committed_end()
@@ -385,7 +359,7 @@ class Partition:
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)
         if self._pending or leadership.committed_end < end_offset:
-            self._await_commit(_Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None))
+            self._await_commit(Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None))
         else:  # written is all that was promised
             self._commit(end_offset)
             self.committed_bytes += size_bytes
@@ -425,7 +399,7 @@ class Partition:
         self.counters["bytes_in"] += len(message)
         assert self.leadership is not None
         self.leadership.appended(self.log.log_end, now.elapsed_us)
-        self._await_commit(_Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller))
+        self._await_commit(Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller))
         self.advance(step)
 
     def _note_refusal(self, error: OperationalError) -> None:
@@ -434,7 +408,7 @@ class Partition:
         if not isinstance(error, ShortageError):
             self.impediment = str(error)
 
-    def _await_commit(self, pending: _Pending) -> None:
+    def _await_commit(self, pending: Pending) -> None:
         if self._pending is None:
             self._pending = deque()
         self._pending.append(pending)
@@ -461,7 +435,7 @@ class Partition:
         self.committed_end = end
         self.log.note_committed(end)
 
-    def _answer(self, pending: _Pending, leadership: Leadership, step: Step) -> None:
+    def _answer(self, pending: Pending, leadership: Leadership, step: Step) -> None:
         self._forget(pending)
         standing = leadership.standing(pending.end_offset)
         self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing)
@@ -475,7 +449,7 @@ class Partition:
             )
             step.replies.append(Reply(pending.caller, response))
 
-    def _forget(self, pending: _Pending) -> None:
+    def _forget(self, pending: Pending) -> None:
         self.in_flight_bytes -= pending.held_bytes
         self._budget.used_bytes -= pending.held_bytes
 

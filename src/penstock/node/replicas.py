@@ -26,10 +26,11 @@ from penstock.messages import LogEnd, ResignedLeadership, Response, TruncateRequ
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.node.chronicle import Chronicle
 from penstock.node.following import Follows
+from penstock.node.in_flight import Budget
 from penstock.node.leading import Leading
 from penstock.node.listening import Listening
 from penstock.node.log_ends import LogEnds, recovered_text
-from penstock.node.partition import Budget, Partition
+from penstock.node.partition import Partition
 from penstock.node.peers import Peers
 from penstock.node.roles import Roles
 from penstock.node.room import Room
