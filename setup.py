@@ -42,6 +42,7 @@ COMPILED = (
     "penstock.hot.join",
     "penstock.hot.keyhash",
     "penstock.hot.message",
+    "penstock.hot.message_ids",
     "penstock.hot.refusals",
     "penstock.hot.numbers",
     "penstock.hot.row_objects",

@@ -24,6 +24,7 @@ def do_something(workload: Workload, random: Random) -> None:
         (1, lambda: workload.alter(name, segment_bytes=random.choice((4096, 8192)))),
         (1, lambda: workload.truncate(name, random.randrange(60))),
         (8, lambda: workload.publish(name, random.randint(1, 3), random.choice((0, 0, 700)))),
+        (3, lambda: workload.publish_again(random.randrange(100))),
         (3, lambda: workload.append(name, random.randint(1, 3))),
         (12, lambda: workload.run_disk(random.randrange(100))),
         (12, lambda: workload.complete(random.randrange(100))),

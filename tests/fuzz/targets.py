@@ -84,7 +84,7 @@ def headers(modules: Modules, data: bytes) -> object:
     module = modules("headers")
     fields = module.Fields()
     fields.read(data, 0, len(data))
-    names = ("ack", "encoded_key", "key", "sequence", "stream", "tombstone")
+    names = ("ack", "encoded_key", "id", "key", "last_id", "sequence", "stream", "tombstone")
     found = [(getattr(fields, name), getattr(fields, name + "_end")) for name in names]
     values = [data[begin:end] if begin >= 0 else None for begin, end in found]
     assert all(begin <= end <= len(data) for begin, end in found if begin >= 0)
@@ -125,9 +125,16 @@ def enveloped(modules: Modules, data: bytes) -> object:
 def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int) -> list[object]:
     """What becomes of one group."""
     acks_envelopes = not flags & 128
-    found = modules("verdicts").sort(group, _NAME, bool(flags & 1), bytes_max, bool(flags & 2), 41, acks_envelopes)
+    ids = modules("message_ids").MessageIds(2)
+    found = modules("verdicts").sort(
+        group, _NAME, bool(flags & 1), bytes_max, bool(flags & 2), 41, acks_envelopes, ids, True
+    )
+    again = modules("acks").waiting_again(found.group, found.duplicates, 41, 43)
+    enveloped = modules("acks").enveloped_again(found.duplicates, 41, 43)
     refused = [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in found.refused]
     out: list[object] = [refused, found.other_stream, found.reserved, _rows(found.rows)]
+    out += (len(ids), ids.forgotten, modules("acks").pubacks_again(_NAME, *again, _TAIL))
+    out.append(modules("acks").enveloped_pubacks_again(enveloped, b"\n\1s", 1, b""))
     out.append(modules("refusals").answers(found.group, found.refused, _body_of, 3, b"\n\1s"))
     closed = modules("verdicts").close(group, _NAME, bool(flags & 1), bool(flags & 2), acks_envelopes)
     out.append(modules("refusals").answers(closed.group, closed.refused, _body_of, 3, b"\n\1s"))
@@ -145,11 +152,12 @@ def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[o
     while start < len(rows):
         end = rows.batch_end(start, rows_max or limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
         assert start < end <= len(rows)
-        message, fields = encoder.encode(rows, start, end, 41 + start, 1_700_000_000_000_000, 7)
+        message, fields = encoder.encode(rows, start, end, 41 + start, 1_700_000_000_000_000, 7, 0)
         checked = modules("message").Checker(codec.LAYOUT).message(message)
         assert checked[: len(fields)] == fields
         looked_at = modules("rows").Rows(message, codec.LAYOUT)
         assert looked_at.mistake() is None
+        out.append(looked_at.message_ids())
         assert looked_at.refused_subject(b">") in (None, *(rows.subject(row) for row in range(start, end)))
         out.append(bytes(message))
         for is_early in (False, True):

@@ -11,7 +11,13 @@ from penstock import aio
 from tests.broker_process import BrokerProcess
 from tests.integration.publishers import connected_to
 
-ASKING = ["Nats-Batch-Id", "Nats-Incr", "Nats-Schedule", "Nats-Required-Api-Level", "Nats-Expected-Last-Msg-Id"]
+ASKING = [
+    "Nats-Batch-Id",
+    "Nats-Incr",
+    "Nats-Schedule",
+    "Nats-Required-Api-Level",
+    "Nats-Expected-Last-Subject-Sequence",
+]
 
 
 async def test_headers_that_ask_for_what_is_not_done(broker: BrokerProcess, client: aio.Client) -> None:

@@ -41,6 +41,12 @@ LINES = st.sampled_from(
         b"Nats-Expected-Last-Sequence: 007",
         b"Nats-Expected-Last-Sequence: 8",
         b"Nats-Msg-Id: x",
+        b"Nats-Msg-Id: y",
+        b"Nats-Msg-Id: " + 65 * b"z",
+        b"Nats-Msg-Id:",
+        b"Nats-Expected-Last-Msg-Id: x",
+        b"Nats-Expected-Last-Msg-Id: " + 65 * b"z",
+        b"Nats-Expected-Last-Msg-Id:",
         b"Nats-Service-Error: x",
         b"Nats-Stream-Source: x",
         b"Nats-Stream-Sources: x",
@@ -113,20 +119,43 @@ def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) ->
 
 
 @given(
-    MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.sampled_from([0, 7, 8, 2**63 - 20]), st.booleans()
+    MESSAGES,
+    st.booleans(),
+    st.integers(0, 60),
+    st.booleans(),
+    st.sampled_from([0, 7, 8, 2**63 - 20]),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 3),
 )
 @settings(max_examples=400)
 def test_verdicts(
-    messages: list[Any], acks: bool, bytes_max: int, skips_reserved: bool, log_end: int, acks_env: bool
+    messages: list[Any],
+    acks: bool,
+    bytes_max: int,
+    skips_reserved: bool,
+    log_end: int,
+    acks_env: bool,
+    tracks_ids: bool,
+    ids_max: int,
 ) -> None:
     def sort(mode: Any) -> tuple[Any, ...]:
-        found = mode("verdicts").sort(
-            group_in(mode, messages), b"s", acks, bytes_max, skips_reserved, log_end, acks_env
-        )
-        refused = [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in found.refused]
+        ids = mode("message_ids").MessageIds(ids_max) if ids_max else None
+        group = group_in(mode, messages)
+        found = mode("verdicts").sort(group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids)
+        refused = [
+            [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in ones]
+            for ones in (found.refused, found.duplicates)
+        ]
         waiting = mode("envelope_acks").waiting
         kept = [waiting(found.rows, 0, len(found.rows), is_early) for is_early in (False, True)]
-        return parts(found.rows), refused, found.other_stream, found.reserved, kept
+        told = mode("acks").waiting_again(found.group, found.duplicates, log_end + 1, log_end + 4)
+        told = (*told, mode("acks").pubacks_again(b"s", *told, b"}"))
+        seen = (found.other_stream, found.reserved, found.has_ids, found.needs_ids)
+        known: list[Any] = mode("acks").enveloped_again(found.duplicates, log_end, log_end + 4)
+        if ids is not None:
+            known += [len(ids), ids.forgotten, *(ids.find(name, 0, len(name)) for name in (b"x", b"y", 65 * b"z"))]
+        return parts(found.rows), refused, seen, kept, told, known
 
     compiled, plain = in_both(sort)
     assert compiled == plain
@@ -148,7 +177,7 @@ def test_refusals(
         if is_closed:
             found = mode("verdicts").close(group, b"s", acks, skips_reserved, acks_env)
         else:
-            found = mode("verdicts").sort(group, b"s", acks, bytes_max, skips_reserved, 7, acks_env)
+            found = mode("verdicts").sort(group, b"s", acks, bytes_max, skips_reserved, 7, acks_env, None, False)
         asked: list[tuple[int, bytes | None]] = []
 
         def body_of(verdict: int, quoted: bytes | None) -> bytes:
@@ -178,7 +207,7 @@ def test_headers(block: bytes) -> None:
     def read(mode: Any) -> tuple[Any, ...]:
         fields = mode("headers").Fields()
         fields.read(block, 0, len(block))
-        names = ("ack", "encoded_key", "key", "sequence", "stream", "tombstone")
+        names = ("ack", "encoded_key", "id", "key", "last_id", "sequence", "stream", "tombstone")
         begins = [(name, getattr(fields, name)) for name in names]
         return [(begin, getattr(fields, f"{name}_end")) for name, begin in begins if begin >= 0], fields.unsupported
 
@@ -197,9 +226,16 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
-@given(ROWS, st.data(), st.integers(-1, 2**63), st.integers(-(2**63), 2**63 - 1), st.integers(-1, 2**32))
+@given(
+    ROWS,
+    st.data(),
+    st.integers(-1, 2**63),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-1, 2**32),
+    st.integers(-1, 2**16),
+)
 @settings(max_examples=300)
-def test_encode_and_acks(rows: list[Any], data: st.DataObject, base: int, time: int, epoch: int) -> None:
+def test_encode_and_acks(rows: list[Any], data: st.DataObject, base: int, time: int, epoch: int, flags: int) -> None:
     start, end = data.draw(st.tuples(st.integers(-1, len(rows) + 1), st.integers(-1, len(rows) + 1)))
 
     def write(mode: Any) -> tuple[Any, ...]:
@@ -209,7 +245,7 @@ def test_encode_and_acks(rows: list[Any], data: st.DataObject, base: int, time: 
         waiting = hot_modes.outcome(mode("acks").waiting, group, start, end, False)
         acks = hot_modes.outcome(mode("acks").pubacks, b"s", waiting[1], base, b"}") if waiting[0] == "value" else None
         try:
-            message = encoder.encode(group, start, end, base, time, epoch)
+            message = encoder.encode(group, start, end, base, time, epoch, flags)
         except (IndexError, OverflowError):
             message = "refused"
         return message, waiting, acks if 0 <= base < 2**63 - 20 else None
@@ -224,7 +260,9 @@ def test_encode_is_what_arrow_makes_of_the_rows(rows: list[Any], base_offset: in
     names = [b"s%d" % number for number in range(len(rows))]
     for mode in (hot_modes.running, hot_modes.plain):
         group = mode("group").Group.of(names, values, keys=keys, headers=headers)
-        message, fields = mode("encode").Encoder(codec.LAYOUT).encode(group, 0, len(rows), base_offset, timestamp_us, 1)
+        message, fields = (
+            mode("encode").Encoder(codec.LAYOUT).encode(group, 0, len(rows), base_offset, timestamp_us, 1, 0)
+        )
         assert astuple(codec.verify(message)) == fields
         table = opened(segment_of(message))
         model = [

@@ -48,6 +48,10 @@ class NodeMachine(RuleBasedStateMachine):
     def publish(self, name: str, count: int, size_bytes: int) -> None:
         self.workload.publish(name, count, size_bytes)
 
+    @rule(number=numbers)
+    def publish_again(self, number: int) -> None:
+        self.workload.publish_again(number)
+
     @rule(name=names, count=st.integers(1, 3))
     def append(self, name: str, count: int) -> None:
         self.workload.append(name, count)

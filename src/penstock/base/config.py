@@ -74,6 +74,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     replicas: int | None = None  # of each partition; None: decided when it is created, by how many the cluster has
     min_isr: int | None = None  # in-sync replicas that an ack takes; None: more than half of the replicas, or half
     allow_unclean_election: bool = False  # whether a replica that lacks acked messages may lead rather than none
+    dedup_window_ms: int | None = limits.DEDUP_WINDOW_MS_DEFAULT  # an id again within it is a duplicate; None: never
+    dedup_ids_max: int = limits.DEDUP_IDS_DEFAULT  # ids kept of one partition; with more the oldest go first
 
 
 ALTERABLE = frozenset(
@@ -88,6 +90,8 @@ ALTERABLE = frozenset(
         "segment_age_ms",
         "min_isr",
         "allow_unclean_election",
+        "dedup_window_ms",
+        "dedup_ids_max",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""
@@ -114,6 +118,8 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
         ("segment_age_ms", config.segment_age_ms, 1, 2**53),
         ("partitions", config.partitions, 1, limits.STREAM_PARTITIONS_MAX),
         ("replicas", config.replicas, 1, limits.REPLICAS_MAX),
+        ("dedup_window_ms", config.dedup_window_ms, 1, 2**53),
+        ("dedup_ids_max", config.dedup_ids_max, 1, limits.DEDUP_IDS_MAX),
         ("min_isr", config.min_isr, 1, limits.REPLICAS_MAX if config.replicas is None else config.replicas),
     )
     mistakes += [

@@ -59,14 +59,14 @@ class Producer(NamedTuple):
 
 
 def encode(
-    group: Group, start: int, end: int, *, base_offset: int, timestamp_us: int, leader_epoch: int
+    group: Group, start: int, end: int, *, base_offset: int, timestamp_us: int, leader_epoch: int, flags: int = 0
 ) -> tuple[bytearray, BatchHeader]:
     """The rows [start, end) of `group` as one whole encapsulated Arrow message; every row gets the same timestamp.
 
     One row at least, BATCH_ROWS_MAX at most, and no more than BATCH_BYTES_MAX in all: the caller splits before that.
     """
     assert 0 < end - start <= limits.BATCH_ROWS_MAX, (start, end)
-    message, fields = _ENCODER.encode(group, start, end, base_offset, timestamp_us, leader_epoch)
+    message, fields = _ENCODER.encode(group, start, end, base_offset, timestamp_us, leader_epoch, flags)
     assert len(message) <= limits.BATCH_BYTES_MAX, len(message)
     return message, BatchHeader(*fields)
 
@@ -90,8 +90,10 @@ def own_copy(data: Buffer) -> bytearray:
     return message
 
 
-def renumber(message: bytearray, *, base_offset: int, timestamp_us: int, leader_epoch: int) -> BatchHeader:
-    """Give the rows of a message of our own new offsets and a new timestamp; its new header."""
+def renumber(
+    message: bytearray, *, base_offset: int, timestamp_us: int, leader_epoch: int, flags: int = 0
+) -> BatchHeader:
+    """Give the rows of a message of our own new offsets, a new timestamp and flags; its new header."""
     header = read_header(message)
     count = header.count
     places = layout.BUFFERS.unpack_from(message, layout.BUFFERS_POSITION)
@@ -101,6 +103,7 @@ def renumber(message: bytearray, *, base_offset: int, timestamp_us: int, leader_
         message,
         replace(
             header,
+            flags=flags,
             leader_epoch=leader_epoch,
             base_offset=base_offset,
             end_offset=base_offset + count,

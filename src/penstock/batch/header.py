@@ -17,7 +17,9 @@ CRC_POSITION = HEADER_POSITION + 16
 """The 8 hex digits of the CRC within the message."""
 CRC_HEX_BYTES = 8
 
-KNOWN_FLAGS = 0
+MAY_HOLD_IDS = 1
+"""Flag: some of its rows may have a `Nats-Msg-Id`. In a batch without it none does, or nobody looked for them yet."""
+KNOWN_FLAGS = MAY_HOLD_IDS
 """A batch with any other flag was written by a newer Penstock and is refused, not guessed at."""
 
 NO_RUN = bytes(16)

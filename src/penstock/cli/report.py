@@ -124,6 +124,9 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         }
         if is_clustered:
             shown |= replicas.partition_pairs(part, prefix)
+        if part.dedup_ids:
+            forgotten = f", {count_text(part.dedup_ids_forgotten)} forgotten early" if part.dedup_ids_forgotten else ""
+            shown[f"{prefix}message ids"] = count_text(part.dedup_ids) + forgotten
         if part.log_end is not None and part.committed_end is not None and part.log_end != part.committed_end:
             shown[f"{prefix}not committed yet"] = count_text(part.log_end - part.committed_end)
     return shown

@@ -22,7 +22,10 @@ EXAMPLES = examples(
     "penstock status --server broker-1.example:7422",
     "penstock status --json | jq .broker.nats.state",
 )
-_COUNTERS = {"dropped": "messages that matched and were not stored"}  # those whose name does not say it all
+_COUNTERS = {  # those whose name does not say it all
+    "dropped": "messages that matched and were not stored",
+    "duplicates": "messages that came again and were not stored again",
+}
 
 
 @clearly

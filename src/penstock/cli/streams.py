@@ -74,7 +74,8 @@ class Field(NamedTuple):
     meaning: str
     parse: Callable[[str], Any]
     show: Callable[[Any], str] = str
-    unlimited: bool = False  # `none` means: without limit
+    unlimited: bool = False  # `none` means: without limit, or …
+    nothing: str = "no limit"  # … this
     default: str = ""  # in words, where None is not "without limit"
 
 
@@ -147,6 +148,23 @@ FIELDS = (
         _yes_or_no,
         lambda value: "yes" if value else "no",
     ),
+    Field(
+        "dedup_window_ms",
+        "--dedup-window",
+        "DURATION",
+        "A message whose Nats-Msg-Id came already within this time is acked as a duplicate and not stored again.",
+        parse_duration_ms,
+        format_duration_ms,
+        unlimited=True,
+        nothing="no duplicate is looked for",
+    ),
+    Field(
+        "dedup_ids_max",
+        "--dedup-ids-max",
+        "N",
+        "Keep so many ids of a partition in memory; with more the oldest go before the window ends.",
+        _count,
+    ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
     Field(
@@ -173,7 +191,7 @@ def _parameters(*, altering: bool) -> list[inspect.Parameter]:
         default = getattr(defaults, field.name)
         meaning = field.meaning
         if altering:
-            meaning += "  'none': no limit." if field.unlimited else ""
+            meaning += f"  'none': {field.nothing}." if field.unlimited else ""
         else:
             shown = field.default or (_UNLIMITED if default is None else field.show(default))
             meaning += f"  Default: {shown}."

@@ -25,6 +25,8 @@ class StreamChanges(TypedDict, total=False):
     segment_age_ms: int | None
     min_isr: int | None
     allow_unclean_election: bool
+    dedup_window_ms: int | None
+    dedup_ids_max: int
 
 
 class StreamOptions(StreamChanges, total=False):

@@ -210,9 +210,12 @@ class LogView:
         extent = self._with_entries(segment, lambda entries: _extent_of(entries, offset))
         return None if extent is None else extent.min_timestamp_us
 
-    def batches(self, start: int, end: int, *, reverse: bool = False) -> Iterator[tuple[BatchHeader, bytes]]:
+    def batches(
+        self, start: int, end: int, *, reverse: bool = False, flags: int = 0
+    ) -> Iterator[tuple[BatchHeader, bytes]]:
         """The batches that hold offsets from `start` to `end`, verified, as header and bytes; one in memory at a time.
 
+        With `flags` only those that have one of them: of the others no more than the header is read.
         RemoteError as `slice` raises it, at the place where it matters.
         """
         if start < self.log_start or end > self.log_end:
@@ -226,7 +229,7 @@ class LogView:
             segment = self.segments[number]
             begin, stop = max(start, segment.base_offset), min(end, segment.end_offset)
             if begin < stop:
-                yield from self._segment_batches(segment, begin, stop, reverse=reverse)
+                yield from self._segment_batches(segment, begin, stop, reverse=reverse, flags=flags)
 
     def is_sound(self, found: Slice) -> bool:
         """Read a slice, and verify its batches; whether they are what was written. If not, the log hears of it."""
@@ -240,7 +243,7 @@ class LogView:
         return True
 
     def _segment_batches(
-        self, segment: Segment, start: int, end: int, *, reverse: bool
+        self, segment: Segment, start: int, end: int, *, reverse: bool, flags: int
     ) -> Iterator[tuple[BatchHeader, bytes]]:
         at = end if reverse else start
         wanted = 1
@@ -261,7 +264,8 @@ class LogView:
                     covered = extent.end_offset >= at if reverse else extent.base_offset <= at
                     if not covered:
                         raise self._corrupt(segment, at - 1 if reverse else at)
-                    yield self._read(segment, file, extent)
+                    if not (flags and _lacks_flags(file, extent, flags)):
+                        yield self._read(segment, file, extent)
                     at = extent.base_offset if reverse else extent.end_offset
             finally:
                 file.close()
@@ -432,6 +436,15 @@ class LogView:
             if damage.holds(offset):
                 return _corrupt_range(damage)
         return _corrupt_range(Damage(segment.path, 0, offset, segment.end_offset, "no batch holds this offset"))
+
+
+def _lacks_flags(file: File, extent: Extent, flags: int) -> bool:
+    """Whether the header says so; of one that is damaged the whole batch is to be read, which tells what is wrong."""
+    try:
+        header = codec.read_header(file.read_at(extent.position, codec.PREFIX_BYTES))
+    except CorruptionError:
+        return False
+    return not header.flags & flags and header.base_offset == extent.base_offset
 
 
 def _corrupt_range(damage: Damage) -> RemoteError:

@@ -1,7 +1,8 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
-from penstock.hot cimport memory, places
+from penstock.hot cimport envelope_acks, memory, places
 from penstock.hot.group cimport Group
+from penstock.hot.verdicts cimport Refused
 
 cdef unsigned char _SPACE
 cdef bytes _PUB
@@ -45,3 +46,14 @@ cpdef Py_ssize_t waiting_count(bytes replies) except -1
     size=Py_ssize_t,
 )
 cpdef bytes pubacks(bytes stream, bytes replies, int64_t base_offset, bytes tail)
+
+@cython.locals(replies=list, numbers="int32_t*", one=Refused, at=Py_ssize_t)
+cpdef tuple waiting_again(Group group, list found, int64_t begin, int64_t end)
+
+@cython.locals(out=list, reply=bytes, body=bytes)
+cpdef bytes pubacks_again(bytes stream, bytes replies, bytes offsets, bytes tail)
+
+@cython.locals(one=Refused)
+cpdef list enveloped_again(list found, int64_t begin, int64_t end)
+
+cpdef bytes enveloped_pubacks_again(list found, bytes head, int64_t timestamp_us, bytes tail)

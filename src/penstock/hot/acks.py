@@ -9,13 +9,16 @@ than that, whatever else was read together with it.
 
 from __future__ import annotations
 
+from array import array
+
 try:
     import cython
 except ImportError:
     from penstock.hot import cython
 
-from penstock.hot import memory, places
+from penstock.hot import envelope_acks, memory, places
 from penstock.hot.group import Group
+from penstock.hot.verdicts import Refused
 
 _SPACE = 0x20
 _PUB = b"PUB "
@@ -23,6 +26,7 @@ _LINE_END = b"\r\n"
 _OFFSET = b',"offset":'
 _DIGITS_MAX = 20  # of 64 bits
 _LENGTH_DIGITS_MAX = 10  # of 32 bits
+_int = int
 
 
 def waiting(group: Group, start: int, end: int, is_early: bool) -> bytes:
@@ -121,3 +125,41 @@ def pubacks(stream: bytes, replies: bytes, base_offset: int, tail: bytes) -> byt
         offset += 1
         end = memory.find_byte(text, _SPACE, begin, len(replies))
     return memory.part(message, 0, at)
+
+
+def waiting_again(group: Group, found: list[Refused], begin: _int, end: _int) -> tuple[bytes, bytes]:
+    """Who waits for the ack of a message that is stored already, of `found` those whose is in [begin, end).
+
+    Their reply subjects, each with a space behind it, and the offsets of what is stored, each as 8 bytes.
+    """
+    replies = []
+    offsets = array("q")
+    numbers = group.numbers
+    for one in found:
+        if one.is_answered and one.enveloped is None and begin <= one.number < end:
+            at = one.row * places.STRIDE + places.REPLY
+            replies.append(group.data[numbers[at] : numbers[at + 1]])
+            offsets.append(one.number)
+    replies.append(b"")
+    return b" ".join(replies), offsets.tobytes()
+
+
+def pubacks_again(stream: bytes, replies: bytes, offsets: bytes, tail: bytes) -> bytes:
+    """`PUB` commands that tell them where it is; `replies` and `offsets` as `waiting_again` makes them."""
+    if len(replies) < len(offsets) // 8:
+        raise ValueError(f"{len(replies)} bytes of reply subjects for {len(offsets) // 8} offsets")
+    out = []
+    for offset, reply in zip(memoryview(offsets).cast("q"), replies.split(b" "), strict=False):
+        body = b'{"stream":"%b","seq":%d,"duplicate":true,"offset":%d%b' % (stream, offset + 1, offset, tail)
+        out.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body))
+    return b"".join(out)
+
+
+def enveloped_again(found: list[Refused], begin: _int, end: _int) -> list[tuple[bytes, int]]:
+    """As `waiting_again`, of those who came in an envelope: their records (see `envelope_acks`), and the offsets."""
+    return [(one.enveloped, one.number) for one in found if one.enveloped is not None and begin <= one.number < end]
+
+
+def enveloped_pubacks_again(found: list[tuple[bytes, int]], head: bytes, timestamp_us: _int, tail: bytes) -> bytes:
+    """`PUB` commands that tell them where it is: for an envelope a duplicate is acked as the first was."""
+    return b"".join([envelope_acks.acks(record, head, offset, timestamp_us, tail) for record, offset in found])

@@ -9,6 +9,8 @@ cdef int64_t _EPOCH_MAX
 cdef bytes _NO_RUN
 cdef Py_ssize_t _COLUMNS
 cdef Py_ssize_t _BUFFERS
+cdef int64_t _FLAGS_MAX
+cdef Py_ssize_t _FLAGS_DIGITS
 cdef Py_ssize_t _SIZE_DIGITS
 cdef Py_ssize_t _CRC_DIGITS
 cdef Py_ssize_t _COUNT_DIGITS
@@ -40,6 +42,7 @@ cdef class Encoder:
         int64_t base_offset,
         int64_t timestamp_us,
         int64_t leader_epoch,
+        int64_t flags,
     )
 
     @cython.locals(

@@ -32,6 +32,7 @@ from penstock.hot.message import Layout
 _COLUMN_BYTES_MAX = 2**31 - 1  # value offsets are int32
 _OFFSET_MAX = 2**63 - 1
 _EPOCH_MAX = 2**32 - 1
+_FLAGS_MAX = 2**16 - 1
 _NO_RUN = bytes(16)
 _PADDING = (b"", *[bytes(size) for size in range(1, 8)])
 
@@ -39,6 +40,7 @@ _COLUMNS = 6
 _BUFFERS = 16
 
 # Digits of the batch header; what is not named here is zero in a batch that a broker makes.
+_FLAGS_DIGITS = 2
 _SIZE_DIGITS = 8
 _CRC_DIGITS = 16
 _COUNT_DIGITS = 24
@@ -74,7 +76,14 @@ class Encoder:
             raise IndexError("a number of the message lies outside of its template")
 
     def encode(
-        self, group: Group, start: int, end: int, base_offset: int, timestamp_us: int, leader_epoch: int
+        self,
+        group: Group,
+        start: int,
+        end: int,
+        base_offset: int,
+        timestamp_us: int,
+        leader_epoch: int,
+        flags: int,
     ) -> tuple[bytearray, tuple[Any, ...]]:
         """The rows [start, end) of `group` as one whole encapsulated message, and the fields of its header.
 
@@ -87,6 +96,8 @@ class Encoder:
             raise OverflowError(f"{count} rows from offset {base_offset} on")
         if not 0 <= leader_epoch <= _EPOCH_MAX:
             raise OverflowError(f"leader epoch {leader_epoch}")
+        if not 0 <= flags <= _FLAGS_MAX:
+            raise OverflowError(f"flags {flags}")
         if cython.compiled:
             message = self._fill(group, start, end, base_offset, timestamp_us)
         else:
@@ -97,6 +108,7 @@ class Encoder:
         memory.put_int64(out, self._rows, count)
         header = self._header
         memory.put_hex(out, header, self._version, 2)
+        memory.put_hex(out, header + _FLAGS_DIGITS, flags, 4)
         memory.put_hex(out, header + _SIZE_DIGITS, size, 8)
         memory.put_hex(out, header + _COUNT_DIGITS, count, 8)
         memory.put_hex(out, header + _EPOCH_DIGITS, leader_epoch, 8)
@@ -109,7 +121,7 @@ class Encoder:
         version = self._version
         end_offset = base_offset + count
         return message, (
-            version, 0, size, crc, count, leader_epoch, base_offset, end_offset, timestamp_us, timestamp_us,
+            version, flags, size, crc, count, leader_epoch, base_offset, end_offset, timestamp_us, timestamp_us,
             0, 0, 0, _NO_RUN,
         )  # fmt: skip
 

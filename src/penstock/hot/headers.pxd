@@ -8,6 +8,8 @@ cdef bytes _PENSTOCK
 cdef bytes _NAMES
 cdef Py_ssize_t _STREAM
 cdef Py_ssize_t _SEQUENCE
+cdef Py_ssize_t _ID
+cdef Py_ssize_t _LAST_ID
 cdef Py_ssize_t _KEY
 cdef Py_ssize_t _ENCODED_KEY
 cdef Py_ssize_t _ACK
@@ -19,7 +21,9 @@ cdef bytes _CRLF
 cdef class Fields:
     cdef readonly Py_ssize_t ack, ack_end
     cdef readonly Py_ssize_t encoded_key, encoded_key_end
+    cdef readonly Py_ssize_t id, id_end
     cdef readonly Py_ssize_t key, key_end
+    cdef readonly Py_ssize_t last_id, last_id_end
     cdef readonly Py_ssize_t sequence, sequence_end
     cdef readonly Py_ssize_t stream, stream_end
     cdef readonly Py_ssize_t tombstone, tombstone_end

@@ -18,6 +18,7 @@ _HONOURED = (
     b"Nats-Msg-Id",
     b"Nats-Expected-Stream",
     b"Nats-Expected-Last-Sequence",
+    b"Nats-Expected-Last-Msg-Id",
     b"Penstock-Key",
     b"Penstock-Key-Base64",
     b"Penstock-Ack",
@@ -56,6 +57,8 @@ _NAMES = b"".join([name + b":" for name in _KNOWN])
 """No name has a colon or another `Nats-` or `Penstock-` within: where one of ours is found here tells which it is."""
 _STREAM = _NAMES.index(b"Nats-Expected-Stream:")
 _SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Sequence:")
+_ID = _NAMES.index(b"Nats-Msg-Id:")
+_LAST_ID = _NAMES.index(b"Nats-Expected-Last-Msg-Id:")
 _KEY = _NAMES.index(b"Penstock-Key:")
 _ENCODED_KEY = _NAMES.index(b"Penstock-Key-Base64:")
 _ACK = _NAMES.index(b"Penstock-Ack:")
@@ -73,8 +76,12 @@ class Fields:
         "ack_end",
         "encoded_key",
         "encoded_key_end",
+        "id",
+        "id_end",
         "key",
         "key_end",
+        "last_id",
+        "last_id_end",
         "sequence",
         "sequence_end",
         "stream",
@@ -85,13 +92,14 @@ class Fields:
     )
 
     def __init__(self) -> None:
-        self.ack_end = self.encoded_key_end = self.key_end = -1
+        self.ack_end = self.encoded_key_end = self.id_end = self.key_end = self.last_id_end = -1
         self.sequence_end = self.stream_end = self.tombstone_end = -1
         self.clear()
 
     def clear(self) -> None:
         """Nothing is known of the next message yet."""
-        self.ack = self.encoded_key = self.key = self.sequence = self.stream = self.tombstone = -1
+        self.ack = self.encoded_key = self.id = self.key = self.last_id = self.sequence = self.stream = -1
+        self.tombstone = -1
         self.unsupported = False
 
     def read(self, text: bytes, begin: int, end: int) -> None:
@@ -121,6 +129,9 @@ class Fields:
         if place == _KEY:
             if self.key < 0:
                 self.key, self.key_end = begin, end
+        elif place == _ID:
+            if self.id < 0:
+                self.id, self.id_end = begin, end
         elif place == _ACK:
             if self.ack < 0:
                 self.ack, self.ack_end = begin, end
@@ -130,6 +141,9 @@ class Fields:
         elif place == _SEQUENCE:
             if self.sequence < 0:
                 self.sequence, self.sequence_end = begin, end
+        elif place == _LAST_ID:
+            if self.last_id < 0:
+                self.last_id, self.last_id_end = begin, end
         elif place == _ENCODED_KEY:
             if self.encoded_key < 0:
                 self.encoded_key, self.encoded_key_end = begin, end

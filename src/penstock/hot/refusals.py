@@ -24,13 +24,13 @@ try:
 except ImportError:
     from penstock.hot import cython
 
-from penstock.hot import envelope_acks, headers, memory, places, unwrap, verdicts
+from penstock.hot import envelope_acks, headers, memory, places, verdicts
 from penstock.hot.group import Group
 from penstock.hot.verdicts import Refused
 
 _UNSUPPORTED = verdicts.UNSUPPORTED
 _BAD_SUBJECT = verdicts.BAD_SUBJECT
-_KINDS = unwrap.BAD_ENTRY + 1
+_KINDS = verdicts.UNTRACKED + 1
 _ACK_ERRORS = {
     verdicts.WRONG_SEQUENCE: envelope_acks.INCORRECT_OFFSET,
     verdicts.TOO_LARGE: envelope_acks.TOO_LARGE,

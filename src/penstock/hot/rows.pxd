@@ -3,6 +3,8 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.hot cimport load, subjects
+from penstock.hot.headers cimport Fields
+from penstock.hot.message_ids cimport key_of
 from penstock.hot.load cimport loose_int32
 
 cdef int _SUBJECT
@@ -56,6 +58,12 @@ cdef class Rows:
 
     @cython.locals(size=int64_t)
     cpdef object widest_headers(self, int64_t limit)
+
+    @cython.locals(
+        found=list, text=bytes, ends="const loose_int32*", fields=Fields, row=Py_ssize_t, begin=Py_ssize_t,
+        end=Py_ssize_t,
+    )
+    cpdef list message_ids(self)
 
     @cython.locals(number=int)
     cdef Py_ssize_t _place(self, int column, int part) except -1

@@ -22,7 +22,9 @@ except ImportError:
     from penstock.hot import cython
 
 from penstock.hot import load, subjects
+from penstock.hot.headers import Fields
 from penstock.hot.message import Layout
+from penstock.hot.message_ids import key_of
 
 _int = int
 
@@ -155,6 +157,23 @@ class Rows:
         """The same for a header block."""
         size = self._size(_HEADERS, _VALUES)
         return size if size <= limit else load.widest(self._ends(_HEADERS), self._count + 1)
+
+    def message_ids(self) -> list[tuple[int, bytes]]:
+        """Which rows have a message id, and what it is known by (see `message_ids.key_of`), in order."""
+        found: list[tuple[int, bytes]] = []
+        if not self._size(_HEADERS, _VALUES):
+            return found
+        text = self._bytes(_HEADERS, _VALUES)
+        ends = self._ends(_HEADERS)
+        fields = Fields()
+        for row in range(self._count):
+            begin = ends[row]
+            end = ends[row + 1]
+            if end > begin:
+                fields.read(text, begin, end)
+                if fields.id >= 0 and fields.id_end > fields.id:
+                    found.append((row, key_of(text, fields.id, fields.id_end)))
+        return found
 
     def _place(self, column: _int, part: _int) -> int:
         number = _FIRST_BUFFER + 3 * column + part

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, memory, places, subjects, unwrap
 from penstock.hot.group cimport Group
 from penstock.hot.headers cimport Fields
+from penstock.hot.message_ids cimport MessageIds
 from penstock.hot.unwrap cimport Opened
 
 cdef int _LEVEL_ALL
@@ -33,9 +34,14 @@ cdef class Sorted:
     cdef readonly list refused
     cdef readonly Py_ssize_t other_stream
     cdef readonly Py_ssize_t reserved
+    cdef readonly list duplicates
+    cdef readonly bint has_ids
+    cdef readonly bint needs_ids
     cdef Fields _fields
     cdef Opened _opened
     cdef bint _has_envelopes
+    cdef MessageIds _ids
+    cdef bint _tracks_ids
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
     cdef int64_t _number
@@ -79,7 +85,15 @@ cdef class Sorted:
     cdef int _level(self, const unsigned char* text, Py_ssize_t row) except -2
 
     @cython.locals(fields=Fields, verdict=int)
-    cdef int _of_fields(self, const unsigned char* text, Py_ssize_t row, int level, int64_t last_sequence) except -1
+    cdef int _of_fields(self, const unsigned char* text, Py_ssize_t row, int level, int64_t last_sequence) except? -3
+
+    cdef int _turn_away(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end) except -1
+
+    @cython.locals(fields=Fields, has_id=bint, expects_id=bint)
+    cdef int _of_ids(self, bytes data, int64_t offset) except? -3
+
+    @cython.locals(fields=Fields)
+    cdef int _keep_id(self, bytes data, int64_t offset) except -1
 
     cdef int _of_sizes(
         self, Py_ssize_t row, Py_ssize_t value_bytes, Py_ssize_t header_bytes, Py_ssize_t message_bytes_max
@@ -105,6 +119,8 @@ cpdef Sorted sort(
     bint skips_reserved,
     int64_t log_end,
     bint acks_envelopes,
+    MessageIds ids,
+    bint tracks_ids,
 )
 
 @cython.locals(out=Sorted, opened=Opened)

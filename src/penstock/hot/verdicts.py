@@ -1,7 +1,8 @@
 """Which messages of a group become rows: every check that can be made without a word to anybody.
 
 Rules: rows keep the order of the wire. A message that is not stored is counted here, or handed back with its
-verdict, for `refusals` to answer. The order of the checks is JetStream's.
+verdict, for `refusals` to answer. The order of the checks is JetStream's. A message whose id is known is a duplicate,
+and handed back with the offset of the first; the id of one that becomes a row is known from there on.
 
 | verdict         | the message                                                | number                 |
 |-----------------|------------------------------------------------------------|------------------------|
@@ -13,6 +14,8 @@ verdict, for `refusals` to answer. The order of the checks is JetStream's.
 | BAD_SUBJECT     | is on a subject that the socket would refuse               |                        |
 | BAD_BASE64      | has a key that is not base64                               |                        |
 | KEY_LARGE       | has a key over the limit                                   | bytes of its key       |
+| WRONG_LAST_ID   | expects another id of the last message                     |                        |
+| UNTRACKED       | expects one of a stream that keeps no ids                  |                        |
 | CLOSED          | came while nothing is stored                               |                        |
 
 Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
@@ -35,6 +38,7 @@ from penstock.base.subjects import are_plain
 from penstock.hot import envelope, envelope_acks, memory, places, subjects, unwrap
 from penstock.hot.group import Group
 from penstock.hot.headers import Fields
+from penstock.hot.message_ids import MessageIds
 from penstock.hot.unwrap import Opened
 
 UNSUPPORTED = 1
@@ -46,7 +50,12 @@ BAD_SUBJECT = 6
 BAD_BASE64 = 7
 KEY_LARGE = 8
 CLOSED = 9
-# From 10 on: those of `unwrap`.
+# From 10 to 13: those of `unwrap`.
+WRONG_LAST_ID = 14
+UNTRACKED = 15
+
+_DUPLICATE = -1
+_UNDECIDED = -2
 
 _LEVEL_ALL = unwrap.ALL
 _LEVEL_NONE = unwrap.NONE
@@ -81,30 +90,28 @@ class Refused:
 class Sorted:
     """What became of a group: the rows to store, who is refused, and how many are not meant for this stream.
 
-    `group` is what was looked at, without envelopes: `refused` names rows of it.
+    `group` is what was looked at, without envelopes: `refused` and `duplicates` name rows of it. The latter are stored
+    already, at the offset that is their number. `has_ids`: some of the rows have message ids. With `needs_ids` nothing
+    is decided: it takes the ids of the log.
     """
 
-    __slots__ = (
-        "_fields",
-        "_has_envelopes",
-        "_key",
-        "_key_end",
-        "_number",
-        "_opened",
-        "group",
-        "other_stream",
-        "refused",
-        "reserved",
-        "rows",
-    )
+    __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_number", "_opened", "_tracks_ids",
+                 "duplicates", "group", "has_ids", "needs_ids", "other_stream", "refused", "reserved",
+                 "rows")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
 
-    def __init__(self, group: Group, rows: Group, opened: Opened | None) -> None:
+    def __init__(
+        self, group: Group, rows: Group, opened: Opened | None, ids: MessageIds | None, tracks_ids: bool
+    ) -> None:
         self.group = group
         self.rows = rows
         self._opened = opened
         self._has_envelopes = opened is not None
+        self._ids = ids
+        self._tracks_ids = tracks_ids
+        self.duplicates: list[Refused] = []
+        self.has_ids = self.needs_ids = False
         self.refused: list[Refused] = []
         self.other_stream = 0
         self.reserved = 0
@@ -162,7 +169,7 @@ class Sorted:
             if verdict == 0:
                 verdict = self._of_key(group.data, row)
             if verdict != 0:
-                self.refused.append(self._refused(row, verdict, reply, reply_end))
+                self._turn_away(row, verdict, reply, reply_end)
                 continue
             early = early_end = -1
             if reply >= 0 and in_envelope:
@@ -173,6 +180,7 @@ class Sorted:
             elif reply >= 0 and level == _LEVEL_LEADER:
                 early, early_end = reply, reply_end
                 reply = reply_end = -1
+            self._keep_id(group.data, log_end + out.count)
             is_marked = fields.tombstone >= 0 and memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
             if is_marked and value == value_end:
                 value = value_end = -1
@@ -209,7 +217,42 @@ class Sorted:
         ):
             self._number = last_sequence
             return WRONG_SEQUENCE
+        return self._of_ids(self.group.data, last_sequence) if fields.id >= 0 or fields.last_id >= 0 else 0
+
+    def _turn_away(self, row: int, verdict: int, reply: int, reply_end: int) -> None:
+        """Note what does not become a row, and why."""
+        if verdict == _UNDECIDED:
+            self.needs_ids = True
+        elif verdict == _DUPLICATE:
+            self.duplicates.append(self._refused(row, verdict, reply, reply_end))
+        else:
+            self.refused.append(self._refused(row, verdict, reply, reply_end))
+
+    def _of_ids(self, data: bytes, offset: int) -> int:
+        """Whether the message that would be at `offset` is there already, and what the one before it has for an id."""
+        fields = self._fields
+        has_id = fields.id >= 0 and fields.id_end > fields.id
+        expects_id = (
+            fields.last_id >= 0 and fields.last_id_end > fields.last_id
+        )  # an empty one is none, as in JetStream
+        if not self._tracks_ids:
+            return UNTRACKED if expects_id else 0
+        if self._ids is None:
+            return _UNDECIDED if has_id or expects_id else 0
+        if has_id:
+            self._number = self._ids.find(data, fields.id, fields.id_end)
+            if self._number >= 0:
+                return _DUPLICATE
+        if expects_id and not self._ids.is_of(offset - 1, data, fields.last_id, fields.last_id_end):
+            return WRONG_LAST_ID
         return 0
+
+    def _keep_id(self, data: bytes, offset: int) -> None:
+        fields = self._fields
+        if fields.id >= 0 and fields.id_end > fields.id:
+            self.has_ids = True
+            if self._ids is not None:
+                self._ids.add(data, fields.id, fields.id_end, offset)
 
     def _of_sizes(self, row: int, value_bytes: int, header_bytes: int, message_bytes_max: int) -> int:
         self._number = value_bytes + header_bytes
@@ -271,14 +314,19 @@ def sort(
     skips_reserved: bool,
     log_end: int,
     acks_envelopes: bool,
+    ids: MessageIds | None,
+    tracks_ids: bool,
 ) -> Sorted:
-    """The rows of `group` for a log that ends at `log_end`, of a stream with this name and these rules."""
+    """The rows of `group` for a log that ends at `log_end`, of a stream with this name and these rules.
+
+    `ids` are those of the log; None: they are not known yet, or, unless it `tracks_ids`, not wanted.
+    """
     if _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
-        return Sorted(group, group, None)
+        return Sorted(group, group, None, None, False)
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
-    out = Sorted(group, Group(group.data), opened)
+    out = Sorted(group, Group(group.data), opened, ids, tracks_ids)
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     return out
 
@@ -288,7 +336,7 @@ def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, a
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
-    out = Sorted(group, Group(group.data), opened)
+    out = Sorted(group, Group(group.data), opened, None, False)
     out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
 

@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.base.errors import ErrorCode
 from penstock.hot import envelope_acks
-from penstock.hot.acks import pubacks
+from penstock.hot.acks import pubacks, pubacks_again
 from penstock.hot.refusals import answers_alike
 
 __all__ = [
@@ -40,8 +40,10 @@ __all__ = [
     "numbered_body",
     "outcome_unknown",
     "pubacks",
+    "pubacks_again",
     "store_failed",
     "unavailable",
+    "wrong_last_msg_id",
     "wrong_last_sequence",
 ]
 
@@ -70,6 +72,11 @@ def bad_request(description: str) -> AckError:
 def wrong_last_sequence(last: int | str) -> AckError:
     """Nats-Expected-Last-Sequence names another sequence than the last one stored."""
     return AckError(400, 10071, f"wrong last sequence: {last}")
+
+
+def wrong_last_msg_id() -> AckError:
+    """Nats-Expected-Last-Msg-Id names another id than the last message has."""
+    return AckError(400, 10070, "wrong last msg ID: the last message has another one, or none")
 
 
 def message_too_large(size: int | str, limit: int) -> AckError:

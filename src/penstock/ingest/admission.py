@@ -2,8 +2,8 @@
 
 Rules: rows keep the order of the wire. A message that is refused gets an error ack if it would have been acked, and is
 counted in any case: nothing disappears without a trace. A check that a header asks for and this broker cannot make is
-refused, never ignored: a publisher that expects one must not be acked without it. The one exception is `Nats-Msg-Id`,
-which ordinary clients send: it is stored with the message, and the same id twice is stored and acked twice.
+refused, never ignored: a publisher that expects one must not be acked without it. The last sequence of a subject is
+such a check: it would take a number in memory for each subject that a stream ever had, of which there is no bound.
 
 What one read's refusals come to is bounded by the read: each quotes no more than its own message brought, beside a text
 of ours, and no message is shorter than 15 bytes on the wire. A test holds it below REFUSALS_GROWTH_MAX times as much.
@@ -18,7 +18,9 @@ The checks run in JetStream's order: expected stream, last subject sequence, las
 | `Penstock-Ack: none|leader|all`     | no ack; ack once written; ack once as durable as the stream promises  |
 | `Nats-Expected-Stream`              | a stream of another name neither stores nor answers                   |
 | `Nats-Expected-Last-Sequence`       | stored only if the last sequence is that one                          |
-| names that NATS gives to what it hands on, and `Nats-Msg-Id` | stored, no effect                            |
+| `Nats-Msg-Id`                       | not stored again within the stream's window: acked as a duplicate     |
+| `Nats-Expected-Last-Msg-Id`         | stored only if the last message has that id                           |
+| names that NATS gives to what it hands on | stored, no effect                                               |
 | every other `Nats-` or `Penstock-` name | refused: it asks for something, now or in a later version         |
 
 A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.
@@ -47,7 +49,8 @@ from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, part
 from penstock.hot import envelope_acks, refusals, unwrap, verdicts
 from penstock.hot.group import Group, TooLarge
 from penstock.hot.headers import Fields, unsupported
-from penstock.hot.verdicts import Sorted, close, sort
+from penstock.hot.message_ids import MessageIds
+from penstock.hot.verdicts import Refused, Sorted, close, sort
 from penstock.ingest import acks
 
 BodyOf = Callable[[int, bytes | None], bytes]
@@ -73,6 +76,13 @@ class Rules:
     skips_reserved: bool
     acks_envelopes: bool
     ack_head: bytes  # see hot.envelope_acks
+    dedup_window_us: int | None
+    dedup_ids_max: int
+
+    @property
+    def dedup(self) -> tuple[int | None, int]:
+        """The window in microseconds, None without one, and how many ids are kept."""
+        return self.dedup_window_us, self.dedup_ids_max
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int = 0) -> Rules:
@@ -85,27 +95,38 @@ class Rules:
             skips_reserved=begins_with_wildcard(config.subject),
             acks_envelopes=config.acks is not Acks.NEVER,
             ack_head=envelope_acks.head(name, partition_subject(config.subject, partition).encode()),
+            dedup_window_us=None if config.dedup_window_ms is None else config.dedup_window_ms * 1_000,
+            dedup_ids_max=config.dedup_ids_max,
         )
 
 
 class Admission(msgspec.Struct):
-    """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason."""
+    """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason.
+
+    For `duplicates`, `has_ids` and `needs_ids` see `hot.verdicts.Sorted`.
+    """
 
     rows: Group
     errors: list[bytes] = []  # msgspec makes one for each admission
     dropped: dict[str, int] = {}
+    duplicates: list[Refused] = []
+    of: Group | None = None  # what the rows of these are counted in
+    has_ids: bool = False
+    needs_ids: bool = False
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
 
 
-def admit(group: Group, rules: Rules, *, log_end: int) -> Admission:
-    """The rows of `group` for a log that ends at `log_end`. Pure."""
+def admit(group: Group, rules: Rules, *, log_end: int, ids: MessageIds | None = None) -> Admission:
+    """The rows of `group` for a log that ends at `log_end`. Pure, but for `ids`, which gets those of the rows."""
     found = sort(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
-        rules.acks_envelopes,
+        rules.acks_envelopes, ids, rules.dedup_window_us is not None,
     )  # fmt: skip
+    if found.needs_ids:
+        return Admission(found.rows, needs_ids=True)
     if found.rows is group and not group.too_large:
         return Admission(group)
     return _admission(group, found, rules, REFUSED, lambda verdict, quoted: _body(verdict, quoted, rules))
@@ -118,7 +139,7 @@ def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) ->
 
 
 def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: BodyOf) -> Admission:
-    out = Admission(found.rows)
+    out = Admission(found.rows, duplicates=found.duplicates, of=found.group, has_ids=found.has_ids)
     if found.reserved:
         out.drop(RESERVED_SUBJECT, found.reserved)
     if found.other_stream:
@@ -172,6 +193,11 @@ def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
             return acks.error_body(rules.name, acks.bad_request("ack_policy must be 0 (leader), 1 (all) or 2 (none)"))
         case unwrap.BAD_ENTRY:
             text = "a header of the envelope cannot be one: a name is ASCII without space and colon, a value one line"
+            return acks.error_body(rules.name, acks.bad_request(text))
+        case verdicts.WRONG_LAST_ID:
+            return acks.error_body(rules.name, acks.wrong_last_msg_id())
+        case verdicts.UNTRACKED:
+            text = "Nats-Expected-Last-Msg-Id needs a stream with a dedup_window_ms, and this one has none"
             return acks.error_body(rules.name, acks.bad_request(text))
         case verdicts.WRONG_SEQUENCE:
             error = acks.wrong_last_sequence(acks.NUMBER)

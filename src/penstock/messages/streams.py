@@ -98,6 +98,8 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
     # Reason → messages that matched and were not stored, since the start.
     dropped: dict[str, Int64Field] = msgspec.field(default_factory=dict)
+    dedup_ids: Int64Field = 0  # message ids that its leader knows; 0: nobody sent one to it yet
+    dedup_ids_forgotten: Int64Field = 0  # those of them that went before the window ended: there were too many
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ class Appends:
     """All appends on their way, by partition. `store` puts a checked one into its partition."""
 
     def __init__(
-        self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Hashable, bytearray], None]
+        self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Hashable, CheckAppend], None]
     ) -> None:
         self.size_bytes = 0
         self._outbox = outbox
@@ -68,7 +68,7 @@ class Appends:
             if append.error is not None:
                 self._outbox.reply(append.caller, as_remote(append.error))
             else:
-                self._store(key, append.caller, append.check.message)
+                self._store(key, append.caller, append.check)
         if not queue:
             self._queues.pop(key, None)
 

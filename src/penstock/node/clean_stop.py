@@ -10,10 +10,16 @@ Source of the idea: KIP-966 (Kafka), "clean shutdown file" with the broker's epo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from penstock.base.ids import Incarnation
+from penstock.node.step import Outbox
 from penstock.vfs import Vfs
+
+if TYPE_CHECKING:
+    from penstock.node.partition import Partition
 
 CLEAN_STOP_PATH = "clean-stop"
 _TEXT_BYTES_MAX = 20
@@ -39,3 +45,12 @@ def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
         file.write_at(0, str(incarnation).encode())
         file.sync()
     vfs.sync_dir("")
+
+
+def mark_if_whole(vfs: Vfs, whole_since: Incarnation | None, partitions: Iterable[Partition], outbox: Outbox) -> None:
+    """Make the mark, unless something is not on the disk: then the next start says so. Blocking."""
+    if whole_since is not None and all(one.is_on_disk for one in partitions):
+        try:
+            mark_clean_stop(vfs, whole_since)
+        except OSError as error:
+            outbox.notice(f"cannot note that the broker stopped cleanly: {error}")

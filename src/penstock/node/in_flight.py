@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from penstock.ingest.waiters import Waiters
+from penstock.ingest.waiters import Again, Waiters
 
 
 @dataclass(slots=True)
 class Pending:
-    """Rows that are written and not yet committed, and who waits for them."""
+    """Rows that are written and not yet committed, and who waits for them; or who sent some of them again."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
     timestamp_us: int
-    waiters: Waiters | None  # in NATS
+    waiters: Waiters | Again | None  # in NATS
     caller: Hashable | None  # of an append over the socket
 
     @property

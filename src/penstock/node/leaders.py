@@ -5,7 +5,8 @@ from __future__ import annotations
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata import elections
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.node.partition import Partition, label
+from penstock.node.partition import Partition
+from penstock.node.wording import label
 
 
 def not_led(image: ClusterImage, partition: Partition) -> RemoteError | None:

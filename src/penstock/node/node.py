@@ -52,21 +52,23 @@ from penstock.messages import (
 from penstock.metadata.image import StreamState
 from penstock.node.appends import Appends
 from penstock.node.arrivals import Arrivals
-from penstock.node.clean_stop import mark_clean_stop
+from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import PEER_REQUESTS, Cluster
 from penstock.node.enquiries import Enquiries, Handler
 from penstock.node.fetches import Fetches
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader, not_led
 from penstock.node.listening import Listening
-from penstock.node.partition import Partition, label
+from penstock.node.partition import Partition
 from penstock.node.peers import Peers
+from penstock.node.queries import CheckAppend
 from penstock.node.questions import Questions
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Outbox, Step
 from penstock.node.streams import deleted_error
+from penstock.node.wording import label
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000
@@ -206,18 +208,10 @@ class Node:
         self._replicas.streams.confirmations.stop(_STOPPING)
         self._cluster.stop(_STOPPING)
         self._listening.stop(now)
-        self._mark_clean_stop()
+        if self._replicas.streams.are_open:
+            whole_since = self._cluster.standing.whole_since
+            mark_if_whole(self._vfs, whole_since, self._partitions.values(), self._outbox)
         return self._outbox.take()
-
-    def _mark_clean_stop(self) -> None:
-        """Everything is on the disk, unless a log could not be closed, or opened: then the next start says so."""
-        whole_since = self._cluster.standing.whole_since
-        is_open = self._replicas.streams.are_open
-        if whole_since is not None and is_open and all(one.is_on_disk for one in self._partitions.values()):
-            try:
-                mark_clean_stop(self._vfs, whole_since)
-            except OSError as error:
-                self._outbox.notice(f"cannot note that the broker stopped cleanly: {error}")
 
     def take(self) -> Step | None:
         """What the driver must do now; None if there is nothing. Acks first: then who else is to hear of messages."""
@@ -269,12 +263,16 @@ class Node:
         partition = self._listening.subscriptions.by_sid.get(sid)
         if partition is None:
             return True  # the last messages of a stream that was just deleted
+        if not must and partition.reads_ids:
+            return False
         if not (must or partition.log.is_awake or not partition.is_writable or partition.log.has_room):
             return False
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.ingest(group, self._now, self._outbox.step)
+        if not partition.ingest(group, self._now, self._outbox.step, must=must):
+            self._upkeep.ids.read(partition)
+            return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
         return True
@@ -489,7 +487,7 @@ class Node:
             self._replicas.leading.appended(partition)
         self._upkeep.moved(partition, committed_end)
 
-    def _store(self, key: PartitionKey, caller: Hashable, message: bytearray) -> None:
+    def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> None:
         partition = self._partitions[key]
         if (refusal := not_led(self._cluster.image, partition)) is not None:
             self._outbox.reply(caller, refusal)
@@ -497,5 +495,5 @@ class Node:
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.append(caller, message, self._now, self._outbox.step)
+        partition.append(caller, check.message, self._now, self._outbox.step, check.ids)
         self._written(partition, committed_end)

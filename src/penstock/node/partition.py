@@ -26,49 +26,25 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionKey, TimestampUs
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
+from penstock.batch.header import MAY_HOLD_IDS
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.group import Group
 from penstock.ingest import acks
-from penstock.ingest.admission import Rules, admit, refuse_all
-from penstock.ingest.waiters import Got, Waiters, waiters
+from penstock.ingest.admission import Admission, Rules, admit, refuse_all
+from penstock.ingest.dedup import Dedup, Found
+from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
+from penstock.node.closed import why_closed
 from penstock.node.in_flight import Budget, Pending
 from penstock.node.step import Answers, Outbox, Reply, Step
+from penstock.node.wording import CODES, OVER_BUDGET, STORE_FAILED, in_doubt, label
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
 from penstock.vfs import Vfs
 
-OVER_BUDGET = "over_budget"
-FENCED = "fenced"
-READ_ONLY = "read_only"
-PAUSED = "paused"
-SEALED = "sealed"
-STORE_FAILED = "store_failed"
-TOO_FEW_REPLICAS = "too_few_replicas"
-NOT_LEADER = "not_leader"
-_CODES = {
-    STORE_FAILED: ErrorCode.STORAGE_FAILED,
-    FENCED: ErrorCode.STORAGE_FAILED,
-    READ_ONLY: ErrorCode.READ_ONLY,
-    PAUSED: ErrorCode.READ_ONLY,
-    SEALED: ErrorCode.READ_ONLY,
-    OVER_BUDGET: ErrorCode.OVERLOADED,
-    TOO_FEW_REPLICAS: ErrorCode.NOT_ENOUGH_REPLICAS,
-    NOT_LEADER: ErrorCode.NOT_LEADER,
-}
 _WRITTEN = Standing(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
-
-
-def label(stream: StreamState, partition: int) -> str:
-    """What a partition is called in texts for people."""
-    name = f"stream {stream.name!r}"
-    return name if len(stream.partitions) == 1 else f"partition {partition} of {name}"
-
-
-def _in_doubt(reason: str) -> RemoteError:
-    return RemoteError(ErrorCode.STORAGE_FAILED, f"{reason}; {acks.DOUBT}", reason=ErrorCode.OUTCOME_UNKNOWN)
 
 
 class Partition:
@@ -76,9 +52,10 @@ class Partition:
 
     __slots__ = (
         "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
-        "committed_end", "counters", "cutting", "damage_told", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "impediment", "in_flight_bytes", "is_mute", "key", "leader_epoch", "leadership", "leads",
-        "listened_us", "log", "refusal", "sid", "stall", "stream", "subscribed", "terms", "trouble", "truncated", "vfs",
+        "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us",
+        "flushing", "following", "impediment", "in_flight_bytes", "is_mute", "key", "leader_epoch", "leadership",
+        "leads", "listened_us", "log", "refusal", "sid", "stall", "stream", "subscribed", "terms", "trouble",
+        "truncated", "vfs",
         "visit_us", "when_idle",
     )  # fmt: skip
 
@@ -87,6 +64,7 @@ class Partition:
         self.log = log
         self.leadership: Leadership | None = None  # this broker leads
         self.following: Following | None = None  # this broker follows
+        self.dedup: Dedup | None = None  # of this leadership, once somebody sends message ids
         self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
         self.leads = False  # the log has the beginning of this leadership: from the first message on
         self.cannot_lead = ""  # why it could not begin
@@ -144,6 +122,11 @@ class Partition:
         return self.stream.intake is Intake.PAUSED
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether messages wait until the ids in the log are known."""
+        return self.dedup is not None and self.dedup.is_reading and self.leadership is not None
+
+    @property
     def is_impeded(self) -> bool:
         """Whether the log takes nothing now."""
         return bool(self.impediment or self.stall) or self.log.state in (LogState.READ_ONLY, LogState.FENCED)
@@ -191,7 +174,9 @@ class Partition:
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
-        self._rules = Rules.of(stream.config, self.key.partition)
+        self._rules = rules = Rules.of(stream.config, self.key.partition)
+        if (dedup := self.dedup) is not None and (dedup.window_us, dedup.ids_max) != rules.dedup:
+            self.dedup = None  # with a larger window older ones count again
         assert stream.config.min_isr is not None
         self.terms = terms_of(stream.config.durability, stream.config.min_isr)
         if self.leadership is not None:
@@ -245,6 +230,7 @@ class Partition:
         """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
         self.leadership = None
         self.leads = False
+        self.dedup = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: that would say that nothing was stored, and it would be appended again.
         self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
@@ -280,65 +266,86 @@ class Partition:
 
     # Messages
 
-    def ingest(self, group: Group, now: Now, step: Step) -> None:
-        """Store what NATS delivered, or say why not."""
-        closed = self._why_closed()
-        if closed is not None:
-            error, reason = closed
-            admission = refuse_all(group, self._rules, error, reason)
-        else:
-            admission = admit(group, self._rules, log_end=self.log.log_end)
+    def ingest(self, group: Group, now: Now, step: Step, *, must: bool = False) -> bool:
+        """Store what NATS delivered, or say why not; False, unless it `must`: ids are to be read from the log first."""
+        admission = self._admit(group, now, must=must)
+        if admission.needs_ids:
+            return False
         if admission.dropped:
             self._count_dropped(admission.dropped)
         if admission.errors:
             step.publish.append(Answers(self.sid, b"".join(admission.errors)))
         rows = admission.rows
         refusal: acks.AckError | None = None
-        start, count = 0, len(rows)
+        start, count, flags = 0, len(rows), MAY_HOLD_IDS if admission.has_ids else 0
         while start < count:
             end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
             if refusal is None:
-                refusal = self._append_messages(rows, start, end, now, step)
+                refusal = self._append_messages(rows, start, end, flags, now, step)
             if refusal is not None:
                 self._count_dropped({STORE_FAILED: end - start})
                 for is_early in (False, True):
                     self._refuse(waiters(rows, start, end, is_early=is_early), refusal, step)
             start = end
+        if refusal is not None and self.dedup is not None:
+            self.dedup.cut(self.log.log_end)
+        if admission.duplicates:
+            self._answer_again(admission, refusal, now, step)
         if self._pending:
             self.advance(step)
+        return True
+
+    def _admit(self, group: Group, now: Now, *, must: bool) -> Admission:
+        if (closed := why_closed(self, self._budget)) is not None:
+            return refuse_all(group, self._rules, *closed)
+        dedup = self.dedup
+        ids = None if dedup is None else dedup.ids(self.timestamp_us(now))
+        admission = admit(group, self._rules, log_end=self.log.log_end, ids=ids)
+        if admission.needs_ids and dedup is not None and dedup.failure:
+            self.dedup = None  # the next one has them read again
+            return refuse_all(group, self._rules, acks.store_failed(dedup.failure), STORE_FAILED)
+        if admission.needs_ids and must:
+            return refuse_all(group, self._rules, acks.unavailable("message ids are being read"), OVER_BUDGET)
+        return admission
+
+    def timestamp_us(self, now: Now) -> int:
+        """Of what is written now: it never goes back."""
+        timestamp_us = max(now.wall_us, self.log.last_timestamp_us)
+        return timestamp_us if self.dedup is None else self.dedup.at(timestamp_us)
+
+    def _answer_again(self, admission: Admission, refusal: acks.AckError | None, now: Now, step: Step) -> None:
+        """Tell who sent what is there already where it is, as soon as that is committed."""
+        found, group, written = admission.duplicates, admission.of, self.log.log_end
+        leadership = self.leadership
+        assert group is not None
+        assert leadership is not None
+        if refusal is not None:  # of what this read brought twice, both may be refused
+            self._refuse(again(group, found, written, limits.OFFSET_MAX), refusal, step)
+            self._count_dropped({STORE_FAILED: sum(one.number >= written for one in found)})
+        self.counters["duplicates"] += sum(one.number < written for one in found)
+        now_us = self.timestamp_us(now)
+        if (those := again(group, found, 0, leadership.committed_end)) is not None:
+            self._ack(those, 0, now_us, step, leadership.standing(those.last + 1))
+        if (those := again(group, found, leadership.committed_end, written)) is not None:
+            # What is behind the first is waited for as well: so all that waits stays in order.
+            self._await_commit(Pending(written, written, 0, now_us, those, None))
 
     def _count_dropped(self, dropped: Mapping[str, int]) -> None:
         self.dropped = Counter(self.dropped) + Counter(dropped)
         self.counters["dropped"] += sum(dropped.values())
 
-    def _refuse(self, refused: Waiters | None, error: acks.AckError, step: Step) -> None:
+    def _refuse(self, refused: Waiters | Again | None, error: acks.AckError, step: Step) -> None:
         if refused is not None:
             step.publish.append(Answers(self.sid, refused.refusal_commands(self._rules, error)))
 
-    def _why_closed(self) -> tuple[acks.AckError, str] | None:
-        if not self.takes:
-            reason = str(self.stream.intake)
-            return acks.not_taken(reason.replace("_", " ")), reason
-        if self.log.state is not LogState.WRITABLE:
-            reason = FENCED if self.log.state is LogState.FENCED else READ_ONLY
-            return acks.store_failed(f"the stream is {reason}; see its status"), reason
-        if self.leadership is None:
-            return acks.unavailable("this broker does not lead the stream now"), NOT_LEADER
-        if not self.leadership.accepts:
-            few = acks.not_enough_replicas(len(self.leadership.isr), self.leadership.min_isr)
-            return few, TOO_FEW_REPLICAS
-        if not self.leads:
-            return acks.store_failed(self.cannot_lead), STORE_FAILED
-        if self.in_flight_bytes > self._budget.partition_bytes_max:
-            return acks.unavailable("too much waits for the disk"), OVER_BUDGET
-        return None
-
-    def _append_messages(self, rows: Group, start: int, end: int, now: Now, step: Step) -> acks.AckError | None:
+    def _append_messages(
+        self, rows: Group, start: int, end: int, flags: int, now: Now, step: Step
+    ) -> acks.AckError | None:
         base_offset = self.log.log_end
-        timestamp_us = max(now.wall_us, self.log.last_timestamp_us)
+        timestamp_us = self.timestamp_us(now)
         leader_epoch = self.leader_epoch
         data, header = codec.encode(
-            rows, start, end, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch
+            rows, start, end, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=leader_epoch, flags=flags
         )
         try:
             self.log.append(data, header)
@@ -349,6 +356,8 @@ class Partition:
             is_cut_back = self.log.state is not LogState.FENCED
             return acks.store_failed(str(error)) if is_cut_back else acks.outcome_unknown(str(error))
         self.impediment = ""
+        if flags and self.dedup is not None:
+            self.dedup.written(timestamp_us, header.end_offset)
         self.counters["messages_in"] += end - start
         size_bytes = len(data)
         self.counters["bytes_in"] += size_bytes
@@ -366,35 +375,43 @@ class Partition:
             self._ack(late, base_offset, timestamp_us, step, leadership.standing(end_offset))
         return None
 
-    def _ack(self, acked: Waiters | None, base_offset: int, timestamp_us: int, step: Step, standing: Standing) -> None:
+    def _ack(
+        self, acked: Waiters | Again | None, base_offset: int, timestamp_us: int, step: Step, standing: Standing
+    ) -> None:
         if acked is not None:
             got = Got(self.key.partition, self.leader_epoch, standing.replicas, standing.fsynced)
             step.publish.append(Answers(self.sid, acked.ack_commands(self._rules, base_offset, timestamp_us, got)))
             self.counters["acks_made"] += acked.acks_count
 
-    def append(self, caller: Hashable, message: bytearray, now: Now, step: Step) -> None:
-        """Append our copy of a checked message under our own offsets; `caller` is answered once it is committed."""
-        if (closed := self._why_closed()) is not None:
+    def append(self, caller: Hashable, message: bytearray, now: Now, step: Step, ids: Found | None = None) -> None:
+        """Append our copy of a checked message, whole, whatever its `ids`; `caller` hears once it is committed."""
+        if (closed := why_closed(self, self._budget)) is not None:
             error, reason = closed
-            step.replies.append(Reply(caller, RemoteError(_CODES[reason], error.description)))
+            step.replies.append(Reply(caller, RemoteError(CODES[reason], error.description)))
             return
         base_offset = self.log.log_end
-        timestamp_us = max(now.wall_us, self.log.last_timestamp_us)
+        timestamp_us = self.timestamp_us(now)
         header = codec.renumber(
-            message, base_offset=base_offset, timestamp_us=timestamp_us, leader_epoch=self.leader_epoch
+            message,
+            base_offset=base_offset,
+            timestamp_us=timestamp_us,
+            leader_epoch=self.leader_epoch,
+            flags=MAY_HOLD_IDS if ids else 0,
         )
         try:
             self.log.append(message, header)
         except OperationalError as error:
             self._note_refusal(error)
             if self.log.state is LogState.FENCED:
-                step.replies.append(Reply(caller, _in_doubt(str(error))))
+                step.replies.append(Reply(caller, in_doubt(str(error))))
                 return
             text = f"nothing was stored: {error}"
             code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
             step.replies.append(Reply(caller, RemoteError(code, text)))
             return
         self.impediment = ""
+        if ids and self.dedup is not None:
+            self.dedup.appended(ids, base_offset, timestamp_us)
         self.counters["messages_in"] += self.log.log_end - base_offset
         self.counters["bytes_in"] += len(message)
         assert self.leadership is not None
@@ -461,7 +478,7 @@ class Partition:
             self._forget(pending)
             self._refuse(pending.waiters, error, step)
             if pending.caller is not None:
-                step.replies.append(Reply(pending.caller, _in_doubt(reason)))
+                step.replies.append(Reply(pending.caller, in_doubt(reason)))
 
     def abandon(self, error: RemoteError, step: Step) -> None:
         """Nobody commits it here any more: publishers hear nothing (they were never acked), callers get `error`."""

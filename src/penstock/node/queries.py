@@ -127,6 +127,7 @@ class GetMessage(Query):
             base_offset=self.found_offset,
             timestamp_us=codec.timestamps(data)[row],
             leader_epoch=header.leader_epoch,
+            flags=header.flags,
         )
 
 
@@ -163,6 +164,7 @@ class CheckAppend:
     def __init__(self, raw: bytes | memoryview, subject: str, message_bytes_max: int) -> None:
         self.raw = raw
         self.message = bytearray()
+        self.ids: list[tuple[int, bytes]] = []  # of its rows; see `Rows.message_ids`
         self._subject = subject
         self._message_bytes_max = message_bytes_max
 
@@ -187,5 +189,6 @@ class CheckAppend:
             if (found := widest(limit)) > limit:
                 text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)
+        self.ids = rows.message_ids()
         self.message = codec.own_copy(self.raw)
         self.raw = b""

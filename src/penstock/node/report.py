@@ -182,6 +182,8 @@ class Report:
             ),
             gaps=self._gaps.since(state.created_us, partition.key),
             dropped=dict(partition.dropped),
+            dedup_ids=0 if partition.dedup is None else partition.dedup.count,
+            dedup_ids_forgotten=0 if partition.dedup is None else partition.dedup.forgotten,
         )
 
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:

@@ -24,10 +24,11 @@ from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.node.confirmations import Confirmations
 from penstock.node.folders import Folders, log_path, mark_of, stream_path
 from penstock.node.in_flight import Budget
-from penstock.node.partition import Partition, label
+from penstock.node.partition import Partition
 from penstock.node.roles import Roles
 from penstock.node.step import Lane, Outbox
 from penstock.node.upkeep import Upkeep
+from penstock.node.wording import label
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
 

@@ -28,6 +28,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, Removal, Retention
+from penstock.node.dedup import IdReader
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
@@ -74,6 +75,7 @@ class Upkeep:
         self._outbox = outbox
         self._heard = heard
         self._clock = clock
+        self.ids = IdReader(outbox, clock)
         self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
         self._syncs: dict[Partition, int] = {}  # under way, and when each is overdue, soonest first
         self._stalled: set[Partition] = set()  # whose syncs are

@@ -140,7 +140,7 @@ def test_reserved_digits_must_be_zero(position: int) -> None:
     [
         {"version": 0},
         {"version": 2},
-        {"flags": 1},
+        {"flags": 2},
         {"flags": 0x8000},
         {"count": 0},
         {"count": 2},

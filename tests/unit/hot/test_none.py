@@ -14,16 +14,17 @@ ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 120
 PRELUDE = """
 from penstock.batch.codec import LAYOUT
-from penstock.hot import acks, encode, envelope, group, headers, join, keyhash, message, refusals, row_objects, rows
+from penstock.hot import acks, encode, envelope, group, headers, join, keyhash, message, message_ids, refusals
+from penstock.hot import row_objects, rows
 from penstock.hot import scan, verdicts
 held = group.Group.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
-sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0)
+sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
 checker = message.Checker(LAYOUT)
 """
 CALLS = (
     "scan.scan(b'PING\\r\\n', 0, 6, None)",
     "scan.scan(None, 0, 0, scan.Frames())",
-    "verdicts.sort(None, b's', True, 1, False, 0, True)",
+    "verdicts.sort(None, b's', True, 1, False, 0, True, None, False)",
     "verdicts.close(None, b's', True, False, True)",
     "refusals.answers(None, [], lambda *_: b'', 1, b'')",
     "refusals.answers(held, None, lambda *_: b'', 1, b'')",
@@ -36,8 +37,23 @@ CALLS = (
     "acks.pubacks(None, b'r ', 0, b'')",
     "acks.pubacks(b's', None, 0, b'')",
     "acks.pubacks(b's', b'r ', 0, None)",
+    "acks.waiting_again(None, verdicts.close(held, b's', True, False, True).refused, 0, 9)",
+    "acks.waiting_again(held, None, 0, 9)",
+    "acks.waiting_again(held, [None], 0, 9)",
+    "acks.pubacks_again(None, b'r ', bytes(8), b'')",
+    "acks.pubacks_again(b's', None, bytes(8), b'')",
+    "acks.pubacks_again(b's', b'r ', None, b'')",
+    "acks.pubacks_again(b's', b'r ', bytes(8), None)",
+    "message_ids.MessageIds(1).find(None, 0, 1)",
+    "message_ids.MessageIds(1).add(None, 0, 1, 0)",
+    "message_ids.MessageIds(1).is_of(-1, None, 0, 0)",
+    "message_ids.MessageIds(1).note(None, 0, 0)",
+    "message_ids.MessageIds(1).note([None], 0, 0)",
+    "message_ids.MessageIds(1).note_before(None, [], [], 0)",
+    "message_ids.MessageIds(1).note_before([(0, b'x')], None, [0], 0)",
+    "message_ids.key_of(None, 0, 1)",
     "encode.Encoder(None)",
-    "encode.Encoder(LAYOUT).encode(None, 0, 1, 0, 0, 0)",
+    "encode.Encoder(LAYOUT).encode(None, 0, 1, 0, 0, 0, 0)",
     "envelope.parse(None, 0, 0)",
     "group.Group(None)",
     "held.keep_key(None, 0, 0)",

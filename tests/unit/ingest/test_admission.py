@@ -7,6 +7,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.hot.group import Group, TooLarge
+from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.admission import OTHER_STREAM, REFUSED, RESERVED_SUBJECT, Admission, Rules, admit, refuse_all
 from tests import groups
@@ -150,12 +151,45 @@ def test_zero_means_nothing_yet() -> None:
     assert refused_with(admit(one("Nats-Expected-Last-Sequence: 0"), RULES, log_end=1)) == 10071
 
 
+def test_ids_are_asked_for_before_anything_is_decided() -> None:
+    for line in ("Nats-Msg-Id: x", "Nats-Expected-Last-Msg-Id: x"):
+        assert admit(one(line), RULES, log_end=0).needs_ids
+        assert not admit(one(line), RULES, log_end=0, ids=MessageIds(9)).needs_ids
+    for line in ("Nats-Msg-Id:", "Nats-Expected-Last-Msg-Id: ", "A: 1"):  # an empty one is none
+        assert len(admit(one(line), RULES, log_end=0).rows) == 1
+
+
+def test_a_known_id_is_handed_back_with_its_offset() -> None:
+    ids = MessageIds(9)
+    messages = group(
+        (b"orders.a", b"0", block("Nats-Msg-Id: x"), b""),
+        (b"orders.a", b"1", block("Nats-Msg-Id: y"), b"v" * 1_001),  # too large, so not known by that
+        (b"orders.a", b"2", block("Nats-Msg-Id: x"), b"v" * 1_001),  # a duplicate, whatever its size
+        (b"orders.a", b"3", block("Nats-Msg-Id: y"), b""),
+        (b"orders.a", b"4", block("Nats-Msg-Id: x", "Nats-Expected-Last-Sequence: 7"), b""),
+        (b"orders.a", b"5", block("Nats-Msg-Id: x", "Nats-Expected-Last-Msg-Id: z"), b""),
+        (b"orders.a", b"6", block("Nats-Msg-Id: z", "Nats-Expected-Last-Msg-Id: x"), b""),
+        (b"orders.a", b"7", block("Nats-Msg-Id: z", "Nats-Expected-Last-Msg-Id: y"), b""),
+    )
+    admission = admit(messages, RULES, log_end=7, ids=ids)
+    assert groups.replies(admission.rows) == [b"0", b"3", b"7"]
+    assert [(one.row, one.number) for one in admission.duplicates] == [(2, 7), (5, 7)]
+    assert [(ack.reply, ack.err_code) for ack in errors(admission)] == [("1", 10054), ("4", 10071), ("6", 10070)]
+    assert admission.has_ids
+
+
+def test_an_id_is_expected_only_where_ids_are_kept() -> None:
+    rules = Rules.of(StreamConfig(name="orders", subject="orders.>", dedup_window_ms=None))
+    assert refused_with(admit(one("Nats-Expected-Last-Msg-Id: x"), rules, log_end=0)) == 10003
+    admission = admit(one("Nats-Msg-Id: x"), rules, log_end=0)
+    assert (len(admission.rows), admission.has_ids) == (1, True)
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "Nats-Expected-Last-Subject-Sequence",
         "Nats-Expected-Last-Subject-Sequence-Subject",
-        "Nats-Expected-Last-Msg-Id",
         "Nats-Rollup",
         "Nats-TTL",
         "Nats-Batch-Id",
@@ -180,7 +214,14 @@ def test_a_check_that_cannot_be_made_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("Nats-Msg-Id", "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Last-Sequence", "Nats-Time-Stamp"),
+        *(
+            "Nats-Consumer-Stalled",
+            "Nats-Stream",
+            "Nats-Subject",
+            "Nats-Sequence",
+            "Nats-Last-Sequence",
+            "Nats-Time-Stamp",
+        ),
         *("Nats-Num-Pending", "Nats-Stream-Source", "Nats-Msg-Size", "Nats-Service-Error", "Nats-Trace-Dest"),
     ],
 )

@@ -7,7 +7,8 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, 
 from penstock.commitlog import Log
 from penstock.metadata.image import PartitionState, StreamState
 from penstock.metadata.streams import created_config
-from penstock.node.partition import Budget, Partition
+from penstock.node.in_flight import Budget
+from penstock.node.partition import Partition
 from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Ends, Leadership
 from penstock.vfs import Vfs

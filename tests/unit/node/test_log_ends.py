@@ -13,8 +13,9 @@ from penstock.messages import LogEnd
 from penstock.metadata.commands import ReplicaEnd
 from penstock.metadata.image import ClusterImage, PartitionState, StreamState
 from penstock.metadata.streams import created_config
+from penstock.node.in_flight import Budget
 from penstock.node.log_ends import LogEnds, recovered_text
-from penstock.node.partition import Budget, Partition
+from penstock.node.partition import Partition
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import append
 from tests.unit.node.harness import START_US

@@ -6,7 +6,8 @@ has several partitions.
 
 | promise                             | holds after any crash                                              |
 |-------------------------------------|--------------------------------------------------------------------|
-| a PubAck, an append's answer        | the value is at that offset of that partition, once                 |
+| a PubAck, an append's answer        | the value is at that offset of that partition, once, however often  |
+|                                     | it was sent with its id                                            |
 | a create's, alter's answer          | the stream is there under its id with that config                  |
 | a delete's answer                   | it is gone, and so are its files                                   |
 | a truncation's answer               | nothing before that offset is there                                 |
@@ -41,6 +42,7 @@ from tests.unit.node.harness import Broker, Executed, batch_of, nats_matches
 
 NAMES = ("a", "b", "c")
 PARTITIONS = {"a": 1, "b": 1, "c": 3}
+_WINDOW_MS = 10**9  # however much time passes in a test
 Key = tuple[int, int]  # stream and partition
 
 
@@ -64,7 +66,8 @@ class Workload:
         self.sent: dict[Key, set[bytes]] = {}
         self.truncating: dict[Key, int] = {}  # before which somebody has asked to give up
         self.truncated: dict[Key, int] = {}  # … and was told that it is gone
-        self._values = 0
+        self._values = self._replies = 0
+        self._named: list[tuple[str, int, bytes]] = []  # values that were sent with an id: stream, partition, value
 
     def begin(self, broker: Broker) -> None:
         """Go on with this broker."""
@@ -92,6 +95,7 @@ class Workload:
         partitions = PARTITIONS[name]
         subject = name if partitions > 1 else f"{name}.>"
         wanted = msgspec.convert({"name": name, "subject": subject, "partitions": partitions, **config}, StreamConfig)
+        wanted = msgspec.structs.replace(wanted, dedup_window_ms=_WINDOW_MS)
         self._ask(CreateStreamRequest(config=wanted))
 
     def alter(self, name: str, **changes: Any) -> None:
@@ -124,20 +128,36 @@ class Workload:
         self._ask(TruncateRequest(stream_id=StreamId(stream_id), partition=part.partition, before=Offset(before)))
 
     def publish(self, name: str, count: int, size_bytes: int = 0) -> None:
-        """One read of the NATS connection with so many messages; all want an ack."""
+        """One read of the NATS connection with so many messages; all want an ack, and every other one has an id."""
         partition = self._values % PARTITIONS[name]
+        values = [self._next_value().ljust(size_bytes, b".") for _ in range(count)]
+        named = [(name, partition, value) for value in values[::2]]
+        self._named += named
+        self._deliver(name, partition, values, {value for _, _, value in named})
+
+    def publish_again(self, number: int) -> None:
+        """One read with a message that was sent before, and one with a new message twice."""
+        if not self._named:
+            return
+        name, partition, value = self._named[number % len(self._named)]
+        new = self._next_value()
+        self._named.append((name, partition, new))
+        self._deliver(name, partition, [new, value, new], {new, value})
+
+    def _deliver(self, name: str, partition: int, values: list[bytes], named: set[bytes]) -> None:
         subject = self._subject(name, partition)
         ids = {stream: int(info.stream_id) for stream, info in self.broker.streams().items()}
         patterns = self.broker.nats.subscriptions.values()
         streams = {p[0]: (ids[p[0]], partition) for p in patterns if nats_matches(p, subject)}
         messages = []
-        for _ in range(count):
-            value = self._next_value().ljust(size_bytes, b".")
-            reply = f"r{self._values}"
+        for value in values:
+            self._replies += 1
+            reply = f"r{self._replies}"
             self._published[reply] = (value, streams)
             for key in streams.values():
                 self.sent.setdefault(key, set()).add(value)
-            messages.append((subject.encode(), reply.encode(), None, value))
+            headers = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % value.rstrip(b".") if value in named else None
+            messages.append((subject.encode(), reply.encode(), headers, value))
         self.broker.deliver(messages)
         self.listen()
 
@@ -191,14 +211,14 @@ class Workload:
                 value, streams = self._published[ack.reply]
                 key = streams[ack.body["stream"]]
                 assert ack.body["partition"] == key[1]
-                self._store(key, ack.body["offset"], value)
+                self._store(key, ack.body["offset"], value, is_again=ack.body.get("duplicate", False))
         self._acks_seen = len(self.broker.acks)
         for caller in [caller for caller in self._asked if caller in self.broker.replies]:
             self._heard(self._asked.pop(caller), self.broker.replies[caller].response)
 
-    def _store(self, key: Key, offset: int, value: bytes) -> None:
+    def _store(self, key: Key, offset: int, value: bytes, *, is_again: bool = False) -> None:
         stored = self.stored.setdefault(key, {})
-        assert offset not in stored, f"offset {offset} was promised twice"
+        assert offset not in stored or (is_again and stored[offset] == value), f"offset {offset} was promised twice"
         stored[offset] = value
 
     def _heard(self, asked: Asked, response: object) -> None:

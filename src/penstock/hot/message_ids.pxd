@@ -1,0 +1,46 @@
+# Types of C for message_ids.py.
+cimport cython
+from libc.stdint cimport int64_t
+
+cdef Py_ssize_t _KEPT_BYTES_MAX
+cdef bytes _LONG
+
+@cython.final
+cdef class MessageIds:
+    cdef Py_ssize_t _ids_max
+    cdef dict _offsets
+    cdef object _order
+    cdef object _places
+    cdef object _ends
+    cdef object _times_us
+    cdef bytes _last
+    cdef int64_t _last_offset
+    cdef readonly int64_t forgotten
+
+    @cython.locals(offset=object)
+    cpdef int64_t find(self, bytes data, Py_ssize_t begin, Py_ssize_t end) except -2
+
+    cpdef bint is_of(self, int64_t offset, bytes data, Py_ssize_t begin, Py_ssize_t end) except -1
+
+    cpdef int add(self, bytes data, Py_ssize_t begin, Py_ssize_t end, int64_t offset) except -1
+
+    cdef int _add(self, bytes key, int64_t offset) except -1
+
+    cpdef int stamp(self, int64_t timestamp_us, int64_t end) except -1
+
+    @cython.locals(row=Py_ssize_t, key=bytes)
+    cpdef int note(self, list found, int64_t base_offset, int64_t timestamp_us) except -1
+
+    @cython.locals(row=Py_ssize_t, key=bytes, offset=int64_t, timestamp_us=int64_t)
+    cpdef int note_before(self, list found, object offsets, object timestamps_us, int64_t start) except -1
+
+    @cython.locals(end=int64_t)
+    cpdef int expire(self, int64_t before_us) except -1
+
+    @cython.locals(key=bytes)
+    cdef int _forget_first(self) except -1
+
+    @cython.locals(key=bytes)
+    cpdef int cut(self, int64_t end) except -1
+
+cpdef bytes key_of(bytes data, Py_ssize_t begin, Py_ssize_t end)

@@ -1,0 +1,138 @@
+"""The message ids of a log's last minutes: which offset has which, so that a message that comes again is known.
+
+Rules: ids are kept in the order of their offsets, and go in that order: those that have grown too old (`expire`), the
+oldest where there are too many, and from the other end what was not written after all (`cut`). One that comes again
+is known by its latest offset. So what is known is a function of the log and the time, whoever asks and since when.
+
+    add 7, 8 ─▶ stamp: written at 12:00 up to 9        not written ─▶ cut 7
+                  ╰─ expire 12:02 ─▶ 7, 8 are unknown
+
+Memory: an id of up to 64 bytes is kept as it is, of a longer one its BLAKE2b digest with a byte before it, which is
+longer than any of the others: no two that differ can be taken for one. That is some 250 bytes an id.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from hashlib import blake2b
+
+_KEPT_BYTES_MAX = 64
+_LONG = b"\0"
+_int = int
+
+
+class MessageIds:
+    """What is known of one log. `forgotten` counts those that went because there were too many."""
+
+    __slots__ = ("_ends", "_ids_max", "_last", "_last_offset", "_offsets", "_order", "_places", "_times_us",
+                 "forgotten")  # fmt: skip
+
+    def __init__(self, ids_max: int) -> None:
+        self._ids_max = ids_max
+        self._offsets: dict[bytes, int] = {}
+        self._order: deque[bytes] = deque()  # all ids, by their offsets
+        self._places: deque[int] = deque()  # these offsets
+        self._ends: deque[int] = deque()  # those below this one …
+        self._times_us: deque[int] = deque()  # … were written at that time
+        self._last = b""  # the id that came last, however old it is
+        self._last_offset = -1
+        self.forgotten = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def find(self, data: bytes, begin: int, end: int) -> int:
+        """The offset of the message with the id data[begin:end], or -1."""
+        offset = self._offsets.get(key_of(data, begin, end))
+        return -1 if offset is None else offset
+
+    def is_of(self, offset: int, data: bytes, begin: int, end: int) -> bool:
+        """Whether the last message, which is at `offset`, has the id data[begin:end]."""
+        return self._last_offset == offset and self._last == key_of(data, begin, end)
+
+    def add(self, data: bytes, begin: int, end: int, offset: int) -> None:
+        """The message at `offset`, behind all others, has the id data[begin:end]; `stamp` or `cut` are to follow."""
+        self._add(key_of(data, begin, end), offset)
+
+    def _add(self, key: bytes, offset: int) -> None:
+        if len(self._order) >= self._ids_max:
+            self._forget_first()
+            self.forgotten += 1
+            while self._ends and self._places and self._ends[0] <= self._places[0]:
+                self._ends.popleft()
+                self._times_us.popleft()
+        self._offsets[key] = offset
+        self._order.append(key)
+        self._places.append(offset)
+        self._last = key
+        self._last_offset = offset
+
+    def stamp(self, timestamp_us: int, end: int) -> None:
+        """What was added below `end` is written, and has this timestamp."""
+        if self._ends and self._times_us[-1] == timestamp_us:
+            self._ends[-1] = end
+        else:
+            self._ends.append(end)
+            self._times_us.append(timestamp_us)
+
+    def note(self, found: list[tuple[int, bytes]], base_offset: int, timestamp_us: int) -> None:
+        """The ids of a batch that was written behind all others, as `Rows.message_ids` finds them."""
+        for row, key in found:
+            self._add(key, base_offset + row)
+            self.stamp(timestamp_us, base_offset + row + 1)
+
+    def note_before(
+        self, found: list[tuple[int, bytes]], offsets: array[int], timestamps_us: array[int], start: int
+    ) -> None:
+        """The ids of a batch that comes before all others; its rows below `start` are gone."""
+        for row, key in reversed(found):
+            offset = offsets[row]
+            if offset < start or self.is_full:
+                break
+            if self._last_offset < 0:
+                self._last = key
+                self._last_offset = offset
+            if key not in self._offsets:
+                self._offsets[key] = offset
+            self._order.appendleft(key)
+            self._places.appendleft(offset)
+            timestamp_us = timestamps_us[row]
+            if not (self._ends and self._times_us[0] == timestamp_us):
+                self._ends.appendleft(offset + 1)
+                self._times_us.appendleft(timestamp_us)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next one makes the oldest go."""
+        return len(self._order) >= self._ids_max
+
+    def expire(self, before_us: int) -> None:
+        """Forget what was written before that time."""
+        while self._ends and self._times_us[0] < before_us:
+            end = self._ends.popleft()
+            self._times_us.popleft()
+            while self._places and self._places[0] < end:
+                self._forget_first()
+
+    def _forget_first(self) -> None:
+        key = self._order.popleft()
+        if self._offsets.get(key) == self._places.popleft():
+            del self._offsets[key]
+
+    def cut(self, end: int) -> None:
+        """What was added from the offset `end` on was not written."""
+        while self._places and self._places[-1] >= end:
+            key = self._order.pop()
+            if self._offsets.get(key) == self._places.pop():
+                del self._offsets[key]
+        if self._last_offset >= end:
+            self._last = self._order[-1] if self._order else b""
+            self._last_offset = self._places[-1] if self._places else -1
+
+
+def key_of(data: bytes, begin: _int, end: _int) -> bytes:
+    """What the id data[begin:end] is known by."""
+    if end - begin <= _KEPT_BYTES_MAX:
+        return data[begin:end]
+    return _LONG + blake2b(data[begin:end]).digest()

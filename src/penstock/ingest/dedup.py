@@ -1,0 +1,79 @@
+"""The message ids of one leadership: being read from the log, known, or not to be had; see `node.dedup`."""
+
+from __future__ import annotations
+
+from penstock.hot.message_ids import MessageIds
+
+Found = list[tuple[int, bytes]]
+"""Rows and ids of a batch, as `hot.rows.Rows.message_ids` gives them."""
+
+
+class Dedup:
+    """`failure` says why the ids could not be read; empty: they are known, or will be."""
+
+    __slots__ = ("_ids", "_late", "_now_us", "failure", "ids_max", "window_us")
+
+    def __init__(self, window_us: int, ids_max: int, now_us: int) -> None:
+        """`now_us` is no earlier than the last timestamp of the log."""
+        self.window_us = window_us
+        self.ids_max = ids_max
+        self.failure = ""
+        self._now_us = now_us
+        self._ids: MessageIds | None = None
+        self._late: list[tuple[Found, int, int]] = []  # ids of what was appended meanwhile
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the ids are not known yet."""
+        return self._ids is None and not self.failure
+
+    @property
+    def since_us(self) -> int:
+        """Where the window begins."""
+        return self._now_us - self.window_us
+
+    @property
+    def count(self) -> int:
+        """How many ids are known."""
+        return 0 if self._ids is None else len(self._ids)
+
+    @property
+    def forgotten(self) -> int:
+        """How many went before their time, since they are read."""
+        return 0 if self._ids is None else self._ids.forgotten
+
+    def known(self, ids: MessageIds) -> None:
+        """They are read."""
+        for found, base_offset, timestamp_us in self._late:
+            ids.note(found, base_offset, timestamp_us)
+        self._late = []
+        self._ids = ids
+
+    def at(self, timestamp_us: int) -> int:
+        """The timestamp that a message gets which would else have this one: what is forgotten is older than that."""
+        self._now_us = max(self._now_us, timestamp_us)
+        return self._now_us
+
+    def ids(self, now_us: int) -> MessageIds | None:
+        """Those of the window that ends now, if they are known."""
+        assert now_us == self._now_us, (now_us, self._now_us)
+        if self._ids is not None:
+            self._ids.expire(self.since_us)
+        return self._ids
+
+    def written(self, timestamp_us: int, end: int) -> None:
+        """What was looked up, and is below `end`, is written."""
+        if self._ids is not None:
+            self._ids.stamp(timestamp_us, end)
+
+    def cut(self, end: int) -> None:
+        """What was looked up from `end` on was not written."""
+        if self._ids is not None:
+            self._ids.cut(end)
+
+    def appended(self, found: Found, base_offset: int, timestamp_us: int) -> None:
+        """A batch came over the socket: it is stored whole, and its ids are known from now on."""
+        if self._ids is not None:
+            self._ids.note(found, base_offset, timestamp_us)
+        elif not self.failure:
+            self._late.append((found, base_offset, timestamp_us))

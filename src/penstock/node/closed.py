@@ -1,0 +1,33 @@
+"""Why a partition stores nothing now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.commitlog import LogState
+from penstock.ingest import acks
+from penstock.node.in_flight import Budget
+from penstock.node.wording import FENCED, NOT_LEADER, OVER_BUDGET, READ_ONLY, STORE_FAILED, TOO_FEW_REPLICAS
+
+if TYPE_CHECKING:
+    from penstock.node.partition import Partition
+
+
+def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str] | None:
+    """What publishers hear, and the reason that is counted; None: it takes messages."""
+    if not partition.takes:
+        reason = str(partition.stream.intake)
+        return acks.not_taken(reason.replace("_", " ")), reason
+    if partition.log.state is not LogState.WRITABLE:
+        reason = FENCED if partition.log.state is LogState.FENCED else READ_ONLY
+        return acks.store_failed(f"the stream is {reason}; see its status"), reason
+    if partition.leadership is None:
+        return acks.unavailable("this broker does not lead the stream now"), NOT_LEADER
+    if not partition.leadership.accepts:
+        few = acks.not_enough_replicas(len(partition.leadership.isr), partition.leadership.min_isr)
+        return few, TOO_FEW_REPLICAS
+    if not partition.leads:
+        return acks.store_failed(partition.cannot_lead), STORE_FAILED
+    if partition.in_flight_bytes > budget.partition_bytes_max:
+        return acks.unavailable("too much waits for the disk"), OVER_BUDGET
+    return None

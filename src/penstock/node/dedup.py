@@ -1,0 +1,79 @@
+"""What a leader knows of the message ids in its log, and how it comes to know them.
+
+Rules: what is known is a function of the log: it is read from the log when the first message with an id comes under a
+leadership, kept up to date while that lasts, and forgotten with it. So it is right after a start, a truncation and a
+failover, and a partition to which nobody sends ids never pays for it. Messages wait while it is read (see `arrivals`).
+
+| what is known  | since                                          | a message with an id           |
+|----------------|------------------------------------------------|--------------------------------|
+| nothing        | the leadership began, or the window has grown  | waits, and has the log read    |
+| it is read     |                                                | waits                          |
+| all            | that is done                                   | is looked up                   |
+| nothing        | the log could not be read                      | is refused; the next one waits |
+
+The log is read from its end back to where the window begins, or until there are as many ids as may be kept. Of a batch
+that has none, no more than the header is read. The window is measured by the timestamps in the log, which never go
+back: neither does the time by which ids are forgotten, even if the clock does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.base.clock import Now
+from penstock.batch import codec
+from penstock.batch.header import MAY_HOLD_IDS
+from penstock.commitlog import LogView
+from penstock.hot.message_ids import MessageIds
+from penstock.ingest.admission import Rules
+from penstock.ingest.dedup import Dedup
+from penstock.node.appends import as_remote
+from penstock.node.partition import Partition
+from penstock.node.step import Lane, Outbox
+
+
+class ReadIds:
+    """Look through the end of a log for the ids of messages no older than `since_us`; in a disk thread."""
+
+    def __init__(self, view: LogView, since_us: int, ids_max: int) -> None:
+        self._view = view
+        self._since_us = since_us
+        self.ids = MessageIds(ids_max)
+
+    def run(self) -> None:
+        """Read them; RemoteError corrupt_range, OSError."""
+        view, ids = self._view, self.ids
+        if view.log_start == view.log_end:
+            return
+        # The last message in any case: one may be expected to have a certain id, however old it is.
+        start = min(view.offset_at(self._since_us, end=view.log_end), view.log_end - 1)
+        for _, data in view.batches(start, view.log_end, reverse=True, flags=MAY_HOLD_IDS):
+            rows = codec.check_values(data)
+            ids.note_before(rows.message_ids(), codec.offsets(data), codec.timestamps(data), view.log_start)
+            if ids.is_full:
+                break
+        ids.expire(self._since_us)
+
+
+class IdReader:
+    """Has the ids of partitions read."""
+
+    def __init__(self, outbox: Outbox, clock: Callable[[], Now]) -> None:
+        self._outbox = outbox
+        self._clock = clock
+
+    def read(self, partition: Partition) -> None:
+        """Its log, unless that is under way; the partition knows when it is done."""
+        window_us, ids_max = Rules.of(partition.stream.config).dedup
+        if partition.dedup is not None or window_us is None:
+            return
+        partition.dedup = dedup = Dedup(window_us, ids_max, partition.timestamp_us(self._clock()))
+        work = ReadIds(partition.view(), dedup.since_us, dedup.ids_max)
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                dedup.known(work.ids)
+            else:
+                dedup.failure = f"the message ids in the log cannot be read: {as_remote(error)}"
+
+        self._outbox.work(Lane.READ, work.run, done)

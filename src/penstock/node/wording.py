@@ -1,0 +1,37 @@
+"""What is told of a partition: its name, the reasons that are counted, and the codes that those hear who append."""
+
+from __future__ import annotations
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.ingest import acks
+from penstock.metadata.image import StreamState
+
+OVER_BUDGET = "over_budget"
+FENCED = "fenced"
+READ_ONLY = "read_only"
+PAUSED = "paused"
+SEALED = "sealed"
+STORE_FAILED = "store_failed"
+TOO_FEW_REPLICAS = "too_few_replicas"
+NOT_LEADER = "not_leader"
+CODES = {
+    STORE_FAILED: ErrorCode.STORAGE_FAILED,
+    FENCED: ErrorCode.STORAGE_FAILED,
+    READ_ONLY: ErrorCode.READ_ONLY,
+    PAUSED: ErrorCode.READ_ONLY,
+    SEALED: ErrorCode.READ_ONLY,
+    OVER_BUDGET: ErrorCode.OVERLOADED,
+    TOO_FEW_REPLICAS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    NOT_LEADER: ErrorCode.NOT_LEADER,
+}
+
+
+def label(stream: StreamState, partition: int) -> str:
+    """What a partition is called in texts for people."""
+    name = f"stream {stream.name!r}"
+    return name if len(stream.partitions) == 1 else f"partition {partition} of {name}"
+
+
+def in_doubt(reason: str) -> RemoteError:
+    """It is written, and may or may not be there later."""
+    return RemoteError(ErrorCode.STORAGE_FAILED, f"{reason}; {acks.DOUBT}", reason=ErrorCode.OUTCOME_UNKNOWN)
