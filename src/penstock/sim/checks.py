@@ -239,7 +239,7 @@ class Checks:
         if (why := self._refused.get(value)) is not None:
             raise ViolationError(f"{history.name()}: {value!r} is {how} at offset {offset}, and was refused: {why}")
         place = history.places.get(value)
-        if place is not None:
+        if place is not None and place >= history.truncating:  # else it may have been sent again
             raise ViolationError(f"{history.name()}: {value!r} is at offset {place}, and is {how} at {offset} too")
         history.known[offset] = value
         history.places[value] = offset

@@ -1,9 +1,9 @@
 """Publishers, consumers and whoever administers, as models: what they do at each operation of the plan.
 
 Rules: every value is sent once, so that one that is stored twice is seen. What was not acked may be stored or not. A
-publisher goes on with the next message, and counts it if it hears nothing for a while; an ack is a promise however late
-it comes. A consumer keeps its position, and goes back only where the broker says that what it read is lost, which is
-then held against the promises.
+publisher goes on with the next message, and counts it if it hears nothing for a while, or sends it again with the same
+id; an ack is a promise however late it comes, and that of a duplicate one for the first. A consumer keeps its position,
+and goes back only where the broker says that what it read is lost, which is then held against the promises.
 
 | slot | its stream, of three replicas where there are so many brokers     |
 |------|-------------------------------------------------------------------|
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -51,6 +51,7 @@ from penstock.messages import (
 )
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.minds import ACK, Consumer, Generation
 from penstock.sim.plan import Act, Operation
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
@@ -60,6 +61,8 @@ _RECREATED_SLOT = 3
 _PLAIN_SLOT = 4  # on a subject without wildcards
 _REPLICAS = 3
 _ACK_TIMEOUT_US = 5_000_000
+_TRIES_MAX = 3
+_WINDOW_MS = 10**12  # whatever becomes of the clocks
 _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
     {"segment_bytes": 8_192, "durability": Durability.OS},
@@ -67,44 +70,6 @@ _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 4_096, "durability": Durability.FSYNC, "replicas": None},
     {"segment_bytes": 8_192, "partitions": 3, "min_isr": 1},
 )
-
-
-class PubAck(msgspec.Struct):
-    """What comes on a reply subject: an ack, or an error."""
-
-    stream: str
-    seq: int
-    error: dict[str, Any] | None = None
-    partition: int = 0
-    offset: int = 0
-    epoch: int = 0
-    replicas: int = 0
-    fsynced: bool = False
-
-
-_ACK = msgspec.json.Decoder(PubAck)
-
-
-class Generation(NamedTuple):
-    """A stream as it was asked for; `stream_id` 0 until somebody has said it."""
-
-    config: StreamConfig
-    stream_id: int
-
-
-class Consumer:
-    """Reads one partition, operation by operation."""
-
-    def __init__(self, history: History, stream_id: int) -> None:
-        self.history = history
-        self.stream_id = stream_id
-        self.position = 0
-        self.leader_epoch: int | None = None
-        self.is_asking = False
-        self.committed_end = 0  # as last told
-        self.log_start = 0
-        self.is_over = False  # the stream is gone
-        self.broker_id = 0  # whom it asks; 0: the leader
 
 
 class Clients:
@@ -125,7 +90,7 @@ class Clients:
         self._made = [0] * SLOTS
         self._changing = [False] * SLOTS
         self._consumers: dict[tuple[int, int], list[Consumer]] = {}  # stream id and partition
-        self._messages = 0
+        self._messages = self._replies = 0
         self._acts: dict[Act, Callable[[Operation], None]] = {
             Act.PUBLISH: self._publish,
             Act.APPEND: self._append,
@@ -169,7 +134,13 @@ class Clients:
         self._made[slot] += 1
         subject = f"s{slot}.g{self._made[slot]}"
         subject += "" if slot == _PLAIN_SLOT else ".>"
-        fields = {"name": f"s{slot}", "subject": subject, "replicas": self._replicas, **_CONFIGS[slot]}
+        fields = {
+            "name": f"s{slot}",
+            "subject": subject,
+            "replicas": self._replicas,
+            "dedup_window_ms": _WINDOW_MS,
+            **_CONFIGS[slot],
+        }
         config = msgspec.convert(fields, StreamConfig)
         self._checks.begin(config)
         self.generations[slot] = Generation(config, 0)
@@ -277,15 +248,30 @@ class Clients:
             self.publish(operation.slot, operation.number // 5, size_bytes)
 
     def publish(self, slot: int, number: int, size_bytes: int = 0) -> None:
-        """One message through NATS, to the partition that `number` chooses; its ack is taken note of."""
+        """One message through NATS, to the partition that `number` chooses; its ack is taken note of.
+
+        Where nothing is retained away, every other one has its value for an id, and is sent again when its ack does not
+        come, or at once as by one who does not wait: a value that is stored twice is seen.
+        """
         generation = self.generations[slot]
         if generation is None:
             return
         partition = number % generation.config.partitions
         history = self._history(generation, partition)
-        around, name = self._around, generation.config.name
         value = self._value(generation.config.subject, size_bytes)
-        reply = b"_INBOX.%d" % self._messages
+        if self._messages % 2 or history.retains:
+            self._send(generation.config, history, value, b"", 0)
+            return
+        headers = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % value.rstrip(b".")
+        self._send(generation.config, history, value, headers, _TRIES_MAX)
+        if self._messages % 4 == 0:
+            self._send(generation.config, history, value, headers, 1)
+
+    def _send(self, config: StreamConfig, history: History, value: bytes, headers: bytes, tries: int) -> None:
+        """One try of at most `tries`; 0: of one that is never repeated, so a refusal says that it is not stored."""
+        around = self._around
+        self._replies += 1
+        reply = b"_INBOX.%d" % self._replies
 
         def heard(body: bytes) -> None:
             around.nats.forget(reply)
@@ -294,26 +280,32 @@ class Clients:
                 around.count("no responders")
                 self._refusals.refused(reply, body)
                 return
-            ack = _ACK.decode(body)
+            ack = ACK.decode(body)
             if ack.error is not None:
                 around.count("refused messages")
                 self._refusals.refused(reply, body)
                 return
             self._refusals.acked(reply)
             around.trace.add("client", f"ack {reply.decode()} {ack.offset} {ack.epoch} {ack.fsynced}")
-            around.count("acks")
-            if (ack.stream, ack.partition, ack.seq) != (name, partition, ack.offset + 1):
-                raise ViolationError(f"not an ack for {name}: {body!r}")
+            around.count("duplicates" if ack.duplicate else "acks")
+            if (ack.stream, ack.partition, ack.seq) != (config.name, history.partition, ack.offset + 1):
+                raise ViolationError(f"not an ack for {config.name}: {body!r}")
+            if ack.duplicate and not tries:
+                raise ViolationError(f"{history.name()}: {value!r} was sent once, and is a duplicate: {body!r}")
             self._checks.promised(history, ack.offset, ack.epoch, value, fsynced=ack.fsynced)
 
         def late() -> None:
             around.count("acks that did not come")  # in time: it is still listened for
+            if tries > 1:
+                self._send(config, history, value, headers, tries - 1)
 
         timer = around.scheduler.after(_ACK_TIMEOUT_US, late)
-        subject = _subject(generation.config, partition)
+        subject = _subject(config, history.partition)
 
         def send() -> None:
-            self._refusals.published(reply, history, value, around.nats.publish(subject, value, reply, heard))
+            brokers = around.nats.publish(subject, value, reply, heard, headers)
+            if not tries:
+                self._refusals.published(reply, history, value, brokers)
 
         around.scheduler.after(around.network.delay_us(), send)
 

@@ -73,8 +73,8 @@ MUTANTS = (
     Mutant(
         "acks what was pending when the disk failed",
         _PARTITION,
-        "            self._refuse(pending.replies, error, step)",
-        "            self._ack(pending.replies, pending.base_offset, step, Standing(1, fsynced=True))",
+        "            self._refuse(pending.waiters, error, step)",
+        "            self._ack(pending.waiters, pending.base_offset, 0, step, Standing(1, fsynced=True))",
     ),
     Mutant(
         "denies what may be stored",
@@ -88,6 +88,24 @@ MUTANTS = (
         "end, size_bytes = partition.committed_end, partition.committed_bytes",
         "end, size_bytes = partition.log.log_end, partition.committed_bytes",
     ),
+    Mutant(
+        "a duplicate is acked before its first is committed",
+        _PARTITION,
+        "        if (those := again(group, found, 0, leadership.committed_end)) is not None:",
+        "        if (those := again(group, found, 0, written)) is not None:",
+    ),
+    Mutant(
+        "ids are not forgotten when the disk refuses the message",
+        _PARTITION,
+        "            self.dedup.cut(self.log.log_end)",
+        "            pass",
+    ),
+    Mutant(
+        "ids are not read from the log",
+        "penstock.node.dedup",
+        "            if error is None:\n                dedup.known(work.ids)",
+        "            if error is None:\n                dedup.known(MessageIds(dedup.ids_max))",
+    ),
 )
 
 CLUSTER_MUTANTS = (
@@ -96,6 +114,12 @@ CLUSTER_MUTANTS = (
         "penstock.node.truncations",
         "elif asked.partition.truncated_end >= asked.request.before:",
         "elif asked.partition.log.follow_start(asked.request.before) or not self._answer(asked, None):",
+    ),
+    Mutant(
+        "ids outlive the leadership",
+        _PARTITION,
+        "        self.dedup = None\n        text =",
+        "        text =",
     ),
     Mutant(
         "a follower truncates to what is committed instead of by lineage",

@@ -18,6 +18,7 @@ SEED_FAULTS_MIN = 20
 
 _ALWAYS = (
     "acks",
+    "duplicates",
     "acks that did not come",
     "no responders",
     "refused messages",

@@ -18,8 +18,9 @@ from penstock.sim import alone, looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.checks import Checks, History, ViolationError
-from penstock.sim.clients import SLOTS, Clients, Consumer
+from penstock.sim.clients import SLOTS, Clients
 from penstock.sim.faults import Faults
+from penstock.sim.minds import Consumer
 from penstock.sim.nats import NatsServer
 from penstock.sim.network import Network
 from penstock.sim.plan import Plan

@@ -1,0 +1,49 @@
+"""What clients keep in mind: what comes on a reply subject, streams as they were asked for, how far consumers are."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.base.config import StreamConfig
+from penstock.sim.checks import History
+
+
+class PubAck(msgspec.Struct):
+    """What comes on a reply subject: an ack, or an error."""
+
+    stream: str
+    seq: int
+    error: dict[str, Any] | None = None
+    partition: int = 0
+    offset: int = 0
+    epoch: int = 0
+    replicas: int = 0
+    fsynced: bool = False
+    duplicate: bool = False
+
+
+ACK = msgspec.json.Decoder(PubAck)
+
+
+class Generation(NamedTuple):
+    """A stream as it was asked for; `stream_id` 0 until somebody has said it."""
+
+    config: StreamConfig
+    stream_id: int
+
+
+class Consumer:
+    """Reads one partition, operation by operation."""
+
+    def __init__(self, history: History, stream_id: int) -> None:
+        self.history = history
+        self.stream_id = stream_id
+        self.position = 0
+        self.leader_epoch: int | None = None
+        self.is_asking = False
+        self.committed_end = 0  # as last told
+        self.log_start = 0
+        self.is_over = False  # the stream is gone
+        self.broker_id = 0  # whom it asks; 0: the leader
