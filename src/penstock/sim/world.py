@@ -172,8 +172,26 @@ class World:
 
     def _others_with_all(self, history: History, broker: SimBroker) -> set[int]:
         """Who is in sync beside this one, has lost no power since, and has no damage."""
-        damaged = {one for one, disk in history.damaged if disk == self.brokers[one].disk.number}
-        return set(history.isr) - history.unclean - damaged - {broker.broker_id}
+        return set(history.isr) - history.unclean - self._damaged_of(history) - {broker.broker_id}
+
+    def _damaged_of(self, history: History) -> set[int]:
+        """Who has a damaged log now, which nobody repairs."""
+        return {one for one, disk in history.damaged if disk == self.brokers[one].disk.number}
+
+    def _is_stuck(self, history: History) -> bool:
+        """Whether damage leaves too few who could go on: nobody in sync, or less than an ack takes."""
+        if history.is_damaged:
+            return True
+        damaged = self._damaged_of(history)
+        there = {
+            broker.broker_id: look
+            for broker in self.brokers.values()
+            if broker.node is not None
+            and (look := looks.partition(broker.node, history.stream_id, history.partition)) is not None
+        }
+        whole = there.keys() - damaged
+        too_few = len(whole) < max((look.min_isr for look in there.values()), default=0)
+        return bool(damaged) and (damaged.issuperset(history.isr) or too_few)
 
     @staticmethod
     def _looks(broker: SimBroker) -> list[looks.Look]:
@@ -246,7 +264,7 @@ class World:
                     acks = history.acks
                     left[slot, partition] = (history, acks)
                 can_be_read = history.damaged or all(map(_has_all, consumers))  # damage is not repaired
-                if history.is_damaged or (history.acks > acks and can_be_read):
+                if self._is_stuck(history) or (history.acks > acks and can_be_read):
                     del left[slot, partition]
                     continue
                 if history.acks == acks:
