@@ -116,12 +116,12 @@ class Faults:
         self._around.scheduler.after(after_us, put)
 
     def _has_no_say(self, broker: SimBroker) -> bool:
-        """Whether the metadata of all others reach as far as its own: what it acknowledged does not hang on it."""
+        """Whether all others have the same metadata as it has: what it acknowledged does not hang on it."""
         nodes = [one.node for one in self._brokers.values() if one is not broker]
         if broker.node is None or None in nodes:
             return False
         own = looks.logged(broker.node)
-        return all(looks.logged(node) >= own for node in nodes if node is not None)
+        return all(looks.logged(node) == own for node in nodes if node is not None)
 
     def _kill_all(self, fault: Fault, broker: SimBroker) -> None:
         """All processes die within a moment, that of `broker` first."""
