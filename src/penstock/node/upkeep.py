@@ -84,6 +84,7 @@ class Upkeep:
         self._damaged: deque[PartitionKey] = deque()  # as threads that read find it
         self._plans_kept = 0  # when the old ones were last thrown away
         self._ticked_us = 0
+        self._failing: set[Partition] = set()  # what was due at the last visit could not be done
 
     def touch(self, partition: Partition) -> None:
         """Something has happened: visit it with the next tick."""
@@ -155,7 +156,8 @@ class Upkeep:
                 self._cut_now(partition)
             else:
                 self._outbox.step.notes.append(partition.log.note_flushed)
-                if partition.log.flushed_end != flushed_end:  # else it was of what came to nothing, as a roll may
+                # Else it may have been of what came to nothing, as a roll that failed: that waits for its turn.
+                if partition.log.flushed_end != flushed_end or partition not in self._failing:
                     self._flushed(partition)
                 self._cut_now(partition)
 
@@ -278,8 +280,10 @@ class Upkeep:
         """Plan the next visit, unless an earlier one is planned. What has just failed is not tried again at once."""
         is_due = partition.cannot_lead or _begins_too_early(partition)
         due_us = now_us if is_due else partition.log.due_us(now_us)
-        if due_us is not None:
-            due_us = max(due_us, now_us + _RETRY_US)
+        self._failing.discard(partition)
+        if due_us is not None and due_us <= now_us:
+            due_us = now_us + _RETRY_US
+            self._failing.add(partition)
         if due_us is None or (partition.visit_us is not None and partition.visit_us <= due_us):
             return
         partition.visit_us = due_us
@@ -382,6 +386,7 @@ class Upkeep:
     def discard(self, partition: Partition, remove: Callable[[], None]) -> None:
         """The stream is gone: `remove` once no sync of it is under way."""
         partition.when_idle = remove
+        self._failing.discard(partition)
         partition.log.leave()
         if not partition.flushing and partition.cutting is None:
             remove()
