@@ -155,9 +155,10 @@ class Truncation:
             committed_end=min(self._values.committed_end, cut.offset),
         )
         values = end_values
-        if self._values.flushed_end < cut.offset:
+        # An offset does not tell: a segment that has no batch yet may not have been synced at all.
+        if (self._values.segment_base, self._values.segment_position) < (last.base_offset, cut.position):
             values = end_values._replace(
-                flushed_end=self._values.flushed_end,
+                flushed_end=min(self._values.flushed_end, cut.offset),
                 segment_base=self._values.segment_base,
                 segment_position=self._values.segment_position,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -292,6 +293,30 @@ def test_a_view_of_before_feels_every_cut(at_rest: bool) -> None:
 
 
 # What is in the way.
+
+
+@pytest.mark.parametrize("keep", [Keep.SYNCED, Keep.SUBSET])
+def test_a_cut_that_fails_vouches_for_nothing_that_was_never_synced(keep: Keep) -> None:
+    """The new segment of a roll is not synced by itself; the checkpoint of the cut took its schema message for that."""
+    config = LogConfig(segment_bytes=100_000, segment_age_us=1_000)
+    for seed in range(20):
+        memory = MemoryVfs()
+        disk = FaultyVfs(memory)
+        log = open_log(disk, config)
+        append(log, 2, 0)
+        flush_and_note(log)
+        log.tick(10**9)
+        removal = give_up_before(log, 2)
+        assert removal is not None
+        removal.run()
+        assert [one.base_offset for one in log.view().segments] == [2]
+        task = log.reset(99)
+        disk.plan = lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC and one.path.endswith(".arrows") else None
+        with pytest.raises(OSError, match="Input/output error") as raised:
+            task.run()
+        log.truncate_failed(task, raised.value)
+        again = open_log(memory.crash_clone(keep, Random(seed) if keep is Keep.SUBSET else None), config)
+        assert (again.state, again.damage) == (LogState.WRITABLE, ())
 
 
 @pytest.mark.parametrize("at_rest", [False, True])
