@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from penstock.hot.message_ids import MessageIds
 
 Found = list[tuple[int, bytes]]
@@ -11,7 +13,7 @@ Found = list[tuple[int, bytes]]
 class Dedup:
     """`failure` says why the ids could not be read; empty: they are known, or will be."""
 
-    __slots__ = ("_ids", "_late", "_now_us", "failure", "ids_max", "window_us")
+    __slots__ = ("_ids", "_late", "_late_count", "_now_us", "failure", "ids_max", "window_us")
 
     def __init__(self, window_us: int, ids_max: int, now_us: int) -> None:
         """`now_us` is no earlier than the last timestamp of the log."""
@@ -20,7 +22,8 @@ class Dedup:
         self.failure = ""
         self._now_us = now_us
         self._ids: MessageIds | None = None
-        self._late: list[tuple[Found, int, int]] = []  # ids of what was appended meanwhile
+        self._late: deque[tuple[Found, int, int]] = deque()  # ids of what was appended meanwhile
+        self._late_count = 0
 
     @property
     def is_reading(self) -> bool:
@@ -46,7 +49,7 @@ class Dedup:
         """They are read."""
         for found, base_offset, timestamp_us in self._late:
             ids.note(found, base_offset, timestamp_us)
-        self._late = []
+        self._late.clear()
         self._ids = ids
 
     def at(self, timestamp_us: int) -> int:
@@ -75,5 +78,8 @@ class Dedup:
         """A batch came over the socket: it is stored whole, and its ids are known from now on."""
         if self._ids is not None:
             self._ids.note(found, base_offset, timestamp_us)
-        elif not self.failure:
+        elif found and not self.failure:
             self._late.append((found, base_offset, timestamp_us))
+            self._late_count += len(found)
+            while self._late_count - len(self._late[0][0]) >= self.ids_max:  # newer ones are as many as are kept
+                self._late_count -= len(self._late.popleft()[0])
