@@ -1,10 +1,13 @@
 """Checkpoint: how far the log is known to be on the disk, up to where it is committed, and where it starts.
 
-Rules: two slots are written in turn, so that one of them is whole whatever happens to the other. It is written after
-every flush, behind the acks, so that a killed broker leaves a flushed_end that is true; it is synced once a second, so
-that a power loss costs a longer scan, in which damage is taken for a torn tail. The first write takes the room of both.
-Only a move of log_start is synced before anything is removed because of it. An empty, short or corrupt file is no
-checkpoint, and no reason not to start.
+Rules: of two slots one is known to be on the disk, and only the other one is written until that has been synced, so
+that a power loss leaves one of them whole. It is written after every flush, behind the acks, so that a killed broker
+leaves a flushed_end that is true; it is synced once a second, so that a power loss costs a longer scan, in which damage
+is taken for a torn tail. The first write takes the room of both. Only a move of log_start is synced before anything is
+removed because of it. An empty, short or corrupt file is no checkpoint, and no reason not to start.
+
+    slot 0 │ 4, synced      │ 4, synced         │ 7, being written │      the sequence of what stands there
+    slot 1 │ 5, written     │ 6, written, synced│ 6, synced        │
 
 Slot n begins at byte 4096 · n; 96 bytes, little-endian:
 
@@ -75,10 +78,11 @@ def unpack_slot(data: bytes, *, file: str = "", position: int = 0) -> Checkpoint
 
 
 class Read(NamedTuple):
-    """What a checkpoint file holds: the newest whole slot, and what is wrong with the other one or both."""
+    """What a checkpoint file holds: the newest whole one, what is wrong with the other one or both, and where it is."""
 
     newest: Checkpoint | None
     mistakes: tuple[CorruptionError, ...]
+    slot: int
 
 
 def read(vfs: Vfs, directory: str) -> Read:
@@ -86,9 +90,9 @@ def read(vfs: Vfs, directory: str) -> Read:
     try:
         file = vfs.open(f"{directory}/{files.CHECKPOINT}", read_only=True)
     except FileNotFoundError:
-        return Read(None, ())
+        return Read(None, (), 1)
     try:
-        found = []
+        found: list[tuple[Checkpoint, int]] = []
         mistakes = []
         content = file.read_at(0, (SLOTS - 1) * SLOT_STEP_BYTES + SLOT_BYTES)
         for slot in range(SLOTS):
@@ -97,27 +101,35 @@ def read(vfs: Vfs, directory: str) -> Read:
             if not data.strip(b"\0"):
                 continue
             try:
-                found.append(unpack_slot(data, file=file.path, position=position))
+                found.append((unpack_slot(data, file=file.path, position=position), slot))
             except CorruptionError as error:
                 mistakes.append(error)
     finally:
         file.close()
-    return Read(max(found, default=None), tuple(mistakes))
+    newest, slot = max(found, default=(None, 1))
+    return Read(newest, tuple(mistakes), slot)
 
 
 class CheckpointFile:
-    """Writes the slots in turn. All but `sync`, which may run in a disk thread, is for the log's own task.
+    """Writes the slots. All but `sync`, which may run in a disk thread, is for the log's own task.
 
     `is_dirty`: it does not say, or not durably, how things are. `is_behind`: more was flushed than it names. `is_due`:
     the next flush is to sync it.
     """
 
-    __slots__ = ("_file", "_path", "_sequence", "_synced_us", "_vfs", "is_behind", "is_dirty", "is_due")
+    __slots__ = (
+        "_doubtful_sequence", "_file", "_path", "_sequence", "_slot", "_synced_sequence", "_synced_us", "_vfs",
+        "is_behind", "is_dirty", "is_due",
+    )  # fmt: skip
 
-    def __init__(self, vfs: Vfs, directory: str, sequence: int) -> None:
+    def __init__(self, vfs: Vfs, directory: str, sequence: int, slot: int) -> None:
+        """`sequence` and `slot` of the newest that was found; 0: there is none."""
         self._vfs = vfs
         self._path = f"{directory}/{files.CHECKPOINT}"
         self._sequence = sequence
+        self._slot = slot  # the newest one stands there …
+        self._synced_sequence = -1  # … and is known to be on the disk if this is its sequence
+        self._doubtful_sequence = -1  # a sync of it has failed: that the next one succeeds means nothing
         self._file: File | None = None  # open from one flush to the next, while the log is awake
         self.is_behind = self.is_dirty = self.is_due = False
         self._synced_us = 0
@@ -145,7 +157,7 @@ class CheckpointFile:
         self.is_dirty = False
 
     def write(self, checkpoint: Checkpoint, *, keeps_file: bool = False) -> None:
-        """Write the next slot (its sequence is set here), or raise OSError; the other slot is as it was.
+        """Write a slot (its sequence is set here), or raise OSError; what was known to be on the disk is as it was.
 
         `keeps_file`: another write will follow soon. One without looks the file up by its name again.
         """
@@ -158,13 +170,15 @@ class CheckpointFile:
                 self._file = file = self._vfs.open(self._path, create=True, make_folders=False)
             if not self._sequence:
                 file.write_at(0, bytes(SLOT_BYTES))  # a full disk must not keep the second write from its place
-            file.write_at(sequence % SLOTS * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
+            slot = self._slot if self._synced_sequence != self._sequence else 1 - self._slot
+            file.write_at(slot * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
         except OSError:
             self.rest()
             raise
         if not keeps_file:
             self.rest()
         self._sequence = sequence
+        self._slot = slot
         self.is_behind = False
 
     def rest(self) -> None:
@@ -174,9 +188,16 @@ class CheckpointFile:
             self._file = None
 
     def sync(self) -> None:
-        """Return once what was written survives a power loss."""
-        file = self._vfs.open(self._path)
+        """Return once what was written survives a power loss. OSError."""
+        sequence = self._sequence  # a later one may be written meanwhile: then this slot is not known to be whole
         try:
-            file.sync()
-        finally:
-            file.close()
+            file = self._vfs.open(self._path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        except OSError:
+            self._doubtful_sequence = sequence
+            raise
+        if sequence != self._doubtful_sequence:
+            self._synced_sequence = sequence

@@ -87,9 +87,11 @@ class Log(LogWriter):
             log = cls(vfs, directory, (stream_id, partition), config, found, now_us, open_files, noticed)
             log._open_lineage(found.told)
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
-                # A log that was not known to be made: the folder's own name must be durable.
+                if found.checkpoint is not None:
+                    log._checkpoint.sync()  # it may be in the page cache only: the other slot stays until it is not
                 log.checkpoint()
                 if found.checkpoint is None:
+                    # A log that was not known to be made: the folder's own name must be durable.
                     vfs.sync_dir(directory)
             if found.active is not None:
                 found.active.rest(log.log_end, log.last_timestamp_us)

@@ -71,6 +71,7 @@ class Recovered:
     last_timestamp_us: int = 0
     leader_epoch: int = 0
     checkpoint: Checkpoint | None = None
+    slot: int = 1  # in which that stands
     damage: list[Damage] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -136,6 +137,7 @@ class Recovery:
         found = checkpoints.read(self._vfs, self._directory)
         self._out.notices += [str(mistake) for mistake in found.mistakes]
         self._out.is_slot_lost = bool(found.mistakes)
+        self._out.slot = found.slot
         point = found.newest
         if point is not None and (point.stream_id, point.partition) != self._ids:
             self._out.notices.append(f"{self._directory}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
@@ -363,7 +365,7 @@ class Recovery:
                     rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
             if out.checkpoint is not None:
                 # Else an older one could take its place, beyond which damage looks like a torn tail and is cut.
-                CheckpointFile(self._vfs, self._directory, out.checkpoint.sequence).sync()
+                CheckpointFile(self._vfs, self._directory, out.checkpoint.sequence, out.slot).sync()
             self._vfs.sync_dir(self._directory)
         except OSError as error:
             out.flushed_end = min(max(flushed_end, out.log_start), out.log_end)

@@ -57,7 +57,8 @@ class LogWriter:
         self._ids = ids
         self._segments = Segments(vfs, directory, ids, found.sealed, found.active, config)
         self._flushing = Flushing(vfs, directory, found.active)
-        self._checkpoint = CheckpointFile(vfs, directory, found.checkpoint.sequence if found.checkpoint else 0)
+        sequence = found.checkpoint.sequence if found.checkpoint else 0
+        self._checkpoint = CheckpointFile(vfs, directory, sequence, found.slot)
         self._checkpoint.begin(now_us)
         self._rebuilt_indexes = RebuiltIndexes()
         self._validity = Validity()

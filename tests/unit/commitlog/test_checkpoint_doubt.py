@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+from functools import partial
+from random import Random
+
 import pytest
 
 from penstock.commitlog import LogConfig, LogState
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.checkpoint import CheckpointFile
-from penstock.vfs.faulty import FaultyVfs, Kind, Operation
+from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import DIRECTORY, Message, append, flush, open_log, read_slices, retain
+from tests.logs import DIRECTORY, Message, append, flush, flush_and_note, open_log, read_slices, retain
 
 
 def closed_log() -> tuple[MemoryVfs, list[Message]]:
@@ -23,9 +27,9 @@ def closed_log() -> tuple[MemoryVfs, list[Message]]:
 
 def say(disk: MemoryVfs, **values: int) -> None:
     """Write a newer checkpoint that says something else."""
-    point = checkpoints.read(disk, DIRECTORY).newest
-    assert point is not None
-    CheckpointFile(disk, DIRECTORY, point.sequence).write(point._replace(**values))
+    found = checkpoints.read(disk, DIRECTORY)
+    assert found.newest is not None
+    CheckpointFile(disk, DIRECTORY, found.newest.sequence, found.slot).write(found.newest._replace(**values))
 
 
 def test_the_first_checkpoint_takes_the_room_of_both_slots() -> None:
@@ -42,6 +46,57 @@ def test_the_first_checkpoint_takes_the_room_of_both_slots() -> None:
     found = checkpoints.read(disk, DIRECTORY)
     assert found.newest is not None
     assert found.mistakes == ()
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_a_power_loss_leaves_one_slot_whole_though_the_other_was_written_in_part(runs: int) -> None:
+    """Writing them in turn had one torn by a full disk, and the other one in the page cache only: no slot was left."""
+    for seed in range(100):
+        random = Random(seed)
+        memory = MemoryVfs()
+        known_end = 0
+        for _ in range(runs):  # each is killed
+            disk = FaultyVfs(memory)
+            log = open_log(disk)
+            known_end = log.flushed_end
+            disk.plan = partial(tear_checkpoints, random)
+            for number in range(random.randrange(5)):
+                append(log, 1, number)
+                flush_and_note(log)
+        append(log, 9, 9, size_bytes=500)
+        clone = memory.crash_clone(Keep.SUBSET, random)
+        newest = checkpoints.read(clone, DIRECTORY).newest
+        assert newest is not None
+        assert newest.flushed_end >= known_end, "a start syncs what it writes"
+        again = open_log(clone)
+        assert (again.state, again.damage) == (LogState.WRITABLE, ())
+
+
+def tear_checkpoints(random: Random, one: Operation) -> Fault | None:
+    """The disk is full now and then, and takes a part of what is to be written."""
+    if one.kind is Kind.WRITE and one.path.endswith("/checkpoint") and random.random() < 0.5:
+        return Fault(errno.ENOSPC, random.randrange(one.length))
+    return None
+
+
+def test_a_slot_whose_sync_failed_is_not_taken_for_durable_because_the_next_one_succeeds() -> None:
+    """The kernel forgets what it could not write: the second sync has nothing left to do."""
+    disk = FaultyVfs(MemoryVfs())
+    open_log(disk)
+    found = checkpoints.read(disk, DIRECTORY)
+    assert found.newest is not None
+    file = CheckpointFile(disk, DIRECTORY, found.newest.sequence, found.slot)
+    file.sync()
+    file.write(found.newest._replace(flushed_end=1))
+    disk.plan = lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC else None
+    with pytest.raises(OSError, match="Input/output error"):
+        file.sync()
+    disk.plan = lambda _: None
+    file.sync()
+    file.write(found.newest._replace(flushed_end=2))
+    again = checkpoints.read(disk, DIRECTORY)
+    assert again.newest is not None
+    assert (again.newest.flushed_end, again.slot) == (2, 1 - found.slot)
 
 
 def everything(disk: MemoryVfs) -> dict[str, bytes]:
