@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -10,14 +9,20 @@ import pytest
 from hypothesis import settings
 
 from tests import hot_modes
-from tests.extent import IS_LONG
+from tests.extent import DECIDES, code_seed
 
 # How long an example takes says more about the machine than about the code. A failing example is printed as a
-# decorator that replays it, also where the example database is not kept. Where all tests decide about a change, the
-# examples are always the same: what chance finds in others is no fault of that change. Elsewhere they are always new.
-IS_SAME_EVERY_TIME = os.environ.get("ALL_TESTS") == "1" and not IS_LONG
-settings.register_profile("penstock", deadline=None, print_blob=True, derandomize=IS_SAME_EVERY_TIME)
+# decorator that replays it, also where the example database is not kept.
+settings.register_profile("penstock", deadline=None, print_blob=True)
 settings.load_profile("penstock")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Before Hypothesis looks at its options."""
+    if DECIDES:
+        config.option.hypothesis_seed = str(code_seed())
+
 
 # Where the tests run in the background of a shell, SIGINT is ignored, and so it would be by every process that they
 # start: those that are to end by it would not.

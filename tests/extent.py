@@ -1,16 +1,24 @@
 """How much is tried where chance decides, or where one more round is one more chance: what `make test` has time for.
 
 With LONG_TESTS=1 it is several times as much: `make test ARGS=--long`. The short form is the beginning of the long one.
-A few tests take so long that only that runs them, and whoever sets ALL_TESTS=1, as `.ci/run` does.
+A few tests take so long that only that runs them, and whoever sets ALL_TESTS=1, as `.ci/run` does. Where all tests
+decide about a change, chance has a seed that the code itself gives: the same code has the same examples every time, and
+any other code has new ones.
 """
 
 from __future__ import annotations
 
 import os
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 IS_LONG = os.environ.get("LONG_TESTS") == "1"
+
+DECIDES = os.environ.get("ALL_TESTS") == "1" and not IS_LONG
+"""Whether what chance finds here stands in the way of a change."""
 
 needs_time = pytest.mark.skipif(
     not IS_LONG and os.environ.get("ALL_TESTS") != "1",
@@ -22,3 +30,13 @@ def extent(short: int, long: int) -> int:
     """So many seeds, rounds or examples."""
     assert 0 < short < long
     return long if IS_LONG else short
+
+
+@cache
+def code_seed() -> int:
+    """A number from 0 to 2**32 - 1 that the sources of the package come to, wherever they are."""
+    source = Path(__file__).resolve().parents[1] / "src"
+    digest = sha256()
+    for path in sorted(source.rglob("*.py")):
+        digest.update(path.relative_to(source).as_posix().encode() + b"\0" + path.read_bytes())
+    return int.from_bytes(digest.digest()[:4])

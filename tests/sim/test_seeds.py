@@ -1,4 +1,4 @@
-"""Seeds: a few new ones, the plans that once failed, and that a seed always comes to the same."""
+"""Seeds that are always the same, new ones for new code, plans that once failed; and that a seed comes to the same."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import pytest
 from penstock.sim.kept import load
 from penstock.sim.report import SEED_FAULTS_MIN, SEED_OPERATIONS_MIN
 from penstock.sim.run import run_plan, run_seed
-from tests.extent import needs_time
+from tests.extent import code_seed, needs_time
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = sorted((Path(__file__).parent / "kept").glob("*.json"))
+
+
+NEW_SEEDS = 8
 
 
 @pytest.mark.parametrize(("seed", "brokers"), [(0, 1), (1, 3)])
@@ -24,6 +27,13 @@ def test_nothing_is_lost_and_all_recovers(seed: int, brokers: int) -> None:
     assert result.error == ""
     assert result.operations >= SEED_OPERATIONS_MIN
     assert result.faults >= SEED_FAULTS_MIN
+
+
+@needs_time
+@pytest.mark.parametrize("number", range(NEW_SEEDS))
+def test_nothing_is_lost_in_seeds_that_no_other_code_had(number: int) -> None:
+    seed = code_seed() + number
+    assert run_seed(seed, 3).error == "", f"python -m penstock.sim --seed {seed}"
 
 
 def test_plans_are_kept() -> None:
