@@ -30,7 +30,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
+from penstock.base.ids import BrokerId, PartitionKey
 from penstock.hot.group import Group
 from penstock.messages import (
     AlterStreamRequest,
@@ -56,6 +56,7 @@ from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import PEER_REQUESTS, Cluster
 from penstock.node.enquiries import Enquiries, Handler
 from penstock.node.fetches import Fetches
+from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
 from penstock.node.leaders import not_leader, not_led
 from penstock.node.listening import Listening
@@ -68,7 +69,6 @@ from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Outbox, Step
 from penstock.node.streams import deleted_error
-from penstock.node.wording import label
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000
@@ -121,6 +121,8 @@ class Node:
         self._cluster = Cluster(
             vfs, settings, self._outbox, self._peers, chance, lambda: self._now, self._replicas, info=self._info
         )
+        failures = self._replicas.streams.failures
+        self._find = Finder(settings.broker_id, self._cluster, self._partitions, failures)
         enquiries = Enquiries(
             settings,
             self._outbox,
@@ -406,31 +408,6 @@ class Node:
         self._questions.gone(callers)
         self._replicas.gone(callers)
 
-    def _partition(self, stream_id: int, number: int) -> Partition:
-        key = PartitionKey(StreamId(stream_id), PartitionId(number))
-        partition = self._partitions.get(key)
-        if partition is not None:
-            return partition
-        if StreamId(stream_id) not in self._cluster.image.streams:
-            self._cluster.check_knows()
-        state = self._cluster.image.by_id(stream_id)
-        count = len(state.partitions)
-        if number >= count:
-            has = "1 partition" if count == 1 else f"{count} partitions"
-            text = f"stream {state.name!r} has {has}, counted from 0; there is no partition {number}"
-            raise RemoteError(ErrorCode.BAD_REQUEST, text)
-        if self._settings.broker_id not in state.partitions[number].replicas:
-            raise not_leader(self._cluster.image, state, number)
-        reason = self._replicas.streams.failures.get(key, "its log is being opened; try again in a moment")
-        raise RemoteError(ErrorCode.STORAGE_FAILED, f"{label(state, number)} cannot be used: {reason}")
-
-    def _led(self, stream_id: int, number: int) -> Partition:
-        """The partition, of which only the leader can say or do something."""
-        partition = self._partition(stream_id, number)
-        if (refusal := not_led(self._cluster.image, partition)) is not None:
-            raise refusal
-        return partition
-
     def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:
         self._cluster.administer(caller, request)
 
@@ -461,25 +438,25 @@ class Node:
     # Fetch
 
     def _fetch(self, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._fetches.fetch(caller, self._partition(request.stream_id, request.partition), request, now)
+        self._fetches.fetch(caller, self._find.held(request.stream_id, request.partition), request, now)
 
     # Queries
 
     def _get(self, caller: Hashable, request: GetRequest, raw: bytes | memoryview, now: Now) -> None:
         # The latest of a key or a subject is the leader's to name; a message at an offset lies with every replica.
-        which = self._led if request.offset is None else self._partition
+        which = self._find.led if request.offset is None else self._find.held
         self._questions.get(caller, which(request.stream_id, request.partition), request)
 
     def _list_offsets(self, caller: Hashable, request: ListOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._questions.list_offsets(caller, self._led(request.stream_id, request.partition), request)
+        self._questions.list_offsets(caller, self._find.led(request.stream_id, request.partition), request)
 
     def _truncate(self, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._replicas.truncations.ask(caller, self._led(request.stream_id, request.partition), request)
+        self._replicas.truncations.ask(caller, self._find.led(request.stream_id, request.partition), request)
 
     # Append
 
     def _append(self, caller: Hashable, request: AppendRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._appends.add(caller, self._led(request.stream_id, request.partition), raw)
+        self._appends.add(caller, self._find.led(request.stream_id, request.partition), raw)
 
     def _written(self, partition: Partition, committed_end: int) -> None:
         """Something was written, and `committed_end` was there before."""

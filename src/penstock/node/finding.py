@@ -1,0 +1,57 @@
+"""The partition that a request is about, or why it cannot be had here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
+from penstock.node.cluster import Cluster
+from penstock.node.leaders import not_leader, not_led
+from penstock.node.partition import Partition
+from penstock.node.wording import label
+
+
+class Finder:
+    """Looks among `partitions`; `failures` are of logs that cannot be opened."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        cluster: Cluster,
+        partitions: Mapping[PartitionKey, Partition],
+        failures: Mapping[PartitionKey, str],
+    ) -> None:
+        self._broker_id = broker_id
+        self._cluster = cluster
+        self._partitions = partitions
+        self._failures = failures
+
+    def held(self, stream_id: int, number: int) -> Partition:
+        """A partition of which this broker has a replica.
+
+        RemoteError: as `ClusterImage.by_id`; not_yet, bad_request, not_leader, storage_failed.
+        """
+        key = PartitionKey(StreamId(stream_id), PartitionId(number))
+        partition = self._partitions.get(key)
+        if partition is not None:
+            return partition
+        if StreamId(stream_id) not in self._cluster.image.streams:
+            self._cluster.check_knows()
+        state = self._cluster.image.by_id(stream_id)
+        count = len(state.partitions)
+        if number >= count:
+            has = "1 partition" if count == 1 else f"{count} partitions"
+            text = f"stream {state.name!r} has {has}, counted from 0; there is no partition {number}"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+        if self._broker_id not in state.partitions[number].replicas:
+            raise not_leader(self._cluster.image, state, number)
+        reason = self._failures.get(key, "its log is being opened; try again in a moment")
+        raise RemoteError(ErrorCode.STORAGE_FAILED, f"{label(state, number)} cannot be used: {reason}")
+
+    def led(self, stream_id: int, number: int) -> Partition:
+        """A partition of which only the leader can say or do something. RemoteError: as `held`."""
+        partition = self.held(stream_id, number)
+        if (refusal := not_led(self._cluster.image, partition)) is not None:
+            raise refusal
+        return partition
