@@ -15,7 +15,6 @@ Whose messages count is the question of `node/speakers.py`. The order of save, s
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -31,13 +30,13 @@ from penstock.node.forming import Forming
 from penstock.node.observer import Observer, Place
 from penstock.node.peers import Peers
 from penstock.node.proposals import Done, Input, Proposals
+from penstock.node.saving import Saving
 from penstock.node.speakers import FORGOTTEN, Speaker, Speakers, Start
 from penstock.node.step import Lane, Outbox
 from penstock.raft import (
     Entry,
     EntryKind,
     Membership,
-    Message,
     NotWrittenError,
     Raft,
     Ready,
@@ -49,9 +48,7 @@ from penstock.raft import (
 )
 from penstock.raft.leader import Leader
 
-_STALL_TICKS = limits.FLUSH_STALL_MS // limits.RAFT_TICK_MS
 _UNTOLD_TICKS = limits.METADATA_UNTOLD_MS // limits.RAFT_TICK_MS
-_HUNG = f"a save of the metadata has not come back for {limits.FLUSH_STALL_MS // 1_000} s"
 
 
 class Quorum:
@@ -80,17 +77,13 @@ class Quorum:
         self.forming = Forming(lambda: self.image, lambda: self.membership)
         self.forming.note(storage.state.entries)
         self._is_starting = True
-        self._is_saving = False
-        self._saving_ticks = 0  # so long has this save been under way
+        self._saving = Saving()
         self._is_acting = False  # between the core's ready and advance
         self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
         self._waits_ticks = 0  # before it asks another one to lead again, because of that
         self._missed = ""  # as a follower: why it could not save what the others agree on, until it has saved that
         self._untold_ticks = 0  # since then, for which no leader has told it anything
         self._vain_bytes = 0  # so long was the log when a snapshot found no room: with the next command again
-        self._messages: deque[Message] = deque()  # of peers, that wait for the end of a save
-        self._inputs: deque[Input] = deque()  # ours, that wait for the same
-        self._has_ticked = False  # meanwhile
         self._proposals = Proposals()
         self._confirmations: dict[bytes, Callable[[], None]] = {}  # who waits until most voters say that it leads
         self._confirmed = 0  # how many were asked for so far
@@ -139,9 +132,7 @@ class Quorum:
     @property
     def missed(self) -> str:
         """Why it does not hear what the others agree on, though they tell it; empty if it does."""
-        if self.is_alone:
-            return ""
-        return _HUNG if self._is_saving and self._saving_ticks >= _STALL_TICKS else self._missed
+        return "" if self.is_alone else self._saving.stall or self._missed
 
     @property
     def obstacle(self) -> str:
@@ -152,7 +143,7 @@ class Quorum:
     def needs_ticks(self) -> bool:
         """Whether the passing of time changes something; alone, only that a full disk may have room again."""
         return not self.is_alone or bool(
-            self._full and not self._is_saving and not self.trouble and self._raft.has_ready()
+            self._full and not self._saving.is_under_way and not self.trouble and self._raft.has_ready()
         )
 
     def match_index(self, broker_id: BrokerId) -> int:
@@ -178,11 +169,11 @@ class Quorum:
         self.speakers.tick()
         if self.trouble:
             return
-        if self._is_saving:
-            self._has_ticked = True
-            self._saving_ticks += 1
-            if self._saving_ticks == _STALL_TICKS and not self.is_alone:
-                self._outbox.notice(f"{_HUNG}: this broker has no part until it has")
+        if self._saving.is_under_way:
+            before = self.missed
+            self._saving.tick()
+            if self.missed != before:
+                self._outbox.notice(f"{self.missed}: this broker has no part until it has")
             return
         self._full = ""
         self._look_for_room()
@@ -238,9 +229,8 @@ class Quorum:
         is_heard = self.speakers.may_speak(request, message, is_member=message.sender in self.membership)
         if self.trouble or not (is_heard and self.forming.takes(message)):
             return
-        if self._is_saving:
-            if len(self._messages) < limits.RAFT_MESSAGES_WAITING_MAX:
-                self._messages.append(message)
+        if self._saving.is_under_way:
+            self._saving.received(message)
             return
         self._raft.step(message)
         self._pump()
@@ -259,8 +249,8 @@ class Quorum:
     def _input(self, given: Input) -> None:
         if self.trouble:
             self._refuse(given)
-        elif self._is_saving or self._is_acting:
-            self._inputs.append(given)
+        elif self._saving.is_under_way or self._is_acting:
+            self._saving.inputs.append(given)
         else:
             self._full = ""
             self._tell_core(given)
@@ -290,7 +280,7 @@ class Quorum:
     # What must be done
 
     def _pump(self) -> None:
-        while not (self._is_saving or self._full or self.trouble) and self._raft.has_ready():
+        while not (self._saving.is_under_way or self._full or self.trouble) and self._raft.has_ready():
             ready = self._raft.ready()
             task = self._save_task(ready)
             if task is None:
@@ -298,7 +288,7 @@ class Quorum:
                 self._tell_inputs()
             else:
                 self._save(ready, task)
-        if not self._is_saving:
+        if not self._saving.is_under_way:
             if self._raft.contradiction is not None and not self.trouble:
                 self._end(f"the metadata contradicts that of its leader ({self._raft.contradiction}): {FORGOTTEN}")
             self._tell_leadership()
@@ -308,10 +298,10 @@ class Quorum:
         return self._storage.save(ready, may_use_reserve=self._proposals.may_use_reserve(ready.entries))
 
     def _save(self, ready: Ready, task: SaveTask) -> None:
-        self._is_saving = True
+        self._saving.begin()
 
         def done(error: Exception | None) -> None:
-            self._is_saving = False
+            self._saving.end()
             if error is None:
                 if ready.entries or ready.snapshot is not None:
                     self._missed = ""
@@ -322,7 +312,7 @@ class Quorum:
                 self._full = str(error)
                 self._miss(error)
                 self._retract(ready, error)
-                self._messages.clear()
+                self._saving.messages.clear()
                 self._have_another_lead(error)
             self._go_on(is_full=error is not None)
 
@@ -330,7 +320,6 @@ class Quorum:
 
     def _run(self, task: SaveTask, done: Callable[[Exception | None], None]) -> None:
         if not self._is_starting:
-            self._saving_ticks = 0
             self._outbox.work(Lane.WRITE, task.run, done)
             return
         try:
@@ -350,17 +339,16 @@ class Quorum:
 
     def _end(self, trouble: str) -> None:
         self.trouble = trouble
-        self._messages.clear()
+        self._saving.messages.clear()
         self._proposals.drop(self._refusal())
         self._observer.failed(trouble)
 
     def _go_on(self, *, is_full: bool) -> None:
         """Tell the core what came during the save. On a full disk the next tick tries again, or the next command."""
         has_told = self._tell_inputs()
-        while self._messages and not self.trouble:
-            self._raft.step(self._messages.popleft())
-        has_ticked, self._has_ticked = self._has_ticked, False
-        if has_ticked and not (is_full or self.trouble):
+        while self._saving.messages and not self.trouble:
+            self._raft.step(self._saving.messages.popleft())
+        if self._saving.take_tick() and not (is_full or self.trouble):
             # One, however many it was: what the others said in that time was only heard now.
             self._raft.tick()
         if has_told:
@@ -369,10 +357,11 @@ class Quorum:
 
     def _tell_inputs(self) -> bool:
         """Tell the core what has waited for it; whether there was anything."""
-        has_told = bool(self._inputs)
+        inputs = self._saving.inputs
+        has_told = bool(inputs)
         self._is_acting = True  # what is asked because of a refusal comes behind the others
-        while self._inputs:
-            given = self._inputs.popleft()
+        while inputs:
+            given = inputs.popleft()
             if self.trouble:
                 self._refuse(given)
             else:
@@ -468,13 +457,13 @@ class Quorum:
         log_bytes = self._storage.log_bytes
         if log_bytes < max(limits.METADATA_LOG_BYTES_MAX, self._vain_bytes + 1):
             return
-        if self._is_saving or self.trouble or self._raft.has_ready():
+        if self._saving.is_under_way or self.trouble or self._raft.has_ready():
             return
         task = self._storage.save_snapshot(self._raft.compact(self._raft.applied, encode_image(self.image)))
-        self._is_saving = True
+        self._saving.begin()
 
         def done(error: Exception | None) -> None:
-            self._is_saving = False
+            self._saving.end()
             if error is None:
                 self._storage.saved(task)
             else:
@@ -490,10 +479,9 @@ class Quorum:
 
     def stop(self, error: RemoteError) -> None:
         """The broker stops: tell whose change is still on its way; give the files back."""
-        inputs, self._inputs = self._inputs, deque()
-        for given in inputs:
+        for given in self._saving.take_inputs():
             if given.done is not None:
                 given.done(error)
         self._proposals.drop(error)
-        if not self._is_saving:  # else the disk keeps it waiting: all is left as after a crash
+        if not self._saving.is_under_way:  # else the disk keeps it waiting: all is left as after a crash
             self._storage.close()

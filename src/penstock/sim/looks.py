@@ -211,7 +211,7 @@ def logged(node: Node) -> tuple[int, int]:
 def vote(node: Node) -> int:
     """Whom the broker has voted for in its present Raft term, where that is on its disk; 0: nobody."""
     raft = node._cluster.quorum._raft
-    is_saved = not node._cluster.quorum._is_saving and raft._saved[:2] == raft._hard_state()[:2]
+    is_saved = not node._cluster.quorum._saving.is_under_way and raft._saved[:2] == raft._hard_state()[:2]
     return (raft._vote or 0) if is_saved else 0
 
 
