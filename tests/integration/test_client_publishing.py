@@ -192,8 +192,9 @@ async def test_order_is_kept_and_messages_in_flight_are_bounded(leader: Leader, 
     await leader.stores("orders", "orders")
     count = limits.PUBLISHES_IN_FLIGHT_MAX + 1_000
     futures = [await client.publish_nowait("orders", b"%d" % number) for number in range(count)]
-    assert client._publisher is not None
-    assert len(client._publisher._in_flight) <= limits.PUBLISHES_IN_FLIGHT_MAX
+    publisher = client._publications._publisher
+    assert publisher is not None
+    assert len(publisher._in_flight) <= limits.PUBLISHES_IN_FLIGHT_MAX
     await client.flush()
     acks = [future.result() for future in futures]
     assert [ack.offset for ack in acks if ack] == list(range(count))

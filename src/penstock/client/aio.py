@@ -18,17 +18,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from penstock.base import limits
-from penstock.base.config import Acks, Intake
-from penstock.base.errors import ErrorCode, OperationalError
+from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
 from penstock.client import appending, batches, reading, truncating
 from penstock.client.checks import check_asked_for, require, stream_config, wanted_columns
-from penstock.client.errors import StreamNotFound
 from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
-from penstock.client.publish_format import Ack, Acked, Value, published
-from penstock.client.publishing import Publisher
+from penstock.client.publications import Publications
+from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.routing import Routes
 from penstock.client.values import (
     EARLIEST,
@@ -63,12 +61,9 @@ class Client:
 
     def __init__(self, link: Link, name: str, nats_urls: list[str] | None, nats_options: dict[str, Any]) -> None:
         self._link = link
-        self._name = name
-        self._nats_urls = nats_urls
-        self._nats_options = nats_options
-        self._publisher: Publisher | None = None
-        self._routes = Routes()
-        self._streams = NamedStreams(link, self._routes)
+        routes = Routes()
+        self._streams = NamedStreams(link, routes)
+        self._publications = Publications(link, self._streams, routes, name, nats_urls, nats_options)
 
     @property
     def server(self) -> str:
@@ -78,7 +73,7 @@ class Client:
     @property
     def nats_urls(self) -> tuple[str, ...]:
         """Where messages are published."""
-        return tuple(self._nats_urls) if self._nats_urls is not None else self._link.nats_urls
+        return self._publications.urls
 
     async def __aenter__(self) -> Client:
         return self
@@ -90,9 +85,7 @@ class Client:
 
     async def close(self) -> None:
         """Give back the connections. Publishes without an ack and reads under way fail. Twice is fine."""
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            await publisher.close()
+        await self._publications.close()
         await self._link.close()
 
     # Streams
@@ -353,7 +346,8 @@ class Client:
         With `envelope` all of it goes in a Liftbridge-compatible envelope: streams with acks="envelope" ack only those.
         RemoteError nats_10071: its expected offset is not the next one. ImportError without the extra `protobuf`.
         """
-        future = await self._publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
+        publish = self._publications.publish
+        future = await publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
         return await future if future is not None else None
 
     async def publish_nowait(
@@ -373,19 +367,18 @@ class Client:
 
         Waits only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier ones have no ack yet.
         """
-        future = await self._publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
+        publish = self._publications.publish
+        future = await publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
         if future is None:
             done: asyncio.Future[PubAck | None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
-        assert self._publisher is not None
-        self._publisher.note_failures(future)
+        self._publications.note_failures(future)
         return future  # type: ignore[return-value]  # a Future[PubAck] gives what a Future[PubAck | None] promises
 
     async def flush(self, *, timeout: float = 60.0) -> None:
         """Return once every publish so far has its ack; raises the first failure of a `publish_nowait`."""
-        if self._publisher is not None:
-            await self._publisher.flush(timeout)
+        await self._publications.flush(timeout)
 
     async def publish_to_all(
         self,
@@ -401,15 +394,7 @@ class Client:
 
         StreamNotFound if there is none. The error of a publish that failed in part has the acks in `details["acks"]`.
         """
-        found = await self.streams_for(subject, timeout=timeout)
-        acking = (Acks.REPLY,) if envelope is None else (Acks.REPLY, Acks.ENVELOPE)
-        expected = frozenset(info.name for info in found if info.config.acks in acking)
-        if not expected:
-            text = f"no stream that acks stores the subject {subject!r}"
-            raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
-        value, all_headers = published(value, key, headers, None, "all", envelope)
-        publisher = await self._publishing(timeout)
-        return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
+        return await self._publications.publish_to_all(subject, value, key, headers, envelope, timeout)
 
     async def append(
         self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0
@@ -422,48 +407,6 @@ class Client:
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """
         return await appending.append(self._link, self._streams, stream, data, partition, timeout)
-
-    async def _publish(
-        self,
-        subject: str,
-        value: Value,
-        key: bytes | str | None,
-        headers: Mapping[str, str] | None,
-        stream: str | None,
-        ack: Ack,
-        envelope: Envelope | None,
-        retries: int,
-        timeout: float,
-    ) -> asyncio.Future[PubAck] | None:
-        value, all_headers = published(value, key, headers, stream, ack, envelope)
-        subject = await self._routed(subject, key, timeout)
-        publisher = await self._publishing(timeout)
-        if ack == "none":
-            await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
-            return None
-        return await publisher.publish(subject, value, all_headers, timeout_s=timeout, retries=retries)
-
-    async def _routed(self, subject: str, key: bytes | str | None, timeout: float) -> str:
-        """The subject of the partition that the message belongs to."""
-        now_s = asyncio.get_running_loop().time()
-        if self._routes.must_ask(subject, key, now_s):
-            self._routes.learn(subject, await self.streams_for(subject, timeout=timeout), now_s)
-        return self._routes.subject_for(subject, key)
-
-    async def _publishing(self, timeout: float) -> Publisher:
-        publisher = self._publisher
-        if publisher is not None and publisher.is_cut_off and self._nats_urls is None:
-            # The broker may have come back with its NATS at another address, or others have one of their own.
-            await self._link.refresh(timeout)
-            if self._publisher is publisher and not set(self.nats_urls) <= set(publisher.urls):
-                self._publisher = None
-                await publisher.close()
-        if self._publisher is None:
-            urls = self.nats_urls
-            if not urls:
-                raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
-            self._publisher = Publisher(urls, self._name, self._nats_options, self._streams.storing)
-        return self._publisher
 
     async def _reader(
         self,

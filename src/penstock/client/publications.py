@@ -1,0 +1,127 @@
+"""What a client publishes through NATS: to which subject, through which connection.
+
+Rules: there is no connection to NATS before the first message. One that NATS has given up is replaced where the brokers
+name other servers by now. What a message is made of is `publish_format`'s to say, what becomes of it `publishing`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.base.config import Acks
+from penstock.base.errors import ErrorCode, OperationalError
+from penstock.client.errors import StreamNotFound
+from penstock.client.link import Link
+from penstock.client.named_streams import NamedStreams
+from penstock.client.publish_format import Ack, Value, published
+from penstock.client.publishing import Publisher
+from penstock.client.routing import Routes
+from penstock.client.values import Envelope, PubAck
+
+
+class Publications:
+    """See the module, and `Client` for what its methods do; `timeout` is in seconds."""
+
+    def __init__(
+        self,
+        link: Link,
+        streams: NamedStreams,
+        routes: Routes,
+        name: str,
+        urls: list[str] | None,
+        options: dict[str, Any],
+    ) -> None:
+        """`urls`: where to publish, if not where the brokers say."""
+        self._link = link
+        self._streams = streams
+        self._routes = routes
+        self._name = name
+        self._urls = urls
+        self._options = options
+        self._publisher: Publisher | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where messages are published."""
+        return tuple(self._urls) if self._urls is not None else self._link.nats_urls
+
+    async def publish(
+        self,
+        subject: str,
+        value: Value,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+        stream: str | None,
+        ack: Ack,
+        envelope: Envelope | None,
+        retries: int,
+        timeout: float,
+    ) -> asyncio.Future[PubAck] | None:
+        """Send one message; the future of its ack, if there is to be one."""
+        value, all_headers = published(value, key, headers, stream, ack, envelope)
+        subject = await self._routed(subject, key, timeout)
+        publisher = await self._connected(timeout)
+        if ack == "none":
+            await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
+            return None
+        return await publisher.publish(subject, value, all_headers, timeout_s=timeout, retries=retries)
+
+    async def publish_to_all(
+        self,
+        subject: str,
+        value: Value,
+        key: bytes | str | None,
+        headers: Mapping[str, str] | None,
+        envelope: Envelope | None,
+        timeout: float,
+    ) -> dict[str, PubAck]:
+        """Send one message; the acks of all streams that ack it, by their names. StreamNotFound."""
+        found = await self._streams.storing(subject, timeout)
+        acking = (Acks.REPLY,) if envelope is None else (Acks.REPLY, Acks.ENVELOPE)
+        expected = frozenset(info.name for info in found if info.config.acks in acking)
+        if not expected:
+            text = f"no stream that acks stores the subject {subject!r}"
+            raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, subject=subject)
+        value, all_headers = published(value, key, headers, None, "all", envelope)
+        publisher = await self._connected(timeout)
+        return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
+
+    def note_failures(self, future: asyncio.Future[PubAck]) -> None:
+        """`flush` is to raise what becomes of this one, if that is an error."""
+        assert self._publisher is not None
+        self._publisher.note_failures(future)
+
+    async def flush(self, timeout: float) -> None:
+        """Return once every message so far has its ack; raises the first failure that was noted."""
+        if self._publisher is not None:
+            await self._publisher.flush(timeout)
+
+    async def close(self) -> None:
+        """Give back the connection. Twice is fine."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            await publisher.close()
+
+    async def _routed(self, subject: str, key: bytes | str | None, timeout: float) -> str:
+        """The subject of the partition that the message belongs to."""
+        now_s = asyncio.get_running_loop().time()
+        if self._routes.must_ask(subject, key, now_s):
+            self._routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
+        return self._routes.subject_for(subject, key)
+
+    async def _connected(self, timeout: float) -> Publisher:
+        publisher = self._publisher
+        if publisher is not None and publisher.is_cut_off and self._urls is None:
+            # The broker may have come back with its NATS at another address, or others have one of their own.
+            await self._link.refresh(timeout)
+            if self._publisher is publisher and not set(self.urls) <= set(publisher.urls):
+                self._publisher = None
+                await publisher.close()
+        if self._publisher is None:
+            urls = self.urls
+            if not urls:
+                raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
+            self._publisher = Publisher(urls, self._name, self._options, self._streams.storing)
+        return self._publisher
