@@ -6,6 +6,8 @@
 | `writer`     | the writing end: append, flush, rest                      |
 | `state`      | what may be done with a log                               |
 | `view`       | `LogView`: lookups and slices, for any thread             |
+| `validity`   | what of a view is still there, once the log is cut        |
+| `lookups`    | which batches of a segment hold what                      |
 | `segments`   | those that a log has, and when it rolls                   |
 | `segment`    | one of them, active or sealed                             |
 | `flushing`   | what is not on the disk yet                               |

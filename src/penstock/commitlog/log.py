@@ -30,7 +30,7 @@ from penstock.commitlog.segments import NEVER_US
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Removal
 from penstock.commitlog.truncation import Truncation
-from penstock.commitlog.view import Validity
+from penstock.commitlog.validity import Validity
 from penstock.commitlog.writer import LogWriter
 from penstock.vfs import Buffer, Vfs
 

@@ -19,18 +19,18 @@ from typing import NamedTuple, TypeVar
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import files, index
+from penstock.commitlog import files, index, lookups
 from penstock.commitlog.errors import IndexDamagedError, LogCutError
 from penstock.commitlog.index import Entries, Extent, FileEntries, PackedEntries
 from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_head, rebuild_index
 from penstock.commitlog.resumed import Head, ResumedEntries
 from penstock.commitlog.segment import Damage, Segment
+from penstock.commitlog.validity import Validity
 from penstock.vfs import File, Vfs
 
 _T = TypeVar("_T")
 _EXTENTS_AT_ONCE = 256  # at most: whoever wants one message asks for one, whoever reads on for ever more
 _EXTENTS_GROWTH = 16
-_ALL = 2**63
 _base_offset = attrgetter("base_offset")
 _last_timestamp_us = attrgetter("last_timestamp_us")
 
@@ -43,40 +43,6 @@ class Slice(NamedTuple):
     length: int
     base_offset: int
     end_offset: int
-
-
-class Validity:
-    """Up to which offset what views show is still there. They share it with the log, which lowers it before it is cut:
-    whoever then finds a file changed knows that it is no damage. Views of before a cut feel those that come later, too.
-    """
-
-    __slots__ = ("of_later_views", "own_end")
-
-    def __init__(self) -> None:
-        self.own_end = _ALL
-        self.of_later_views: Validity | None = None
-
-    def cut(self, end_offset: int) -> None:
-        """The log is about to be cut there."""
-        self.own_end = end_offset
-
-    def later(self) -> Validity:
-        """It was cut: what holds for the views of what is left."""
-        self.of_later_views = Validity()
-        return self.of_later_views
-
-    @property
-    def end_offset(self) -> int:
-        """What a view shows before it is still there."""
-        end_offset, one = self.own_end, self.of_later_views
-        while one is not None:
-            end_offset, one = min(end_offset, one.own_end), one.of_later_views
-        return end_offset
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the log was not cut: the files are what the views take them for."""
-        return self.own_end == _ALL
 
 
 class LogView:
@@ -158,7 +124,7 @@ class LogView:
             raise self._out_of_range(offset)
         number = self._number_of(offset)
         segment = self.segments[number]
-        extent = self._with_entries(segment, lambda entries: _extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda entries: lookups.extent_of(entries, offset))
         if extent is None or extent.end_offset <= offset:
             raise self._corrupt(segment, offset)
         return number, extent
@@ -196,7 +162,7 @@ class LogView:
         for segment in reversed(self.segments):
             if kept + segment.size_bytes > bytes_max and segment.base_offset < segment.end_offset:
                 room = bytes_max - kept
-                found = self._with_entries(segment, lambda entries: _start_keeping(segment, entries, room))  # noqa: B023
+                found = self._with_entries(segment, lambda entries: lookups.start_keeping(segment, entries, room))  # noqa: B023
                 newest = self._with_entries(segment, lambda entries: entries.extent(entries.count - 1))
                 return found if found < self.log_end else newest.base_offset
             kept += segment.size_bytes
@@ -207,7 +173,7 @@ class LogView:
         if offset >= self.log_end:
             return None
         segment = self._segment_of(offset)
-        extent = self._with_entries(segment, lambda entries: _extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda entries: lookups.extent_of(entries, offset))
         return None if extent is None else extent.min_timestamp_us
 
     def batches(
@@ -251,7 +217,9 @@ class LogView:
             extents = self._with_entries(
                 segment,
                 lambda entries: (
-                    _extents_before(entries, start, at, wanted) if reverse else _extents_from(entries, at, end, wanted)  # noqa: B023
+                    lookups.extents_before(entries, start, at, wanted)  # noqa: B023
+                    if reverse
+                    else lookups.extents_from(entries, at, end, wanted)  # noqa: B023
                 ),
             )
             wanted = min(wanted * _EXTENTS_GROWTH, _EXTENTS_AT_ONCE)
@@ -344,7 +312,7 @@ class LogView:
             return None
         lost = Damage(path, position, segment.base_offset, segment.end_offset, reason)
         with contextlib.suppress(OSError, IndexDamagedError):
-            extent = self._with_sound_entries(segment, lambda entries: _extent_across(entries, position))
+            extent = self._with_sound_entries(segment, lambda entries: lookups.extent_across(entries, position))
             if extent is not None:
                 lost = Damage(path, extent.position, extent.base_offset, segment.end_offset, reason)
         if not any(one.position == lost.position for one in segment.damage):
@@ -457,34 +425,3 @@ def _corrupt_range(damage: Damage) -> RemoteError:
         base_offset=damage.base_offset,
         end_offset=damage.end_offset,
     )
-
-
-def _start_keeping(segment: Segment, entries: Entries, room: int) -> int:
-    # The first batch at or behind this position begins a rest that has room.
-    number = bisect_left(
-        range(entries.count), segment.size_bytes - room, key=lambda number: entries.extent(number).position
-    )
-    return segment.end_offset if number == entries.count else entries.extent(number).base_offset
-
-
-def _extent_of(entries: Entries, offset: int) -> Extent | None:
-    number = entries.last_at_or_below(offset)
-    return entries.extent(number) if number >= 0 else None
-
-
-def _extents_from(entries: Entries, start: int, end: int, wanted: int) -> list[Extent]:
-    first = max(0, entries.last_at_or_below(start))
-    found = [entries.extent(number) for number in range(first, min(first + wanted, entries.count))]
-    return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
-
-
-def _extents_before(entries: Entries, start: int, end: int, wanted: int) -> list[Extent]:
-    last = entries.last_at_or_below(end - 1)
-    found = [entries.extent(number) for number in range(last, max(last - wanted, -1), -1)]
-    return [extent for extent in found if extent.end_offset > start and extent.base_offset < end]
-
-
-def _extent_across(entries: Entries, position: int) -> Extent | None:
-    """The first batch that ends behind `position`."""
-    number = index.last_ending_at_or_below_position(entries, position) + 1
-    return entries.extent(number) if number < entries.count else None

@@ -25,7 +25,8 @@ from penstock.commitlog.segment import ActiveSegment, Damage
 from penstock.commitlog.segments import Segments
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, write_entries
-from penstock.commitlog.view import LogView, Validity
+from penstock.commitlog.validity import Validity
+from penstock.commitlog.view import LogView
 from penstock.vfs import Buffer, File, Vfs
 
 _WRITABLE = LogState.WRITABLE  # a member of an enum is slow to look up
