@@ -29,6 +29,7 @@ from penstock.commitlog.validity import Validity
 from penstock.vfs import File, Vfs
 
 _T = TypeVar("_T")
+Wants = Callable[[BatchHeader], bool]
 _EXTENTS_AT_ONCE = 256  # at most: whoever wants one message asks for one, whoever reads on for ever more
 _EXTENTS_GROWTH = 16
 _base_offset = attrgetter("base_offset")
@@ -177,11 +178,11 @@ class LogView:
         return None if extent is None else extent.min_timestamp_us
 
     def batches(
-        self, start: int, end: int, *, reverse: bool = False, flags: int = 0
+        self, start: int, end: int, *, reverse: bool = False, wants: Wants | None = None
     ) -> Iterator[tuple[BatchHeader, bytes]]:
         """The batches that hold offsets from `start` to `end`, verified, as header and bytes; one in memory at a time.
 
-        With `flags` only those that have one of them: of the others no more than the header is read.
+        With `wants` only those of which it says so, by their headers: of the others no more than that is read.
         RemoteError as `slice` raises it, at the place where it matters.
         """
         if start < self.log_start or end > self.log_end:
@@ -195,7 +196,7 @@ class LogView:
             segment = self.segments[number]
             begin, stop = max(start, segment.base_offset), min(end, segment.end_offset)
             if begin < stop:
-                yield from self._segment_batches(segment, begin, stop, reverse=reverse, flags=flags)
+                yield from self._segment_batches(segment, begin, stop, reverse=reverse, wants=wants)
 
     def is_sound(self, found: Slice) -> bool:
         """Read a slice, and verify its batches; whether they are what was written. If not, the log hears of it."""
@@ -209,7 +210,7 @@ class LogView:
         return True
 
     def _segment_batches(
-        self, segment: Segment, start: int, end: int, *, reverse: bool, flags: int
+        self, segment: Segment, start: int, end: int, *, reverse: bool, wants: Wants | None
     ) -> Iterator[tuple[BatchHeader, bytes]]:
         at = end if reverse else start
         wanted = 1
@@ -232,7 +233,7 @@ class LogView:
                     covered = extent.end_offset >= at if reverse else extent.base_offset <= at
                     if not covered:
                         raise self._corrupt(segment, at - 1 if reverse else at)
-                    if not (flags and _lacks_flags(file, extent, flags)):
+                    if wants is None or _is_wanted(file, extent, wants):
                         yield self._read(segment, file, extent)
                     at = extent.base_offset if reverse else extent.end_offset
             finally:
@@ -406,13 +407,13 @@ class LogView:
         return _corrupt_range(Damage(segment.path, 0, offset, segment.end_offset, "no batch holds this offset"))
 
 
-def _lacks_flags(file: File, extent: Extent, flags: int) -> bool:
-    """Whether the header says so; of one that is damaged the whole batch is to be read, which tells what is wrong."""
+def _is_wanted(file: File, extent: Extent, wants: Wants) -> bool:
+    """Whether `wants` says so; of one that is damaged the whole batch is to be read, which tells what is wrong."""
     try:
         header = codec.read_header(file.read_at(extent.position, codec.PREFIX_BYTES))
     except CorruptionError:
-        return False
-    return not header.flags & flags and header.base_offset == extent.base_offset
+        return True
+    return header.base_offset != extent.base_offset or wants(header)
 
 
 def _corrupt_range(damage: Damage) -> RemoteError:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from penstock.base.clock import Now
 from penstock.batch import codec
-from penstock.batch.header import MAY_HOLD_IDS
+from penstock.batch.header import MAY_HOLD_IDS, BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest.admission import Rules
@@ -47,12 +47,16 @@ class ReadIds:
             return
         # The last message in any case: one may be expected to have a certain id, however old it is.
         start = min(view.offset_at(self._since_us, end=view.log_end), view.log_end - 1)
-        for _, data in view.batches(start, view.log_end, reverse=True, flags=MAY_HOLD_IDS):
+        for _, data in view.batches(start, view.log_end, reverse=True, wants=_may_hold_ids):
             rows = codec.check_values(data)
             ids.note_before(rows.message_ids(), codec.offsets(data), codec.timestamps(data), view.log_start)
             if ids.is_full:
                 break
         ids.expire(self._since_us)
+
+
+def _may_hold_ids(header: BatchHeader) -> bool:
+    return bool(header.flags & MAY_HOLD_IDS)
 
 
 class IdReader:
