@@ -181,6 +181,19 @@ class CheckpointFile:
         self._slot = slot
         self.is_behind = False
 
+    def write_again(self, found: Checkpoint) -> None:
+        """Make durable what was found: it may be in the page cache only, and a failed sync has left it there. OSError.
+
+        Until that has been done, the other slot may be the only one on the disk.
+        """
+        assert found.sequence == self._sequence, (found, self._sequence)
+        file = self._vfs.open(self._path)
+        try:
+            file.write_at(self._slot * SLOT_STEP_BYTES, pack_slot(found))
+        finally:
+            file.close()
+        self.sync()
+
     def rest(self) -> None:
         """Give back the file."""
         if self._file is not None:

@@ -68,9 +68,14 @@ def is_shortage(error: OSError) -> bool:
     return error.errno in _SHORT
 
 
+def is_full(error: OSError) -> bool:
+    """Whether the disk, or our share of it, has no room."""
+    return error.errno in _FULL
+
+
 def storage_error(doing: str, error: OSError) -> StorageFailedError:
     """`error` as ours; `doing` says what failed, with the path."""
     text = f"{doing}: {error.strerror or error}"
     if is_shortage(error):
         return ShortageError(text)
-    return StorageFullError(text) if error.errno in _FULL else StorageFailedError(text)
+    return StorageFullError(text) if is_full(error) else StorageFailedError(text)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.commitlog import files
+from penstock.commitlog.errors import is_full
 from penstock.hot.crc import crc32c
 from penstock.vfs import File, Vfs
 
@@ -138,17 +139,24 @@ def recover(
     if found.mistake is not None or entries != found.entries:
         _mend(vfs, directory, found, entries)
     elif entries and any(entries[-1].start_offset >= one.begin for one in told):
-        _sync(vfs, directory)
+        _write_again(vfs, directory, entries)
     return entries
 
 
-def _sync(vfs: Vfs, directory: str) -> None:
+def _write_again(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
     """The run that wrote the last entries may have died before it synced them: the page cache may be all that has them.
 
-    Their batches are about to count as flushed, and nothing would ask them again.
+    Their batches are about to count as flushed, and nothing would ask them again. Where a sync of that run has failed,
+    another one would prove nothing without a write, which takes no room; a disk that refuses it all the same is no
+    reason not to read what is there.
     """
     file = vfs.open(f"{directory}/{files.LINEAGE}")
     try:
+        try:
+            file.write_at(0, b"".join(map(pack_entry, entries)))
+        except OSError as error:
+            if not is_full(error):
+                raise
         file.sync()
     finally:
         file.close()

@@ -88,7 +88,7 @@ class Log(LogWriter):
             log._open_lineage(found.told)
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
                 if found.checkpoint is not None:
-                    log._checkpoint.sync()  # it may be in the page cache only: the other slot stays until it is not
+                    log._checkpoint.write_again(found.checkpoint)
                 log.checkpoint()
                 if found.checkpoint is None:
                     # A log that was not known to be made: the folder's own name must be durable.

@@ -365,7 +365,9 @@ class Recovery:
                     rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
             if out.checkpoint is not None:
                 # Else an older one could take its place, beyond which damage looks like a torn tail and is cut.
-                CheckpointFile(self._vfs, self._directory, out.checkpoint.sequence, out.slot).sync()
+                CheckpointFile(self._vfs, self._directory, out.checkpoint.sequence, out.slot).write_again(
+                    out.checkpoint
+                )
             self._vfs.sync_dir(self._directory)
         except OSError as error:
             out.flushed_end = min(max(flushed_end, out.log_start), out.log_end)

@@ -39,7 +39,7 @@ from penstock.base.errors import OperationalError
 from penstock.hot.crc import crc32c
 from penstock.metadata.runs import ANY_RUN
 from penstock.raft.tasks import RESERVE_PATH
-from penstock.vfs import Vfs
+from penstock.vfs import File, Vfs
 from penstock.vfs.reserve import Reserve
 
 RUNS_PATH = "runs"
@@ -75,7 +75,7 @@ class Runs:
         """Add this start to those that are there; blocking. OSError, OperationalError."""
         self.names = self._read(has_data=has_data)
         if not process or len(self.names) >= limits.RUNS_MAX:
-            self._sync()
+            self._write_again()
             return
         names = (*self.names, process)
         try:
@@ -83,17 +83,27 @@ class Runs:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            self._sync()
+            self._write_again()
             self.notices.append(f"cannot note this start in {RUNS_PATH}: {error.strerror or error}")
         else:
             self.names = names
 
-    def _sync(self) -> None:
-        """A start goes by a name that another one wrote, perhaps without coming to its sync."""
+    def _write_again(self) -> None:
+        """A start goes by a name that another one wrote, perhaps without coming to its sync, or that had failed."""
         if RUNS_PATH in self._vfs.list(""):
             with closing(self._vfs.open(RUNS_PATH)) as file:
+                if self._number:
+                    self._write_slot_again(file)
                 file.sync()
             self._vfs.sync_dir("")
+
+    def _write_slot_again(self, file: File) -> None:
+        position = _position(self._number)
+        try:
+            file.write_at(position, file.read_at(position, SLOT_BYTES))
+        except OSError as error:
+            if error.errno not in _FULL:  # else it holds what it held
+                raise
 
     def registered(self) -> Callable[[], None] | None:
         """The image has this process: what gives up names that are needed no more, for a disk thread, if there are any.
@@ -134,13 +144,17 @@ class Runs:
         reserve = Reserve(self._vfs, RESERVE_PATH)
         try:
             with closing(self._vfs.open(RUNS_PATH, create=True)) as file:
-                reserve.make_room(len(content), lambda: file.write_at((number - 1) % 2 * SLOT_BYTES, content))
+                reserve.make_room(len(content), lambda: file.write_at(_position(number), content))
                 file.sync()
         finally:
             reserve.close()
         if is_new:
             self._vfs.sync_dir("")
         self._number = number
+
+
+def _position(number: int) -> int:
+    return (number - 1) % 2 * SLOT_BYTES
 
 
 def _packed(slot: _Slot) -> bytes:

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from penstock.commitlog import LogConfig, LogState
+from penstock.commitlog import LogConfig, LogState, StorageFailedError
 from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.checkpoint import CheckpointFile
-from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation
+from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import DIRECTORY, Message, append, flush, flush_and_note, open_log, read_slices, retain
 
@@ -70,6 +70,22 @@ def test_a_power_loss_leaves_one_slot_whole_though_the_other_was_written_in_part
         assert newest.flushed_end >= known_end, "a start syncs what it writes"
         again = open_log(clone)
         assert (again.state, again.damage) == (LogState.WRITABLE, ())
+
+
+def test_a_start_writes_again_what_it_found_before_it_touches_the_other_slot() -> None:
+    """A sync has failed, and the page cache alone has the newer slot: a power loss in the first write left neither."""
+    for seed in range(20):
+        random = Random(seed)
+        memory = MemoryVfs()
+        log = open_log(memory)
+        append(log, 1, 0)
+        flush_and_note(log)
+        memory.fail_sync(f"{DIRECTORY}/checkpoint")
+        disk = FaultyVfs(memory)
+        disk.plan = nth(1, Fault(errno.ENOSPC, random.randrange(96)), Kind.WRITE, path_end="/checkpoint")
+        with pytest.raises(StorageFailedError):
+            open_log(disk)
+        assert checkpoints.read(memory.crash_clone(Keep.SUBSET, random), DIRECTORY).newest is not None
 
 
 def tear_checkpoints(random: Random, one: Operation) -> Fault | None:

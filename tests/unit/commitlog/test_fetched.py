@@ -18,10 +18,11 @@ from penstock.commitlog import (
     RangeRefusedError,
     StorageFullError,
 )
+from penstock.commitlog import lineage as lineages
 from penstock.commitlog.files import segment_path
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import DIRECTORY, append, flush, make_batch, open_log, read_slices
+from tests.logs import DIRECTORY, append, flush, flush_and_note, make_batch, open_log, read_slices
 
 WIDE = LogConfig(segment_bytes=100_000)
 
@@ -259,3 +260,19 @@ def test_after_a_crash_the_lineage_is_what_the_batches_say(seed: int) -> None:
         data = [entry for entry in again.lineage if entry.start_offset < again.log_end]
         assert data == epochs_in(again)
         assert all(entry.start_offset <= again.log_end for entry in again.lineage)
+
+
+def test_a_lineage_whose_sync_failed_is_written_again_by_the_next_start() -> None:
+    """The kernel keeps what it could not write, and a later sync of it succeeds: a power loss took the entry."""
+    memory = MemoryVfs()
+    log = open_log(memory, WIDE)
+    log.append_fetched(batches((0, 2, 10, 1)))
+    flush_and_note(log)
+    log.append_fetched(batches((2, 1, 20, 4)))
+    memory.fail_sync(f"{DIRECTORY}/lineage")
+    again = open_log(memory, WIDE)
+    assert again.lineage == log.lineage == (LineageEntry(1, 0), LineageEntry(4, 2))
+    assert again.flushed_end == 3
+    flush_and_note(again)
+    lineage = lineages.read(memory.crash_clone(), DIRECTORY)
+    assert lineage.entries == log.lineage

@@ -166,6 +166,17 @@ def test_a_name_that_was_found_is_on_the_disk_before_it_is_used_again() -> None:
         assert used in begun(memory.crash_clone(Keep.SUBSET, random.Random(seed)), "d").names
 
 
+def test_a_name_whose_sync_failed_is_written_again_before_it_is_used() -> None:
+    memory = MemoryVfs()
+    begun(memory, "a", has_data=False)
+    failing = FaultyVfs(memory, lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC else None)
+    with pytest.raises(OSError, match="error"):
+        begun(failing, "b")
+    memory.fail_sync(RUNS_PATH)
+    assert begun(memory, "").process == "b"
+    assert "b" in begun(memory.crash_clone(), "d").names
+
+
 def test_a_disk_that_does_not_sync_is_no_place_to_start() -> None:
     vfs = FaultyVfs(MemoryVfs())
     vfs.plan = lambda one: Fault(errno.EIO) if one.kind is Kind.SYNC else None
