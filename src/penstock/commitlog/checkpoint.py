@@ -129,7 +129,7 @@ class CheckpointFile:
         self._sequence = sequence
         self._slot = slot  # the newest one stands there …
         self._synced_sequence = -1  # … and is known to be on the disk if this is its sequence
-        self._doubtful_sequence = -1  # a sync of it has failed: that the next one succeeds means nothing
+        self._doubtful_sequence = -1  # its write or its sync has failed: that the next sync succeeds means nothing
         self._file: File | None = None  # open from one flush to the next, while the log is awake
         self.is_behind = self.is_dirty = self.is_due = False
         self._synced_us = 0
@@ -170,15 +170,16 @@ class CheckpointFile:
                 self._file = file = self._vfs.open(self._path, create=True, make_folders=False)
             if not self._sequence:
                 file.write_at(0, bytes(SLOT_BYTES))  # a full disk must not keep the second write from its place
-            slot = self._slot if self._synced_sequence != self._sequence else 1 - self._slot
-            file.write_at(slot * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
+            if self._synced_sequence == self._sequence:
+                self._slot = 1 - self._slot
+            self._sequence = sequence
+            file.write_at(self._slot * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
         except OSError:
+            self._doubtful_sequence = self._sequence  # a part of it may be there: no sync makes that a checkpoint
             self.rest()
             raise
         if not keeps_file:
             self.rest()
-        self._sequence = sequence
-        self._slot = slot
         self.is_behind = False
 
     def write_again(self, found: Checkpoint) -> None:

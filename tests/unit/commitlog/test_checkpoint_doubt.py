@@ -95,6 +95,30 @@ def tear_checkpoints(random: Random, one: Operation) -> Fault | None:
     return None
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_slot_that_was_written_in_part_is_not_taken_for_durable_because_it_is_synced(seed: int) -> None:
+    memory = MemoryVfs()
+    disk = FaultyVfs(memory)
+    open_log(disk)
+    found = checkpoints.read(disk, DIRECTORY)
+    assert found.newest is not None
+    file = CheckpointFile(disk, DIRECTORY, found.newest.sequence, found.slot)
+    file.sync()
+    file.write(found.newest._replace(flushed_end=1))
+    for end in (2, 3):
+        disk.plan = lambda one: Fault(errno.ENOSPC, 50) if one.kind is Kind.WRITE else None
+        with pytest.raises(OSError, match="No space"):
+            file.write(found.newest._replace(flushed_end=end))
+        disk.plan = lambda _: None
+        file.sync()
+    assert checkpoints.read(memory.crash_clone(Keep.SUBSET, Random(seed)), DIRECTORY).newest == found.newest
+    file.write(found.newest._replace(flushed_end=4))
+    file.sync()
+    newest = checkpoints.read(memory.crash_clone(), DIRECTORY).newest
+    assert newest is not None
+    assert newest.flushed_end == 4
+
+
 def test_a_slot_whose_sync_failed_is_not_taken_for_durable_because_the_next_one_succeeds() -> None:
     """The kernel forgets what it could not write: the second sync has nothing left to do."""
     disk = FaultyVfs(MemoryVfs())
