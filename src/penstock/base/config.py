@@ -9,6 +9,8 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.base.subjects import (
+    INTERNAL_NAME_PREFIX,
+    INTERNAL_SUBJECT_PREFIX,
     begins_with_wildcard,
     is_wildcard,
     partition_subject,
@@ -76,6 +78,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     allow_unclean_election: bool = False  # whether a replica that lacks acked messages may lead rather than none
     dedup_window_ms: int | None = limits.DEDUP_WINDOW_MS_DEFAULT  # an id again within it is a duplicate; None: never
     dedup_ids_max: int = limits.DEDUP_IDS_DEFAULT  # ids kept of one partition; with more the oldest go first
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether Penstock keeps it for itself: nobody listens for it, and clients only read it."""
+        return self.name.startswith(INTERNAL_NAME_PREFIX) and self.subject.startswith(INTERNAL_SUBJECT_PREFIX)
 
 
 ALTERABLE = frozenset(

@@ -108,6 +108,15 @@ PROCESS_ID_CHARS_MAX = 64  # what a start of a broker is known by
 RUNS_MAX = 64  # starts of which nobody has heard yet; those beyond go by the name of the last
 SHARED_ISRS_MAX = 1_024  # ISRs, and terms of commits, of which a broker keeps one for all partitions that have it
 
+# Groups
+GROUP_NAME_CHARS_MAX = 128  # as of a stream
+OFFSETS_PARTITIONS = 16  # of the stream that holds offsets: groups are spread over so many leaders
+OFFSETS_SEGMENT_BYTES = 16 * MIB  # of it: what has been replaced lies in few of them
+OFFSETS_KEPT_MAX = 50_000  # that one partition of it keeps in memory, for all groups: some 30 MB, 75 with long notes
+OFFSETS_PER_COMMIT_MAX = 1_024  # in one request: a stream has as many partitions
+OFFSET_METADATA_CHARS_MAX = 256  # of the note beside an offset
+GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of a group and a stream in one page of a list
+
 # Memory
 FREED_BYTES_MAX = 32 * MIB  # what the C library keeps of freed memory: a few reads, their batches and their acks
 FREED_PIECE_BYTES_MAX = 16 * MIB  # larger pieces go back to the kernel at once

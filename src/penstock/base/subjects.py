@@ -16,6 +16,12 @@ _FORBIDDEN = re.compile(r"[\s\x00-\x1f\x7f]")
 _FORBIDDEN_ASCII = bytes(range(0x21)) + b"\x7f"
 _STREAM_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
+INTERNAL_NAME_PREFIX = "__"
+"""Of the names of streams that Penstock makes for itself; users make none."""
+
+INTERNAL_SUBJECT_PREFIX = "$PENSTOCK."
+"""Of their subjects: another stream whose name begins like theirs was made before these names were kept."""
+
 RESERVED_PREFIXES = ("$SYS.", "$JS.", "_INBOX.", "$PENSTOCK.")
 """Subjects that a wildcard never captures: NATS's own, request/reply inboxes, and ours."""
 

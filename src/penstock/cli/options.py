@@ -80,13 +80,18 @@ def connected(ctx: typer.Context, server: str | None, timeout: str, **options: A
             raise
 
 
+def _stream_names(client: Client) -> list[str]:
+    infos = client.streams(timeout=_COMPLETION_TIMEOUT_S)
+    return [info.name for info in infos if not info.config.is_internal]
+
+
 def _similar(client: Client, name: str) -> list[str]:
     """What may have been meant; nothing if there is nothing like it, or nobody answers."""
     from penstock.base.errors import PenstockError
 
     known: list[str] = []
     with suppress(PenstockError, OSError):
-        known = [info.name for info in client.streams(timeout=_COMPLETION_TIMEOUT_S)] if name else []
+        known = _stream_names(client) if name else []
     folded = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), folded, n=3)
     return [f"did you mean {' or '.join(folded[one] for one in close)}?"] if close else []
@@ -99,7 +104,7 @@ def complete_stream(incomplete: str) -> list[str]:
 
     with suppress(PenstockError, OSError, ValueError):
         with blocking.connect(name="penstock-completion", timeout=_COMPLETION_TIMEOUT_S) as client:
-            names = [info.name for info in client.streams(timeout=_COMPLETION_TIMEOUT_S)]
+            names = _stream_names(client)
         return [name for name in names if name.startswith(incomplete)]
     return []
 

@@ -342,6 +342,9 @@ alter = clearly(with_options(_alter, _parameters(altering=True)))
 @clearly
 def list_streams(
     ctx: typer.Context,
+    also_internal: Annotated[
+        bool, typer.Option("--all", help="Also those that Penstock keeps for itself, as __offsets.")
+    ] = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -349,7 +352,7 @@ def list_streams(
 ) -> None:
     """List all streams."""
     with connected(ctx, server, timeout) as (client, seconds):
-        infos = client.streams(timeout=seconds)
+        infos = [info for info in client.streams(timeout=seconds) if also_internal or not info.config.is_internal]
     if as_json:
         for info in infos:
             output.print_json(info)

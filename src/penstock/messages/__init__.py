@@ -13,6 +13,7 @@ Rules:
 | `fields`    | bounded integers and the base types                        |
 | `streams`   | streams, partitions, their state; create, alter, delete    |
 | `records`   | fetch, get, list offsets, append                           |
+| `groups`    | offsets of groups: commit, fetch, list                      |
 | `session`   | hello, status, errors                                      |
 | `peers`     | what brokers of one cluster tell each other                |
 | `replicas`  | what replicas of one partition, or of the metadata, do     |
@@ -23,6 +24,19 @@ from __future__ import annotations
 
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, api_versions
 from penstock.messages.fields import Request, Response
+from penstock.messages.groups import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    CommittedOffset,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    GroupStream,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommit,
+    OffsetsStreamRequest,
+    OffsetsStreamResponse,
+)
 from penstock.messages.peers import (
     AwaitStreamRequest,
     AwaitStreamResponse,
@@ -122,6 +136,9 @@ __all__ = [
     "ChangeIsrRequest",
     "ChangeIsrResponse",
     "ClusterMember",
+    "CommitOffsetsRequest",
+    "CommitOffsetsResponse",
+    "CommittedOffset",
     "CreateStreamRequest",
     "CreateStreamResponse",
     "DamageInfo",
@@ -129,6 +146,8 @@ __all__ = [
     "DeleteStreamResponse",
     "Divergence",
     "ErrorBody",
+    "FetchOffsetsRequest",
+    "FetchOffsetsResponse",
     "FetchPosition",
     "FetchRequest",
     "FetchResponse",
@@ -141,6 +160,7 @@ __all__ = [
     "GapInfo",
     "GetRequest",
     "GetResponse",
+    "GroupStream",
     "HeartbeatRequest",
     "HeartbeatResponse",
     "HelloRequest",
@@ -150,12 +170,17 @@ __all__ = [
     "IsrResult",
     "JoinRequest",
     "JoinResponse",
+    "ListGroupsRequest",
+    "ListGroupsResponse",
     "ListOffsetsRequest",
     "ListOffsetsResponse",
     "LogEnd",
     "MetadataRequest",
     "MetadataResponse",
     "NatsStatus",
+    "OffsetCommit",
+    "OffsetsStreamRequest",
+    "OffsetsStreamResponse",
     "PartitionHealth",
     "PartitionInfo",
     "PartitionName",

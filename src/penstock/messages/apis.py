@@ -10,6 +10,16 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.messages.fields import Request, Response
+from penstock.messages.groups import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetsStreamRequest,
+    OffsetsStreamResponse,
+)
 from penstock.messages.peers import (
     AwaitStreamRequest,
     AwaitStreamResponse,
@@ -81,6 +91,10 @@ class Api(IntEnum):
     STATUS = 11
     TRUNCATE = 12
     SET_INTAKE = 13
+    OFFSETS_STREAM = 20
+    COMMIT_OFFSETS = 21
+    FETCH_OFFSETS = 22
+    LIST_GROUPS = 23
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -120,6 +134,10 @@ _TABLE = (
     ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
     ApiSpec(Api.TRUNCATE, TruncateRequest, TruncateResponse, 1, 1, True),
     ApiSpec(Api.SET_INTAKE, SetIntakeRequest, SetIntakeResponse, 1, 1, True),
+    ApiSpec(Api.OFFSETS_STREAM, OffsetsStreamRequest, OffsetsStreamResponse, 1, 1, True),
+    ApiSpec(Api.COMMIT_OFFSETS, CommitOffsetsRequest, CommitOffsetsResponse, 1, 1, True),
+    ApiSpec(Api.FETCH_OFFSETS, FetchOffsetsRequest, FetchOffsetsResponse, 1, 1, True),
+    ApiSpec(Api.LIST_GROUPS, ListGroupsRequest, ListGroupsResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

@@ -32,6 +32,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionKey
 from penstock.hot.group import Group
+from penstock.ingest.dedup import Found
 from penstock.messages import (
     AlterStreamRequest,
     AppendRequest,
@@ -58,8 +59,10 @@ from penstock.node.enquiries import Enquiries, Handler
 from penstock.node.fetches import Fetches
 from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
+from penstock.node.internal import check_users_own, users_own
 from penstock.node.leaders import not_leader, not_led
 from penstock.node.listening import Listening
+from penstock.node.offsets import GroupOffsets
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
 from penstock.node.queries import CheckAppend
@@ -123,6 +126,7 @@ class Node:
         )
         failures = self._replicas.streams.failures
         self._find = Finder(settings.broker_id, self._cluster, self._partitions, failures)
+        self._offsets = GroupOffsets(self._outbox, self._cluster, self._find, write=self._append_to, info=self._info)
         enquiries = Enquiries(
             settings,
             self._outbox,
@@ -150,6 +154,7 @@ class Node:
             AppendRequest: self._append,
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
+            **self._offsets.handlers,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
         }
 
@@ -182,6 +187,7 @@ class Node:
     def give_up_queries(self) -> None:
         """The broker is about to stop: whoever asks long questions is told so now."""
         self._questions.stop()
+        self._offsets.stop()
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
         """The broker is about to stop: have others lead; `done` once they do, or where that cannot be had."""
@@ -409,6 +415,7 @@ class Node:
         self._replicas.gone(callers)
 
     def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:
+        check_users_own(self._cluster.image, request)
         self._cluster.administer(caller, request)
 
     def _peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview, now: Now) -> None:
@@ -426,11 +433,13 @@ class Node:
         self._fetches.refuse(partition.key, error)
         self._appends.refuse(partition.key, error)
         self._listening.remove(partition)
+        self._offsets.ended(partition)
 
     def _resigned(self, partition: Partition) -> None:
         """Another broker leads it: who waits here is to ask there."""
         error = not_leader(self._cluster.image, partition.stream, partition.key.partition)
         self._fetches.refuse(partition.key, error)
+        self._offsets.ended(partition)
 
     def _info(self, state: StreamState) -> StreamInfo:
         return self._report.stream(state)
@@ -451,12 +460,13 @@ class Node:
         self._questions.list_offsets(caller, self._find.led(request.stream_id, request.partition), request)
 
     def _truncate(self, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._replicas.truncations.ask(caller, self._find.led(request.stream_id, request.partition), request)
+        partition = users_own(self._find.led(request.stream_id, request.partition))
+        self._replicas.truncations.ask(caller, partition, request)
 
     # Append
 
     def _append(self, caller: Hashable, request: AppendRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._appends.add(caller, self._find.led(request.stream_id, request.partition), raw)
+        self._appends.add(caller, users_own(self._find.led(request.stream_id, request.partition)), raw)
 
     def _written(self, partition: Partition, committed_end: int) -> None:
         """Something was written, and `committed_end` was there before."""
@@ -468,9 +478,12 @@ class Node:
         partition = self._partitions[key]
         if (refusal := not_led(self._cluster.image, partition)) is not None:
             self._outbox.reply(caller, refusal)
-            return
+        else:
+            self._append_to(partition, caller, check.message, check.ids)
+
+    def _append_to(self, partition: Partition, caller: Hashable, message: bytearray, ids: Found | None = None) -> None:
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.append(caller, check.message, self._now, self._outbox.step, check.ids)
+        partition.append(caller, message, self._now, self._outbox.step, ids)
         self._written(partition, committed_end)

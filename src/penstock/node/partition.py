@@ -37,7 +37,7 @@ from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
 from penstock.node.closed import why_closed
 from penstock.node.in_flight import Budget, Pending
-from penstock.node.step import Answers, Outbox, Reply, Step
+from penstock.node.step import Answers, Outbox, Step
 from penstock.node.wording import CODES, OVER_BUDGET, STORE_FAILED, in_doubt, label
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
@@ -117,9 +117,9 @@ class Partition:
         return self.stream.intake is Intake.OPEN
 
     @property
-    def is_paused(self) -> bool:
+    def is_deaf(self) -> bool:
         """Whether nobody is to listen for it."""
-        return self.stream.intake is Intake.PAUSED
+        return self.stream.intake is Intake.PAUSED or self.stream.config.is_internal
 
     @property
     def reads_ids(self) -> bool:
@@ -387,7 +387,7 @@ class Partition:
         """Append our copy of a checked message, whole, whatever its `ids`; `caller` hears once it is committed."""
         if (closed := why_closed(self, self._budget)) is not None:
             error, reason = closed
-            step.replies.append(Reply(caller, RemoteError(CODES[reason], error.description)))
+            step.answer(caller, RemoteError(CODES[reason], error.description))
             return
         base_offset = self.log.log_end
         timestamp_us = self.timestamp_us(now)
@@ -403,11 +403,11 @@ class Partition:
         except OperationalError as error:
             self._note_refusal(error)
             if self.log.state is LogState.FENCED:
-                step.replies.append(Reply(caller, in_doubt(str(error))))
+                step.answer(caller, in_doubt(str(error)))
                 return
             text = f"nothing was stored: {error}"
             code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
-            step.replies.append(Reply(caller, RemoteError(code, text)))
+            step.answer(caller, RemoteError(code, text))
             return
         self.impediment = ""
         if ids and self.dedup is not None:
@@ -464,7 +464,7 @@ class Partition:
                 leader_epoch=self.leader_epoch,
                 fsynced=standing.fsynced,
             )
-            step.replies.append(Reply(pending.caller, response))
+            step.answer(pending.caller, response)
 
     def _forget(self, pending: Pending) -> None:
         self.in_flight_bytes -= pending.held_bytes
@@ -478,7 +478,7 @@ class Partition:
             self._forget(pending)
             self._refuse(pending.waiters, error, step)
             if pending.caller is not None:
-                step.replies.append(Reply(pending.caller, in_doubt(reason)))
+                step.answer(pending.caller, in_doubt(reason))
 
     def abandon(self, error: RemoteError, step: Step) -> None:
         """Nobody commits it here any more: publishers hear nothing (they were never acked), callers get `error`."""
@@ -486,4 +486,4 @@ class Partition:
             pending = self._pending.popleft()
             self._forget(pending)
             if pending.caller is not None:
-                step.replies.append(Reply(pending.caller, error))
+                step.answer(pending.caller, error)

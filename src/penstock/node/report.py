@@ -116,7 +116,7 @@ class Report:
             return PartitionHealth.NO_LEADER, self._why_nobody(key)
         if partition.is_mute:
             return PartitionHealth.NO_LEADER, NOT_HEARD
-        if not (partition.subscribed or partition.is_paused):
+        if not (partition.subscribed or partition.is_deaf):
             return PartitionHealth.STARTING, partition.refusal or "not subscribed: NATS is not connected"
         return PartitionHealth.ONLINE, ""
 

@@ -118,7 +118,7 @@ class Roles:
         else:
             self._unfollow(partition)
             if self._is_registered and state.leader is None:
-                if not partition.is_paused:
+                if not partition.is_deaf:
                     self._listening.nobody(partition, self._clock())
                 self._nobody_leads(partition)
 
@@ -171,7 +171,7 @@ class Roles:
 
     def _subscribe(self, partition: Partition, reason: str) -> None:
         """Listen, unless that is not to be; `reason`: why nobody did until now, as far as this broker knows."""
-        if partition.is_paused:
+        if partition.is_deaf:
             return
         if not partition.is_mute:
             self._listening.subscriptions.add(partition)
@@ -181,10 +181,10 @@ class Roles:
     def _pause_or_resume(self, partition: Partition) -> None:
         """The image may have another intake of it. A pause is no gap: it is meant."""
         is_listening = self._listening.listens(partition)
-        if partition.is_paused and is_listening:
+        if partition.is_deaf and is_listening:
             self._unsubscribe(partition)
             self._listening.paused(partition, self._clock())
-        elif not partition.is_paused and not is_listening and not partition.is_mute:
+        elif not partition.is_deaf and not is_listening and not partition.is_mute:
             partition.listened_us = self._clock().wall_us
             self._subscribe(partition, "")
 

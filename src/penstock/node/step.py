@@ -89,6 +89,13 @@ class Reply:
     payload: Payload = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Inside:
+    """A caller within the node: it hears the answer itself."""
+
+    heard: Callable[[Response | RemoteError], None]
+
+
 class PeerRequest(msgspec.Struct, frozen=True, gc=False):
     """A request to another broker; what comes of it goes to `Node.answered`, with `token`."""
 
@@ -127,6 +134,13 @@ class Step(msgspec.Struct):
     notices: list[str] = []  # 10. what an operator should read in the log
     news: list[News] = []  # 11. what has happened in the cluster, for the log
     failure: str = ""  # 12. if not empty: why this broker cannot go on; it is to be stopped, and says so by its end
+
+    def answer(self, caller: Hashable, response: Response | RemoteError) -> None:
+        """Tell whoever asked, also where that is a part of the node."""
+        if isinstance(caller, Inside):
+            caller.heard(response)
+        else:
+            self.replies.append(Reply(caller, response))
 
     def __bool__(self) -> bool:
         return bool(

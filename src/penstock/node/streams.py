@@ -266,7 +266,7 @@ class Streams:
         if state.leader != self._broker_id:
             return True  # somebody else's to confirm
         partition = self.partitions.get(key)
-        return partition is not None and (partition.subscribed or partition.is_paused)
+        return partition is not None and (partition.subscribed or partition.is_deaf)
 
     def wait_for(
         self, stream_id: StreamId, deadline_us: int, done: Callable[[RemoteError | None], None], intake_us: int = 0

@@ -1,0 +1,83 @@
+"""The latest committed offset of each group, stream and partition, as rows come in the order of the log.
+
+Rules: what is here follows from the rows alone, so it is the same on every broker that reads them. What a row says that
+this version does not know changes nothing. As many are kept as there are: how many there may be is asked before a row
+is written, not when it is read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from penstock.groups.rows import Place, Position, decode_key, decode_value
+
+
+class Committed(NamedTuple):
+    """A position, and when it was committed (µs since 1970 UTC)."""
+
+    position: Position
+    committed_us: int
+
+
+class Offsets:
+    """All that one partition of `__offsets` holds."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[int, dict[int, Committed]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many are committed."""
+        return self._count
+
+    def take(self, rows: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
+        """The next rows of the log, each with its key, its value and its timestamp."""
+        for key, value, timestamp_us in rows:
+            if (place := decode_key(key)) is None:
+                continue
+            if value is None:
+                self._forget(place)
+            elif (position := decode_value(value)) is not None:
+                self._keep(place, Committed(position, timestamp_us))
+
+    def _keep(self, place: Place, committed: Committed) -> None:
+        partitions = self._groups.setdefault(place.group, {}).setdefault(place.stream_id, {})
+        self._count += place.partition not in partitions
+        partitions[place.partition] = committed
+
+    def _forget(self, place: Place) -> None:
+        streams = self._groups.get(place.group, {})
+        partitions = streams.get(place.stream_id, {})
+        if partitions.pop(place.partition, None) is None:
+            return
+        self._count -= 1
+        if not partitions:
+            del streams[place.stream_id]
+        if not streams:
+            del self._groups[place.group]
+
+    def __contains__(self, place: Place) -> bool:
+        return place.partition in self.of(place.group, place.stream_id)
+
+    def of(self, group: str, stream_id: int) -> dict[int, Committed]:
+        """What a group has committed of a stream, by partition; not to be changed."""
+        return self._groups.get(group, {}).get(stream_id, {})
+
+    def page(self, after: tuple[str, int], size: int) -> list[tuple[str, int, int]]:
+        """Up to `size` groups and streams behind that pair, in order, and of how many partitions there are offsets."""
+        found = sorted((group, stream_id) for group, streams in self._groups.items() for stream_id in streams)
+        start = bisect_right(found, after)
+        return [(group, one, len(self._groups[group][one])) for group, one in found[start : start + size]]
+
+    def left_over(self, is_gone: Callable[[int], bool], count: int) -> list[Place]:
+        """Up to `count` places in streams that are gone."""
+        found: list[Place] = []
+        for group, streams in self._groups.items():
+            for stream_id, partitions in streams.items():
+                if is_gone(stream_id):
+                    found += [Place(group, stream_id, number) for number in partitions]
+                    if len(found) >= count:
+                        return found[:count]
+        return found

@@ -1,0 +1,84 @@
+"""Committed offsets as rows of `__offsets`: what their keys and values say.
+
+    key    v1/offset/GROUP/STREAM_ID/PARTITION
+    value  {"offset":42,"leader_epoch":3,"metadata":"…"}, or null: nothing is committed any more
+
+Rules: both are text, so that whoever reads the stream can read them; the row's timestamp says when it was committed.
+The last row of a key counts. A key begins with the version of all the row; the numbers in it are decimal, without zeros
+in front, so that one place has one key. A field that is added to the value later has a default, and those that a reader
+does not know are passed over. A row whose key or value this version does not know is left as it is, and says nothing.
+The stream is named by its id: one that is deleted and made again is another one, and begins without offsets.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+
+SUBJECT = b"$PENSTOCK.offsets"
+"""Of every row."""
+
+_GROUP = re.compile(r"[A-Za-z0-9_.-]+")
+_KEY = re.compile(rb"v1/offset/([A-Za-z0-9_.-]{1,128})/([1-9][0-9]{0,18})/(0|[1-9][0-9]{0,9})")
+
+
+class Place(NamedTuple):
+    """Whose offset in what."""
+
+    group: str
+    stream_id: int
+    partition: int
+
+
+class Position(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a group is: `offset` is that of the next message."""
+
+    offset: Annotated[int, msgspec.Meta(ge=0, le=limits.OFFSET_MAX)]
+    # Of a leader in whose log that offset was right.
+    leader_epoch: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] | None = None
+    metadata: str = ""  # a note of the consumer's
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Position)
+
+
+def group_mistake(group: str) -> str | None:
+    """Why `group` cannot name a group, or None if it can."""
+    if not group:
+        return "a group needs a name"
+    if len(group) > limits.GROUP_NAME_CHARS_MAX:
+        return f"the group's name is {len(group)} characters long; the limit is {limits.GROUP_NAME_CHARS_MAX}"
+    if not _GROUP.fullmatch(group):
+        return f"the group's name {group!r} may hold only letters, digits, '.', '-' and '_'"
+    return None
+
+
+def encode_key(place: Place) -> bytes:
+    """The key of a place."""
+    return f"v1/offset/{place.group}/{place.stream_id}/{place.partition}".encode()
+
+
+def decode_key(key: bytes | None) -> Place | None:
+    """The place of a key; None: it is of another kind, or of a later version."""
+    match = None if key is None else _KEY.fullmatch(key)
+    if match is None:
+        return None
+    return Place(match[1].decode(), int(match[2]), int(match[3]))
+
+
+def encode_value(position: Position) -> bytes:
+    """The value of a position."""
+    return _encoder.encode(position)
+
+
+def decode_value(value: bytes) -> Position | None:
+    """The position of a value; None: it is none that this version knows."""
+    try:
+        return _decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,114 @@
+"""Where groups of consumers are in a stream: committed, asked for, listed.
+
+All of it goes to the leader of one partition of the stream `__offsets`: XXH64(group, seed 0) mod its partitions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from penstock.base import limits
+from penstock.messages.fields import (
+    Int32Field,
+    Int64Field,
+    LeaderEpochField,
+    OffsetField,
+    PartitionField,
+    Request,
+    Response,
+    StreamIdField,
+    TimestampField,
+)
+from penstock.messages.streams import StreamInfo
+
+GroupField = Annotated[
+    str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]+\Z", min_length=1, max_length=limits.GROUP_NAME_CHARS_MAX)
+]
+MetadataField = Annotated[str, msgspec.Meta(max_length=limits.OFFSET_METADATA_CHARS_MAX)]
+
+
+class OffsetsStreamRequest(Request, frozen=True, kw_only=True):
+    """Which stream holds the offsets? It is made if there is none."""
+
+    timeout_ms: Int64Field = 10_000
+
+
+class OffsetsStreamResponse(Response, frozen=True, kw_only=True):
+    """That stream, and who leads its partitions."""
+
+    stream: StreamInfo
+
+
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a group is in a partition."""
+
+    partition: PartitionField
+    offset: OffsetField  # of the next message
+    leader_epoch: LeaderEpochField | None = None  # of a leader in whose log that offset was right
+    metadata: MetadataField = ""  # a note of the consumer's
+    committed_us: TimestampField | None = None
+
+
+class OffsetCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a group is from now on in a partition; `offset` None: it begins anew."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    offset: OffsetField | None
+    leader_epoch: LeaderEpochField | None = None
+    metadata: MetadataField = ""
+
+
+class CommitOffsetsRequest(Request, frozen=True, kw_only=True):
+    """Commit offsets, all or none. `stream_id` and `partition` are those of `__offsets`."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    group: GroupField
+    offsets: Annotated[tuple[OffsetCommit, ...], msgspec.Meta(min_length=1, max_length=limits.OFFSETS_PER_COMMIT_MAX)]
+
+
+class CommitOffsetsResponse(Response, frozen=True, kw_only=True):
+    """Sent once they are committed: no failover loses them."""
+
+    committed_us: TimestampField
+
+
+class FetchOffsetsRequest(Request, frozen=True, kw_only=True):
+    """Where is a group in the stream `of_stream_id`? `stream_id` and `partition` are those of `__offsets`."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    group: GroupField
+    of_stream_id: StreamIdField
+
+
+class FetchOffsetsResponse(Response, frozen=True, kw_only=True):
+    """By partition, in order; those of which nothing is committed are left out."""
+
+    offsets: tuple[CommittedOffset, ...]
+
+
+class GroupStream(msgspec.Struct, frozen=True, kw_only=True):
+    """A group, a stream, and of how many partitions it has committed offsets."""
+
+    group: str
+    stream_id: StreamIdField
+    partitions: Int32Field
+
+
+class ListGroupsRequest(Request, frozen=True, kw_only=True):
+    """Which groups does one partition of `__offsets` hold? Page by page: begin behind a group and a stream."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    after_group: str = ""
+    after_stream_id: Int64Field = 0
+
+
+class ListGroupsResponse(Response, frozen=True, kw_only=True):
+    """In the order of groups and streams; an empty page is the end."""
+
+    groups: tuple[GroupStream, ...]

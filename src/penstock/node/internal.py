@@ -1,0 +1,55 @@
+"""Streams that Penstock makes for itself, and keeps for itself: clients read them, and change nothing of them.
+
+`__offsets` holds where groups of consumers are (`penstock.groups.rows`). It is made when it is first needed, with as
+many replicas as any other stream. Nobody listens for it: what is in it came over the socket, from a leader that knew
+what it was doing.
+"""
+
+from __future__ import annotations
+
+from penstock.base import limits
+from penstock.base.config import Acks, StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.subjects import INTERNAL_NAME_PREFIX
+from penstock.groups.rows import SUBJECT
+from penstock.messages import CreateStreamRequest, Request
+from penstock.metadata.image import ClusterImage
+from penstock.node.partition import Partition
+
+OFFSETS_STREAM = "__offsets"
+
+
+def offsets_config() -> StreamConfig:
+    """What `__offsets` is made with."""
+    return StreamConfig(
+        name=OFFSETS_STREAM,
+        subject=SUBJECT.decode(),
+        acks=Acks.NEVER,
+        segment_bytes=limits.OFFSETS_SEGMENT_BYTES,
+        partitions=limits.OFFSETS_PARTITIONS,
+        dedup_window_ms=None,
+    )
+
+
+def check_users_own(image: ClusterImage, request: Request) -> None:
+    """RemoteError invalid_config, read_only: the stream that a client wants made or changed is not for users."""
+    name = request.config.name if isinstance(request, CreateStreamRequest) else getattr(request, "name", "")
+    if not name.startswith(INTERNAL_NAME_PREFIX):
+        return
+    if name in image.names:
+        if image.by_name(name).config.is_internal:
+            raise _not_for_users(name)
+    elif isinstance(request, CreateStreamRequest):
+        mistake = f"name: names that begin with {INTERNAL_NAME_PREFIX!r}, as {name!r}, are Penstock's own"
+        raise RemoteError(ErrorCode.INVALID_CONFIG, mistake, mistakes=[mistake])
+
+
+def users_own(partition: Partition) -> Partition:
+    """The partition itself, or RemoteError read_only: it is not for users to change."""
+    if partition.stream.config.is_internal:
+        raise _not_for_users(partition.stream.name)
+    return partition
+
+
+def _not_for_users(name: str) -> RemoteError:
+    return RemoteError(ErrorCode.READ_ONLY, f"stream {name!r} is Penstock's own: it can be read, and not be changed")

@@ -1,0 +1,327 @@
+"""Offsets of groups: committed to the log, and told from memory by the leader of their partition of `__offsets`.
+
+Rules: what is known is a function of the log: it is read when it is first asked for under a leadership, kept up to date
+while that lasts, and forgotten with it. Only what is committed is told: after a failover not before all is that the
+leadership found, and what is committed later once it is. A commit is answered when it is committed, as an append
+is; when the leadership ends first, whoever waits hears that it may or may not be stored, and commits again. Nobody else
+writes to these logs.
+
+| what is known  | since                                         | whoever asks                      |
+|----------------|-----------------------------------------------|-----------------------------------|
+| nothing        | the leadership began                          | `not_yet`, and the log is read    |
+| it is read     |                                               | `not_yet`                         |
+| all            | that is done, and what was read is committed  | is answered                       |
+| nothing        | the log could not be read                     | is told why; the next one reads   |
+
+How much is kept is bounded: a commit that would add to OFFSETS_KEPT_MAX is refused. Offsets in streams that are deleted
+go when a leader has read them, or has no room: a tombstone each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from itertools import pairwise
+from typing import Any
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId, TimestampUs
+from penstock.batch import codec
+from penstock.commitlog import LogView
+from penstock.groups.offsets import Offsets
+from penstock.groups.rows import SUBJECT, Place, Position, encode_key, encode_value
+from penstock.hot.group import Group
+from penstock.hot.keyhash import partition_of
+from penstock.messages import (
+    AppendResponse,
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    CommittedOffset,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    GroupStream,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetsStreamRequest,
+    OffsetsStreamResponse,
+    Response,
+    StreamInfo,
+)
+from penstock.metadata.image import ClusterImage, StreamState
+from penstock.node.appends import as_remote
+from penstock.node.cluster import Cluster
+from penstock.node.finding import Finder
+from penstock.node.internal import OFFSETS_STREAM, offsets_config
+from penstock.node.partition import Partition
+from penstock.node.queries import Query
+from penstock.node.step import Inside, Lane, Outbox
+from penstock.replication.leader import Leadership
+
+_KEY = 7  # the first of its buffers, and of the values'
+_VALUE = 10
+
+Rows = list[tuple[bytes, bytes | None]]
+
+
+class ReadOffsets(Query):
+    """Read a log of `__offsets` from its beginning; in a disk thread."""
+
+    def __init__(self, view: LogView) -> None:
+        super().__init__(view)
+        self.offsets = Offsets()
+
+    def run(self) -> None:
+        """RemoteError corrupt_range, OSError, QueryGivenUpError."""
+        view = self._view
+        last: dict[bytes | None, tuple[bytes, int]] = {}
+        for _, data in self._batches(view.log_start, view.log_end):
+            codec.check_values(data)
+            columns = codec.buffers(data)
+            rows = _strings(*columns[_KEY : _KEY + 3]), _strings(*columns[_VALUE : _VALUE + 3]), codec.timestamps(data)
+            for key, value, timestamp_us in zip(*rows, strict=True):
+                if value is not None:
+                    last[key] = value, timestamp_us
+                else:
+                    last.pop(key, None)
+        self.offsets.take((key, value, timestamp_us) for key, (value, timestamp_us) in last.items())
+
+
+def _strings(validity: memoryview, ends: memoryview, values: memoryview) -> list[bytes | None]:
+    """A checked column, from its buffers: nearly all batches have one row, and Arrow takes its time for each."""
+    bounds, text = ends.cast("i"), bytes(values)
+    found: list[bytes | None] = [text[begin:end] for begin, end in pairwise(bounds)]
+    if validity:
+        for row in range(len(found)):
+            if not validity[row >> 3] >> (row & 7) & 1:
+                found[row] = None
+    return found
+
+
+class _Kept:
+    """What one leadership knows of its partition of `__offsets`."""
+
+    def __init__(self, leadership: Leadership, reading: ReadOffsets, end: int) -> None:
+        self.leadership = leadership
+        self.reading: ReadOffsets | None = reading
+        self.end = end  # of what was there when it began
+        self.offsets: Offsets | None = None
+        self.failure: RemoteError | None = None
+        self.written = 0  # rows that are not committed yet
+        self.is_swept = False
+
+
+class GroupOffsets:
+    """All partitions of `__offsets` that this broker leads."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        cluster: Cluster,
+        find: Finder,
+        *,
+        write: Callable[[Partition, Inside, bytearray], None],
+        info: Callable[[StreamState], StreamInfo],
+    ) -> None:
+        """`write` appends one batch to a partition that is led here; `info` is what clients are told of a stream."""
+        self._outbox = outbox
+        self._cluster = cluster
+        self._find = find
+        self._write = write
+        self._info = info
+        self._kept: dict[PartitionKey, _Kept] = {}
+        self.handlers: dict[type, Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
+            OffsetsStreamRequest: self._stream,
+            CommitOffsetsRequest: self._commit,
+            FetchOffsetsRequest: self._fetch,
+            ListGroupsRequest: self._list,
+        }
+
+    @property
+    def _image(self) -> ClusterImage:
+        return self._cluster.image
+
+    # The stream
+
+    def _stream(self, caller: Hashable, request: OffsetsStreamRequest, raw: bytes | memoryview, now: Now) -> None:
+        if OFFSETS_STREAM in self._image.names:
+            self._outbox.reply(caller, self._found())
+            return
+
+        def made(response: Response | RemoteError) -> None:
+            if isinstance(response, CreateStreamResponse):
+                self._outbox.reply(caller, OffsetsStreamResponse(stream=response.stream))
+            elif isinstance(response, RemoteError) and response.code == ErrorCode.STREAM_EXISTS:
+                # Made meanwhile, by a version that makes it otherwise; this broker may hear of it a moment later.
+                self._outbox.reply(caller, RemoteError(ErrorCode.NOT_YET, "the offsets are being made; ask again"))
+            else:
+                self._outbox.reply(caller, response)
+
+        self._cluster.link.administer(CreateStreamRequest(config=offsets_config(), timeout_ms=request.timeout_ms), made)
+
+    def _found(self) -> OffsetsStreamResponse | RemoteError:
+        state = self._image.by_name(OFFSETS_STREAM)
+        if state.config.is_internal:
+            return OffsetsStreamResponse(stream=self._info(state))
+        text = f"a stream that users made, before that name was kept for them, is called {OFFSETS_STREAM!r}"
+        return RemoteError(ErrorCode.STREAM_EXISTS, f"offsets cannot be stored: {text}; delete it")
+
+    # Requests
+
+    def _commit(self, caller: Hashable, request: CommitOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
+        partition = self._of_group(request.stream_id, request.partition, request.group)
+        kept = self._known(partition)
+        assert kept.offsets is not None
+        rows, added = [], 0
+        for one in request.offsets:
+            place = Place(request.group, one.stream_id, one.partition)
+            if one.offset is not None:
+                self._check_there(one.stream_id, one.partition)
+                added += place not in kept.offsets
+                value = encode_value(Position(one.offset, one.leader_epoch, one.metadata))
+            rows.append((encode_key(place), None if one.offset is None else value))
+        if added and len(kept.offsets) + kept.written + added > limits.OFFSETS_KEPT_MAX:
+            self._sweep(partition, kept)
+            text = f"{partition.label} holds {len(kept.offsets)} offsets; the limit is {limits.OFFSETS_KEPT_MAX}"
+            raise RemoteError(ErrorCode.TOO_LARGE, f"nothing was committed: {text}; delete groups that are not used")
+
+        def heard(response: Response | RemoteError) -> None:
+            if isinstance(response, AppendResponse):
+                self._outbox.reply(caller, CommitOffsetsResponse(committed_us=response.timestamp_us))
+            else:
+                self._outbox.reply(caller, response)
+
+        self._append(partition, kept, rows, heard)
+
+    def _fetch(self, caller: Hashable, request: FetchOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
+        kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
+        assert kept.offsets is not None
+        found = kept.offsets.of(request.group, request.of_stream_id)
+        offsets = tuple(
+            CommittedOffset(
+                partition=PartitionId(number),
+                offset=Offset(one.position.offset),
+                leader_epoch=None if one.position.leader_epoch is None else LeaderEpoch(one.position.leader_epoch),
+                metadata=one.position.metadata,
+                committed_us=TimestampUs(one.committed_us),
+            )
+            for number, one in sorted(found.items())
+        )
+        self._outbox.reply(caller, FetchOffsetsResponse(offsets=offsets))
+
+    def _list(self, caller: Hashable, request: ListGroupsRequest, raw: bytes | memoryview, now: Now) -> None:
+        kept = self._known(self._of_offsets(request.stream_id, request.partition))
+        assert kept.offsets is not None
+        after = (request.after_group, int(request.after_stream_id))
+        found = kept.offsets.page(after, limits.GROUP_STREAMS_PER_ANSWER_MAX)
+        groups = tuple(
+            GroupStream(group=group, stream_id=StreamId(stream_id), partitions=count)
+            for group, stream_id, count in found
+        )
+        self._outbox.reply(caller, ListGroupsResponse(groups=groups))
+
+    def _of_offsets(self, stream_id: int, number: int) -> Partition:
+        partition = self._find.led(stream_id, number)
+        if not (partition.stream.config.is_internal and partition.stream.name == OFFSETS_STREAM):
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"{partition.label} holds no offsets of groups")
+        return partition
+
+    def _of_group(self, stream_id: int, number: int, group: str) -> Partition:
+        partition = self._of_offsets(stream_id, number)
+        wanted = partition_of(group.encode(), len(partition.stream.partitions))
+        if number != wanted:
+            text = f"the offsets of group {group!r} are in partition {wanted} of {OFFSETS_STREAM!r}, not in {number}"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+        return partition
+
+    def _check_there(self, stream_id: StreamId, number: int) -> None:
+        image = self._image
+        if stream_id > image.index:
+            text = f"this broker has not heard of stream {stream_id} yet; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+        image.partition(stream_id, number)
+
+    # What is known
+
+    def _known(self, partition: Partition) -> _Kept:
+        """What the leadership of a partition knows. RemoteError not_yet, or why the log cannot be read."""
+        leadership = partition.leadership
+        if leadership is None:  # on the only replica: it is not registered yet, say, because its disk is full
+            raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")
+        kept = self._kept.get(partition.key)
+        if kept is None or kept.leadership is not leadership or kept.failure is not None:
+            self._read(partition, leadership)
+            if kept is not None and kept.leadership is leadership and kept.failure is not None:
+                raise kept.failure
+            raise _being_read(partition)
+        if kept.offsets is None or partition.committed_end < kept.end:
+            raise _being_read(partition)
+        if not kept.is_swept:
+            kept.is_swept = True
+            self._sweep(partition, kept)
+        return kept
+
+    def _read(self, partition: Partition, leadership: Leadership) -> None:
+        self.ended(partition)
+        reading = ReadOffsets(partition.view())
+        kept = self._kept[partition.key] = _Kept(leadership, reading, partition.log.log_end)
+
+        def done(error: Exception | None) -> None:
+            kept.reading = None
+            if error is None:
+                kept.offsets = reading.offsets
+            else:
+                kept.failure = as_remote(error)
+
+        self._outbox.work(Lane.READ, reading.run, done)
+
+    def ended(self, partition: Partition) -> None:
+        """It is led here no more, or is gone."""
+        kept = self._kept.pop(partition.key, None)
+        if kept is not None and kept.reading is not None:
+            kept.reading.give_up()
+
+    def stop(self) -> None:
+        """The broker stops: what is being read is not waited for."""
+        for kept in self._kept.values():
+            if kept.reading is not None:
+                kept.reading.give_up()
+
+    # What is written
+
+    def _append(
+        self, partition: Partition, kept: _Kept, rows: Rows, heard: Callable[[Response | RemoteError], None]
+    ) -> None:
+        """Write rows; they are known once they are committed, in the order of the log."""
+
+        def written(response: Response | RemoteError) -> None:
+            kept.written -= len(rows)
+            if isinstance(response, AppendResponse):
+                assert kept.offsets is not None
+                kept.offsets.take((key, value, response.timestamp_us) for key, value in rows)
+            heard(response)
+
+        kept.written += len(rows)
+        self._write(partition, Inside(written), _encoded(rows))
+
+    def _sweep(self, partition: Partition, kept: _Kept) -> None:
+        """Forget what is committed in streams that are deleted."""
+        image = self._image
+
+        def is_gone(stream_id: int) -> bool:
+            return stream_id <= image.index and StreamId(stream_id) not in image.streams
+
+        assert kept.offsets is not None
+        if places := kept.offsets.left_over(is_gone, limits.OFFSETS_PER_COMMIT_MAX):
+            self._append(partition, kept, [(encode_key(place), None) for place in places], lambda response: None)
+
+
+def _encoded(rows: Rows) -> bytearray:
+    group = Group.of([SUBJECT] * len(rows), [value for _, value in rows], keys=[key for key, _ in rows])
+    return codec.encode(group, 0, len(rows), base_offset=0, timestamp_us=0, leader_epoch=0)[0]
+
+
+def _being_read(partition: Partition) -> RemoteError:
+    return RemoteError(ErrorCode.NOT_YET, f"the offsets in {partition.label} are being read; ask again in a moment")

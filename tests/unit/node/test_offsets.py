@@ -1,0 +1,392 @@
+"""Offsets of groups on one broker and on several: what is told, what survives, and what is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.base import limits
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
+from penstock.hot.keyhash import partition_of
+from penstock.messages import (
+    AlterStreamRequest,
+    AppendRequest,
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommit,
+    OffsetsStreamRequest,
+    OffsetsStreamResponse,
+    Request,
+    SetIntakeRequest,
+    TruncateRequest,
+)
+from penstock.node.internal import OFFSETS_STREAM
+from tests.unit.node.harness import Broker, batch_of
+from tests.unit.node.members import Brokers
+
+NUMBER = PartitionId(partition_of(b"billing", limits.OFFSETS_PARTITIONS))
+
+
+def commit_of(broker: Broker, *offsets: int | None, stream: str = "orders", group: str = "billing") -> Request:
+    """A commit of one offset for each partition."""
+    return CommitOffsetsRequest(
+        stream_id=broker.stream_id(OFFSETS_STREAM),
+        partition=PartitionId(partition_of(group.encode(), limits.OFFSETS_PARTITIONS)),
+        group=group,
+        offsets=tuple(
+            OffsetCommit(
+                stream_id=broker.stream_id(stream),
+                partition=PartitionId(number),
+                offset=None if offset is None else Offset(offset),
+                leader_epoch=LeaderEpoch(7),
+                metadata="m",
+            )
+            for number, offset in enumerate(offsets)
+        ),
+    )
+
+
+def fetch_of(broker: Broker, *, stream: str = "orders", group: str = "billing") -> FetchOffsetsRequest:
+    return FetchOffsetsRequest(
+        stream_id=broker.stream_id(OFFSETS_STREAM),
+        partition=PartitionId(partition_of(group.encode(), limits.OFFSETS_PARTITIONS)),
+        group=group,
+        of_stream_id=broker.stream_id(stream),
+    )
+
+
+def again(broker: Broker, request: Request) -> object:
+    """The answer to a request, as a client gets it, which asks again while it is not yet time."""
+    for _ in range(5):
+        response = broker.replies[broker.request(request)].response
+        if not isinstance(response, RemoteError) or response.code != ErrorCode.NOT_YET:
+            return response
+    raise AssertionError(response)
+
+
+def told(broker: Broker, **which: str) -> dict[int, int]:
+    response = again(broker, fetch_of(broker, **which))
+    assert isinstance(response, FetchOffsetsResponse), response
+    return {one.partition: one.offset for one in response.offsets}
+
+
+def committed(broker: Broker, *offsets: int | None, **which: str) -> None:
+    response = again(broker, commit_of(broker, *offsets, **which))
+    assert isinstance(response, CommitOffsetsResponse), response
+
+
+def with_offsets(**config: object) -> Broker:
+    broker = Broker().start()
+    broker.create("orders", **{"subject": "orders", "partitions": 2, **config})
+    broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
+    return broker
+
+
+def test_the_stream_is_made_when_it_is_first_asked_for_and_nobody_listens_for_it() -> None:
+    broker = Broker().start()
+    assert OFFSETS_STREAM not in broker.streams()
+    made = broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse).stream
+    assert made.name == OFFSETS_STREAM
+    assert len(made.partitions) == limits.OFFSETS_PARTITIONS
+    assert broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse).stream.stream_id == made.stream_id
+    assert broker.nats.wanted == {}
+    assert {part.state for part in broker.stream(OFFSETS_STREAM).partitions} == {"online"}
+    again = broker.crash().start()
+    assert again.nats.wanted == {}
+    assert again.stream(OFFSETS_STREAM).stream_id == made.stream_id
+
+
+def test_it_can_be_made_and_used_without_nats() -> None:
+    broker = Broker(nats_is_up=False).start()
+    broker.create("orders", subject="orders")
+    broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
+    committed(broker, 5)
+    assert told(broker) == {0: 5}
+    broker.clock.advance_ms(20_000)
+    broker.tick()
+
+
+def test_what_is_committed_is_told_and_so_it_is_after_a_crash() -> None:
+    broker = with_offsets()
+    assert told(broker) == {}
+    committed(broker, 3, 4)
+    committed(broker, 5)
+    assert told(broker) == {0: 5, 1: 4}
+    assert told(broker, group="other") == {}
+    (one, _) = broker.ask(fetch_of(broker), FetchOffsetsResponse).offsets
+    assert (one.leader_epoch, one.metadata, one.committed_us) == (7, "m", broker.clock.wall_us)
+    after = broker.crash().start()
+    assert told(after) == {0: 5, 1: 4}
+    committed(after, None, 9)
+    assert told(after) == {1: 9}
+    assert told(after.crash().start()) == {1: 9}
+
+
+def test_rows_are_text_that_anybody_can_read() -> None:
+    broker = with_offsets()
+    committed(broker, 3)
+    committed(broker, None)
+    stream_id = broker.stream_id("orders")
+    rows = broker.read(OFFSETS_STREAM, NUMBER)
+    assert [(row.subject, row.key, row.value) for row in rows] == [
+        ("$PENSTOCK.offsets", b"v1/offset/billing/%d/0" % stream_id, b'{"offset":3,"leader_epoch":7,"metadata":"m"}'),
+        ("$PENSTOCK.offsets", b"v1/offset/billing/%d/0" % stream_id, None),
+    ]
+
+
+def test_a_commit_is_answered_and_told_when_it_is_on_the_disk_and_not_before() -> None:
+    broker = with_offsets()
+    committed(broker, 3)
+    broker.syncs_hang = True
+    waiting = broker.request(commit_of(broker, 8))
+    assert waiting in broker.open_requests
+    assert told(broker) == {0: 3}
+    lost = broker.crash()
+    broker.syncs_hang = False
+    broker.settle()
+    broker.answer(waiting, CommitOffsetsResponse)
+    assert told(broker) == {0: 8}
+    assert told(lost.start()) == {0: 3}
+    assert told(broker.crash().start()) == {0: 8}
+
+
+def test_while_the_log_is_read_everybody_is_asked_to_come_again() -> None:
+    broker = with_offsets()
+    committed(broker, 3)
+    after = broker.crash().start()
+    after.disk_runs_at_once = False
+    for request in (fetch_of(after), commit_of(after, 4), fetch_of(after)):
+        assert after.refusal(request).code == ErrorCode.NOT_YET
+    assert len(after.disk) == 1  # it is read once
+    after.settle()
+    assert told(after) == {0: 3}
+
+
+def test_a_log_that_cannot_be_read_is_told_and_read_again() -> None:
+    broker = with_offsets()
+    committed(broker, 3)
+    after = broker.crash().start()
+    after.disk_runs_at_once = False
+    assert after.refusal(fetch_of(after)).code == ErrorCode.NOT_YET
+    (work,) = after.disk
+    after.disk.clear()
+    after.node.complete(work, OSError(5, "Input/output error"), after.clock.now)
+    assert after.refusal(fetch_of(after)).code == ErrorCode.STORAGE_FAILED
+    after.disk_runs_at_once = True
+    after.turn()
+    assert told(after) == {0: 3}
+
+
+def test_offsets_of_a_stream_that_is_deleted_go_and_the_next_one_of_its_name_has_none() -> None:
+    broker = with_offsets()
+    committed(broker, 3, 4)
+    broker.create("other", subject="other")
+    committed(broker, 6, stream="other")
+    gone = commit_of(broker, 5)
+    broker.delete("orders")
+    assert broker.refusal(gone).code == ErrorCode.STREAM_CHANGED
+    broker.create("orders", subject="orders")
+    assert told(broker) == {}
+    after = broker.crash().start()
+    assert told(after, stream="other") == {0: 6}
+    after.settle()
+    values = [row.value for row in after.read(OFFSETS_STREAM, NUMBER)]
+    assert values.count(None) == 2  # a tombstone each
+    assert told(after, stream="other") == {0: 6}
+
+
+def test_groups_are_listed_with_their_streams() -> None:
+    broker = with_offsets()
+    broker.create("other", subject="other")
+    committed(broker, 3, 4)
+    committed(broker, 6, stream="other")
+    request = ListGroupsRequest(stream_id=broker.stream_id(OFFSETS_STREAM), partition=NUMBER)
+    found = broker.ask(request, ListGroupsResponse).groups
+    wanted = [("billing", broker.stream_id("orders"), 2), ("billing", broker.stream_id("other"), 1)]
+    assert [(one.group, one.stream_id, one.partitions) for one in found] == wanted
+    request = msgspec.structs.replace(request, after_group="billing", after_stream_id=wanted[0][1])
+    assert [one.stream_id for one in broker.ask(request, ListGroupsResponse).groups] == [wanted[1][1]]
+    request = msgspec.structs.replace(request, after_stream_id=wanted[1][1])
+    assert broker.ask(request, ListGroupsResponse).groups == ()
+
+
+def test_more_than_are_kept_are_refused_until_some_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OFFSETS_KEPT_MAX", 3)
+    broker = with_offsets(partitions=4)
+    committed(broker, 1, 2, 3)
+    error = again(broker, commit_of(broker, 1, 2, 3, 4))
+    assert isinstance(error, RemoteError)
+    assert error.code == ErrorCode.TOO_LARGE
+    assert told(broker) == {0: 1, 1: 2, 2: 3}  # all or none
+    committed(broker, 5, 6, 7)  # no more than there are
+    committed(broker, None)
+    request = commit_of(broker, 1, 2, 3, 4)
+    assert isinstance(request, CommitOffsetsRequest)
+    committed_last = msgspec.structs.replace(request, offsets=request.offsets[3:])
+    assert isinstance(again(broker, committed_last), CommitOffsetsResponse)
+    assert told(broker) == {1: 6, 2: 7, 3: 4}
+
+
+def test_room_is_made_by_what_was_committed_in_streams_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OFFSETS_KEPT_MAX", 2)
+    broker = with_offsets()
+    committed(broker, 1, 2)
+    broker.create("other", subject="other", partitions=2)
+    broker.delete("orders")
+    request = commit_of(broker, 3, 4, stream="other")
+    assert broker.refusal(request).code == ErrorCode.TOO_LARGE
+    assert isinstance(again(broker, request), CommitOffsetsResponse)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    broker = with_offsets()
+    committed(broker, 1)
+    commit = commit_of(broker, 1)
+    assert isinstance(commit, CommitOffsetsRequest)
+    wrong = PartitionId((NUMBER + 1) % limits.OFFSETS_PARTITIONS)
+    assert broker.refusal(msgspec.structs.replace(commit, partition=wrong)).code == ErrorCode.BAD_REQUEST
+    orders = broker.stream_id("orders")
+    assert broker.refusal(msgspec.structs.replace(commit, stream_id=orders)).code == ErrorCode.BAD_REQUEST
+    (one,) = commit.offsets
+    for changed, code in (
+        (msgspec.structs.replace(one, partition=PartitionId(2)), ErrorCode.BAD_REQUEST),
+        (msgspec.structs.replace(one, stream_id=StreamId(1)), ErrorCode.STREAM_CHANGED),
+        (msgspec.structs.replace(one, stream_id=StreamId(10**9)), ErrorCode.NOT_YET),
+    ):
+        assert broker.refusal(msgspec.structs.replace(commit, offsets=(changed,))).code == code
+    assert told(broker) == {0: 1}
+
+
+def test_users_neither_make_nor_change_what_is_penstocks_own() -> None:
+    broker = with_offsets()
+    offsets = broker.stream_id(OFFSETS_STREAM)
+    config = StreamConfig(name="__mine", subject="mine")
+    own = StreamConfig(name=OFFSETS_STREAM, subject="$PENSTOCK.offsets")
+    batch = batch_of([("$PENSTOCK.offsets", b"v1/offset/billing/4/0", b'{"offset":1}', None)])
+    for request, code in (
+        (CreateStreamRequest(config=config), ErrorCode.INVALID_CONFIG),
+        (CreateStreamRequest(config=own), ErrorCode.READ_ONLY),
+        (AlterStreamRequest(name=OFFSETS_STREAM, changes={"max_messages": 1}), ErrorCode.READ_ONLY),
+        (SetIntakeRequest(name=OFFSETS_STREAM, intake="paused"), ErrorCode.READ_ONLY),  # type: ignore[arg-type]
+        (DeleteStreamRequest(name=OFFSETS_STREAM), ErrorCode.READ_ONLY),
+        (TruncateRequest(stream_id=offsets, before=Offset(0)), ErrorCode.READ_ONLY),
+    ):
+        assert broker.refusal(request).code == code, request
+    assert broker.refusal(AppendRequest(stream_id=offsets), batch).code == ErrorCode.READ_ONLY
+
+
+def test_a_stream_of_users_that_had_such_a_name_before_stays_theirs() -> None:
+    broker = Broker().start()
+    node = broker.node
+    answers: list[object] = []
+    config = StreamConfig(name=OFFSETS_STREAM, subject="mine.>")
+    node._cluster.link.administer(CreateStreamRequest(config=config), answers.append)  # as the version before did
+    broker.turn()
+    broker.publish("mine.x", b"1", reply="r")
+    assert broker.acked() == ["r"]
+    assert broker.refusal(OffsetsStreamRequest()).code == ErrorCode.STREAM_EXISTS
+    request = msgspec.structs.replace(fetch_of_any(broker), partition=PartitionId(0))
+    assert broker.refusal(request).code == ErrorCode.BAD_REQUEST
+    broker.delete(OFFSETS_STREAM)
+    assert broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse).stream.subject == "$PENSTOCK.offsets"
+
+
+def fetch_of_any(broker: Broker) -> FetchOffsetsRequest:
+    stream_id = broker.stream_id(OFFSETS_STREAM)
+    return FetchOffsetsRequest(stream_id=stream_id, partition=NUMBER, group="billing", of_stream_id=stream_id)
+
+
+# Several brokers
+
+
+def leader_of(brokers: Brokers) -> int:
+    member = next(iter(brokers.members.values()))
+    state = member.image.by_name(OFFSETS_STREAM).partitions[NUMBER]
+    return int(state.leader)
+
+
+def three() -> Brokers:
+    brokers = Brokers(1, 2, 3)
+    brokers.run(5_000)
+    brokers[1].create("orders", subject="orders", partitions=2)
+    brokers.run(1_000)
+    caller = brokers[1].request(OffsetsStreamRequest())
+    brokers.run(1_000)
+    brokers[1].answer(caller, OffsetsStreamResponse)
+    return brokers
+
+
+def asked(brokers: Brokers, broker_id: int, request: Request) -> object:
+    """The answer of that broker, asked again while it says that it is not yet time."""
+    member = brokers[broker_id]
+    for _ in range(20):
+        caller = member.request(request)
+        brokers.run(100)
+        if caller in member.open_requests:
+            return caller
+        response = member.replies[caller].response
+        if not isinstance(response, RemoteError) or response.code != ErrorCode.NOT_YET:
+            return response
+    raise AssertionError(response)
+
+
+def offsets_of(response: object) -> dict[int, int]:
+    assert isinstance(response, FetchOffsetsResponse), response
+    return {one.partition: one.offset for one in response.offsets}
+
+
+def test_the_next_leader_tells_all_that_was_committed_and_who_does_not_lead_says_who_does() -> None:
+    brokers = three()
+    first = leader_of(brokers)
+    assert isinstance(asked(brokers, first, commit_of(brokers[first], 3, 4)), CommitOffsetsResponse)
+    other = next(one for one in (1, 2, 3) if one != first)
+    refusal = asked(brokers, other, fetch_of(brokers[other]))
+    assert isinstance(refusal, RemoteError)
+    assert (refusal.code, refusal.details["leader"]) == (ErrorCode.NOT_LEADER, first)
+    disk = brokers.kill(first)
+    brokers.run(10_000)
+    second = leader_of(brokers)
+    assert second != first
+    assert offsets_of(asked(brokers, second, fetch_of(brokers[second]))) == {0: 3, 1: 4}
+    assert isinstance(asked(brokers, second, commit_of(brokers[second], 9)), CommitOffsetsResponse)
+    brokers.start(first, disk)
+    brokers.run(10_000)
+    brokers.kill(second)
+    brokers.run(10_000)
+    third = leader_of(brokers)
+    assert offsets_of(asked(brokers, third, fetch_of(brokers[third]))) == {0: 9, 1: 4}
+
+
+def test_a_leader_that_is_cut_off_tells_and_commits_nothing_more() -> None:
+    brokers = three()
+    first = leader_of(brokers)
+    assert isinstance(asked(brokers, first, commit_of(brokers[first], 3)), CommitOffsetsResponse)
+    for other in (1, 2, 3):
+        if other != first:
+            brokers.cut(first, other)
+    member = brokers[first]
+    late = member.request(commit_of(member, 8))
+    assert late in member.open_requests
+    brokers.run(10_000)
+    refusal = asked(brokers, first, fetch_of(member))
+    assert isinstance(refusal, RemoteError)
+    assert refusal.code == ErrorCode.NOT_LEADER
+    second = next(one for one in (1, 2, 3) if one != first)
+    second = int(brokers[second].image.by_name(OFFSETS_STREAM).partitions[NUMBER].leader)
+    assert second != first
+    assert isinstance(asked(brokers, second, commit_of(brokers[second], 5)), CommitOffsetsResponse)
+    brokers.join(first, *(other for other in (1, 2, 3) if other != first))
+    brokers.run(10_000)
+    answer = member.replies[late].response
+    assert isinstance(answer, RemoteError), answer
+    assert answer.code == ErrorCode.FENCED_EPOCH
+    assert offsets_of(asked(brokers, second, fetch_of(brokers[second]))) == {0: 5}
+    assert [row.value for row in brokers[second].read(OFFSETS_STREAM, NUMBER)][-1].startswith(b'{"offset":5')  # type: ignore[union-attr]
