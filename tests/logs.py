@@ -9,7 +9,7 @@ from itertools import count, pairwise
 from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import Log, LogConfig, LogView, Removal, Truncation
+from penstock.commitlog import Cleaning, Log, LogConfig, LogView, Removal, Truncation
 from penstock.vfs import Vfs
 from tests.groups import Columns, encoded
 
@@ -73,6 +73,22 @@ def save(log: Log) -> None:
     flush(log)
     log.tick(limits.CHECKPOINT_SYNC_INTERVAL_MS * 1_000)
     flush(log)
+
+
+def finished(cleaning: Cleaning | None) -> Cleaning:
+    """Run it to its end, as disk threads do."""
+    assert cleaning is not None
+    while not cleaning.is_done:
+        cleaning.run()
+    return cleaning
+
+
+def clean_all(log: Log) -> int:
+    """Clean until nothing is left to be done; how many segments were written anew."""
+    count = 0
+    while log.wants_cleaning:
+        count += log.cleaned(finished(log.clean()))
+    return count
 
 
 def retain(log: Log, now_us: int) -> Removal | None:

@@ -11,15 +11,30 @@ import polars
 import pyarrow as pa
 import pytest
 
+from penstock.batch import merging
+from penstock.batch.schema import SCHEMA_BYTES
 from tests.segments import Row, Segment, write_segment
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COLUMNS = ["offset", "timestamp", "subject", "key", "value", "headers"]
 
 
-@pytest.fixture(params=[(), (1,), (5, 1000, 1)], ids=["one row", "two batches", "many rows"])
+@pytest.fixture(
+    params=[(), (1,), (5, 1000, 1), (1,) * 50], ids=["one row", "two batches", "many rows", "lone rows, merged"]
+)
 def segment(request: pytest.FixtureRequest, tmp_path: Path) -> Segment:
-    return write_segment(tmp_path / "00000000000000000000.arrows", *request.param)
+    segment = write_segment(tmp_path / "00000000000000000000.arrows", *request.param)
+    return merged(segment) if len(request.param) == 50 else segment
+
+
+def merged(segment: Segment) -> Segment:
+    """The same as the cleaner leaves it: all in one batch."""
+    raw = memoryview(segment.path.read_bytes())
+    found = merging.next_merged(raw[SCHEMA_BYTES:], 0, rows_max=10**4, bytes_max=10**6)
+    assert SCHEMA_BYTES + found.size_bytes == len(raw)
+    path = segment.path.with_name("00000000000000000000.1.arrows")
+    path.write_bytes(bytes(raw[:SCHEMA_BYTES]) + bytes(found.data))
+    return Segment(path, [segment.rows])
 
 
 def with_datetimes(rows: list[Row]) -> list[tuple]:

@@ -9,11 +9,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
 
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, joining
+from penstock.batch.header import CRC_HEX_BYTES, CRC_POSITION, HEADER_HEX_BYTES, HEADER_POSITION, PACKING
 from penstock.batch.schema import arrow_schema
 from penstock.client.batches import Range, batches_of
+from penstock.hot.crc import crc32c
 from tests import hot_modes
 from tests.batch_samples import MIXED, ROWS, SMALL, Row, message_of, with_buffer
 
@@ -62,7 +65,7 @@ def test_joined_rows_are_those_of_the_messages(batches: list[list[Row]], base_of
     outcomes = []
     for one in JOINERS:
         found = one.gather(view, 0, base_offset, EVERYTHING, 10**6, BYTES_MAX, BYTES_MAX)
-        assert tuple(found) == (begins, len(wanted), len(raw), ends[-1])
+        assert tuple(found) == (begins, len(wanted), len(raw), ends[-1], 0, 0, len(batches) - 1)
         outcomes.append(tuple(one.join(view, found)[:2]))
         assert one.last(view) == begins[-1]
     assert outcomes[0] == outcomes[1]
@@ -127,7 +130,7 @@ def test_whatever_bytes_come_both_modes_do_the_same(raw: bytes, position: int, b
     for one in JOINERS:
         begin = min(max(position, 0), len(raw))
         found = one.gather(memoryview(raw), begin, base_offset, EVERYTHING, 10**6, BYTES_MAX, BYTES_MAX)
-        assert tuple(found) == ([], 0, begin, base_offset)
+        assert tuple(found) == ([], 0, begin, base_offset, 0, 0, 0)
         outcomes.append(one.last(memoryview(raw)))
         assert 0 <= outcomes[-1] <= len(raw)
     assert outcomes[0] == outcomes[1]
@@ -200,3 +203,38 @@ def test_rows_of_a_message_that_stand_in_another_ones_place_are_refused() -> Non
     covers = Range(0, 1 + len(MIXED))
     with pytest.raises(CorruptionError, match="offsets in order from 0, all below 1"):
         list(batches_of(wrong, covers, covers, 1_000, source="a broker"))
+
+
+@given(st.lists(st.tuples(ROWS, st.integers(1, 3), st.sampled_from([0, 1]), st.booleans()), min_size=1, max_size=8))
+def test_what_is_merged_for_good_is_alike(batches: list[tuple[list[Row], int, int, bool]]) -> None:
+    raw, offset, alike = b"", 7, True
+    begins, ends, flags = [], [7], 0
+    epoch = batches[0][1]
+    for number, (rows, leader_epoch, flag, is_produced) in enumerate(batches):
+        alike = alike and leader_epoch == epoch and not is_produced
+        if alike:
+            begins.append(len(raw))
+            ends.append(offset + len(rows))
+            flags |= flag
+        raw += sealed(message_of(rows, base_offset=offset, timestamp_us=number), leader_epoch, flag, is_produced)
+        offset += len(rows)
+    view = memoryview(raw)
+    for one in JOINERS:
+        found = one.gather(view, 0, 7, EVERYTHING, 10**6, BYTES_MAX, BYTES_MAX, epoch, 1)
+        assert (found.begins, found.end_offset, found.flags) == (begins, ends[-1], flags)
+        assert found.max_timestamp_us == max(0, len(begins) - 1)
+        if flags:
+            assert one.gather(view, 0, 7, EVERYTHING, 10**6, BYTES_MAX, BYTES_MAX, epoch, 0).flags == 0
+
+
+def sealed(message: bytes, leader_epoch: int, flags: int, is_produced: bool) -> bytes:
+    """The same batch with another header."""
+    header = replace(
+        codec.read_header(message), leader_epoch=leader_epoch, flags=flags, producer_id=int(is_produced), crc=0
+    )
+    begin, end = HEADER_POSITION, HEADER_POSITION + HEADER_HEX_BYTES
+    out = bytearray(message)
+    out[begin:end] = PACKING.pack(*astuple(header)).hex().encode()
+    out[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc32c(bytes(out))
+    assert codec.verify(out).leader_epoch == leader_epoch
+    return bytes(out)

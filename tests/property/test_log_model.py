@@ -1,5 +1,5 @@
 """The log against a list, through crashes, damage to derived files, a clock that jumps, retention, and what a follower
-does: append what was fetched, truncate, begin anew, begin later.
+does: append what was fetched, truncate, begin anew, begin later. Meanwhile sealed segments are written anew.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.base.errors import RemoteError
-from penstock.commitlog import Flush, LogConfig, LogCutError, LogState, LogView, Retention
+from penstock.commitlog import Cleaning, Flush, LogConfig, LogCutError, LogState, LogView, Retention
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import (
     DIRECTORY,
@@ -52,6 +52,7 @@ class LogMachine(RuleBasedStateMachine):
         self.retention: Retention | None = None
         self.kept_view: LogView | None = None
         self.is_view_cut = False
+        self.cleaning: Cleaning | None = None
         self.log = open_log(self.vfs, config, now_us=self.now_us)
 
     @rule(rows=st.integers(1, 5), step_us=st.integers(0, 3_000_000), size_bytes=st.sampled_from([0, 40, 700, 5000]))
@@ -77,7 +78,7 @@ class LogMachine(RuleBasedStateMachine):
         assert (appended.log_end, appended.batches, appended.size_bytes) == (offset, len(batches), len(data))
         self.messages += messages_in(data)
 
-    @precondition(lambda self: self.flush is None)
+    @precondition(lambda self: self.flush is None and not self.log.is_disposing)
     @rule(part=st.floats(0, 1))
     def truncate(self, part: float) -> None:
         log = self.log
@@ -91,7 +92,7 @@ class LogMachine(RuleBasedStateMachine):
         del self.messages[cut:]
         self._was_cut(min(self.log_start, cut), cut)
 
-    @precondition(lambda self: self.flush is None)
+    @precondition(lambda self: self.flush is None and not self.log.is_disposing)
     @rule(step=st.integers(-20, 20))
     def reset(self, step: int) -> None:
         start = max(0, self.log.log_end + step)
@@ -121,6 +122,37 @@ class LogMachine(RuleBasedStateMachine):
         before = self.log.committed_end
         self.log.note_committed(before + step)
         assert self.log.committed_end == min(before + step, self.log.log_end)
+
+    @precondition(lambda self: self.cleaning is None)
+    @rule()
+    def begin_cleaning(self) -> None:
+        self.log.note_committed(self.log.flushed_end)
+        self.cleaning = self.log.clean()
+
+    @precondition(lambda self: self.cleaning is not None)
+    @rule()
+    def go_on_cleaning(self) -> None:
+        assert self.cleaning is not None
+        self.cleaning.run()
+
+    @precondition(lambda self: self.cleaning is not None)
+    @rule()
+    def end_cleaning(self) -> None:
+        cleaning, self.cleaning = self.cleaning, None
+        assert cleaning is not None
+        while not cleaning.is_done:
+            cleaning.run()
+        size_bytes = self.log.size_bytes
+        if self.log.cleaned(cleaning):
+            assert self.log.size_bytes < size_bytes
+            assert cleaning.replacement in self.log.view().segments
+
+    @rule(ends=st.booleans())
+    def dispose(self, ends: bool) -> None:
+        disposal = self.log.dispose()
+        if disposal is not None and ends:
+            disposal.run()
+            self.log.disposed()
 
     @rule()
     def clock_steps_back(self) -> None:
@@ -300,6 +332,7 @@ class LogMachine(RuleBasedStateMachine):
     def _open(self, vfs: MemoryVfs) -> None:
         self.retention = None
         self.kept_view = None
+        self.cleaning = None
         self.vfs = vfs
         self.log = open_log(vfs, self.config, now_us=self.now_us)
         again = open_log(vfs.crash_clone(), self.config, now_us=self.now_us)

@@ -1,4 +1,5 @@
-"""A follower that is fed with ranges of its leader's log has the same batches, byte for byte, whatever happens between.
+"""A follower that is fed with ranges of its leader's log has the same messages, whatever happens between; and the same
+batches, byte for byte, unless one of the two has merged some of its own.
 
 Both lead in turn; either may crash and lose what was not flushed. Where the two part, and what is cut, brokers' own
 rules say (`replication.rules`, `replication.follower`); that the logs are the same afterwards is compared byte by byte.
@@ -20,10 +21,21 @@ from penstock.messages import Divergence, ReplicaNews
 from penstock.replication import rules
 from penstock.replication.follower import Following, Orders
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import append, flush, flush_and_note, give_up_before, open_log, retain, run
+from tests.logs import append, clean_all, flush, flush_and_note, give_up_before, messages_in, open_log, retain, run
 
 KEY = PartitionKey(7, 0)
 CONFIGS = st.builds(LogConfig, segment_bytes=st.sampled_from([4096, 7000, 50_000]), segment_age_us=st.just(None))
+
+
+Message = tuple[int, int, int, bytes]
+"""Offset, timestamp, leader epoch, value."""
+
+
+def messages(log: Log, start: int) -> list[Message]:
+    """The messages from `start` on."""
+    batches = log.view().batches(start, log.log_end)
+    found = [(row[0], row[1], header.leader_epoch, row[2]) for header, data in batches for row in messages_in(data)]
+    return [row for row in found if row[0] >= start]
 
 
 def content(disk: MemoryVfs, log: Log, start: int) -> bytes:
@@ -45,6 +57,7 @@ class TwoLogs(RuleBasedStateMachine):
         self.logs = [open_log(disk, config) for disk, config in zip(self.disks, self.configs, strict=True)]
         self.epoch = 0
         self.now_us = 0
+        self.has_merged = False
         self.lead(0)
 
     @rule(leader=st.integers(0, 1))
@@ -106,6 +119,16 @@ class TwoLogs(RuleBasedStateMachine):
             assert orders.truncate is not None
             run(follower, follower.truncate(orders.truncate))
 
+    @rule(which=st.integers(0, 1))
+    def clean(self, which: int) -> None:
+        leader, follower = self.logs[self.leader], self.logs[1 - self.leader]
+        flush(leader)
+        flush(follower)
+        parted = rules.divergence(follower.last_epoch, follower.log_end, leader, leader.log_start, leader.log_end)
+        if parted is None:
+            self.logs[which].note_committed(min(leader.log_end, follower.log_end))
+            self.has_merged = bool(clean_all(self.logs[which])) or self.has_merged
+
     @rule(which=st.integers(0, 1), noted=st.booleans())
     def flush(self, which: int, noted: bool) -> None:
         (flush_and_note if noted else flush)(self.logs[which])
@@ -156,7 +179,8 @@ class TwoLogs(RuleBasedStateMachine):
         assert is_new or follower.last_epoch == leader.last_epoch
         start = max(leader.log_start, follower.log_start)
         disks = self.disks[self.leader], self.disks[1 - self.leader]
-        assert content(disks[1], follower, start) == content(disks[0], leader, start)
+        assert messages(follower, start) == messages(leader, start)
+        assert self.has_merged or content(disks[1], follower, start) == content(disks[0], leader, start)
         data = [
             tuple(entry for entry in log.lineage if start < entry.start_offset < log.log_end)
             for log in (leader, follower)

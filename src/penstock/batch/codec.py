@@ -133,15 +133,46 @@ def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> 
 
 def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> bytearray:
     """A message whose offsets begin at 0 and whose timestamps are 0."""
+    message = _unsealed(int64_range(0, count), bytes(8 * count), columns, count)
+    _seal(message, BatchHeader(HEADER_VERSION, 0, len(message), 0, count, 0, 0, count, 0, 0, *producer))
+    return message
+
+
+def assemble(
+    offsets_of_rows: Buffer,
+    timestamps_of_rows: Buffer,
+    columns: Iterable[VarColumn],
+    count: int,
+    *,
+    offset_range: tuple[int, int],
+    timestamp_range_us: tuple[int, int],
+    leader_epoch: int,
+    flags: int,
+) -> tuple[bytearray, BatchHeader]:
+    """A message of rows that keep their offsets and timestamps, which lie in these ranges; and its header.
+
+    `offset_range` is half-open, and what the message covers: rows may be missing in it. No producer, no run.
+    """
+    message = _unsealed(offsets_of_rows, timestamps_of_rows, columns, count)
+    header = BatchHeader(
+        HEADER_VERSION, flags, len(message), 0, count, leader_epoch, *offset_range, *timestamp_range_us
+    )
+    return message, _seal(message, header)
+
+
+def _unsealed(
+    offsets_of_rows: Buffer, timestamps_of_rows: Buffer, columns: Iterable[VarColumn], count: int
+) -> bytearray:
+    """A message without a header."""
     assert 0 < count <= limits.BATCH_ROWS_MAX, count
     head = bytearray(layout.TEMPLATE)
-    buffers: list[bytes | memoryview] = [b"", int64_range(0, count), b"", bytes(8 * count)]
+    buffers: list[Buffer] = [b"", offsets_of_rows, b"", timestamps_of_rows]
     nodes = [count, 0, count, 0]
     for column in columns:
         nodes += (count, column.null_count)
         buffers += (column.validity, column.offsets, column.data)
     places: list[int] = []
-    parts: list[bytes | bytearray | memoryview] = [head]
+    parts: list[Buffer] = [head]
     position = 0
     for buffer in buffers:
         size = len(buffer)
@@ -152,9 +183,7 @@ def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> b
     layout.INT64.pack_into(head, layout.ROWS_POSITION, count)
     layout.NODES.pack_into(head, layout.NODES_POSITION, *nodes)
     layout.BUFFERS.pack_into(head, layout.BUFFERS_POSITION, *places)
-    message = bytearray().join(parts)
-    _seal(message, BatchHeader(HEADER_VERSION, 0, len(message), 0, count, 0, 0, count, 0, 0, *producer))
-    return message
+    return bytearray().join(parts)
 
 
 def _seal(message: bytearray, header: BatchHeader) -> BatchHeader:

@@ -24,11 +24,13 @@
 | `retention`  | from which offset on messages are kept                    |
 | `keeper`     | when that is looked up, and what then waits to be removed |
 | `truncation` | how a log is cut, or begins anew                          |
+| `cleaning`   | how small batches become large ones                       |
 | `tasks`      | what runs in a disk thread                                |
 | `files`      | names of files                                            |
 | `dump`       | all of it as rows, for people                             |
 """
 
+from penstock.commitlog.cleaning import Cleaning, Disposal
 from penstock.commitlog.errors import (
     LogCutError,
     LogMissingError,
@@ -52,8 +54,10 @@ from penstock.commitlog.view import LogView, Slice
 
 __all__ = [
     "Appended",
+    "Cleaning",
     "Cut",
     "Damage",
+    "Disposal",
     "Flush",
     "LineageEntry",
     "Log",

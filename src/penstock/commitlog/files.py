@@ -3,7 +3,9 @@
 | name                          | what it is                                                                     |
 |-------------------------------|--------------------------------------------------------------------------------|
 | `<base offset>.arrows`        | a segment; 20 digits, so that names sort as offsets do                         |
-| `<base offset>.index`         | its index; can be deleted, is rebuilt                                          |
+| `<base offset>.<n>.arrows`    | the same, written anew by the cleaner for the n-th time: the highest n counts  |
+| `<base offset>[.<n>].index`   | its index; can be deleted, is rebuilt                                          |
+| `<base offset>.<n>.cleaned`   | a segment that the cleaner has not finished: a start removes it                |
 | `checkpoint`                  | how far the log is on the disk, and where it starts                            |
 | `lineage`                     | which leader epoch began where                                                 |
 | `<any of them>.cut-<position>`| bytes that recovery took out from that position on; nobody reads or deletes it |
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import re
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.vfs import Vfs
@@ -20,14 +23,21 @@ from penstock.vfs import Vfs
 CHECKPOINT = "checkpoint"
 LINEAGE = "lineage"
 _FIXED = frozenset({CHECKPOINT, LINEAGE})
-_SEGMENT = re.compile(r"(\d{20})\.arrows")
+_SEGMENT = re.compile(r"(\d{20})(?:\.([1-9]\d{0,8}))?\.arrows")
+_CLEANED = re.compile(r"\d{20}\.[1-9]\d{0,8}\.cleaned")
 _OFFSET_END = 2**63
-_KNOWN = re.compile(r"\d{20}\.index|checkpoint|lineage(\.new)?|.+\.cut-\d+(\.\d+)?")
+_KNOWN = re.compile(r"\d{20}(\.[1-9]\d{0,8})?\.(index|cleaned)|checkpoint|lineage(\.new)?|.+\.cut-\d+(\.\d+)?")
 
 
-def segment_path(directory: str, base_offset: int) -> str:
-    """Path of the segment that begins with `base_offset`."""
-    return f"{directory}/{base_offset:020d}.arrows"
+def segment_path(directory: str, base_offset: int, generation: int = 0) -> str:
+    """Path of the segment that begins with `base_offset`; `generation`: how often the cleaner has written it anew."""
+    middle = f".{generation}" if generation else ""
+    return f"{directory}/{base_offset:020d}{middle}.arrows"
+
+
+def cleaned_path(segment: str) -> str:
+    """Path under which the cleaner writes the segment at path `segment`, until that is whole."""
+    return f"{segment.removesuffix('.arrows')}.cleaned"
 
 
 def index_path(segment: str) -> str:
@@ -35,16 +45,45 @@ def index_path(segment: str) -> str:
     return f"{segment.removesuffix('.arrows')}.index"
 
 
+class SegmentName(NamedTuple):
+    """What the name of a segment says."""
+
+    base_offset: int
+    generation: int
+
+
+def parsed(name: str) -> SegmentName | None:
+    """The name of a segment in its parts, or None if it names no segment."""
+    match = _SEGMENT.fullmatch(name)
+    if match is None or int(match.group(1)) >= _OFFSET_END:
+        return None
+    return SegmentName(int(match.group(1)), int(match.group(2) or 0))
+
+
 def base_offset_of(name: str) -> int | None:
     """The base offset of a segment's file name, or None if it names no segment."""
-    match = _SEGMENT.fullmatch(name)
-    offset = int(match.group(1)) if match else _OFFSET_END
-    return offset if offset < _OFFSET_END else None
+    segment = parsed(name)
+    return None if segment is None else segment.base_offset
+
+
+def following(segment: str) -> str:
+    """Path of the segment at path `segment` once the cleaner has written it anew."""
+    directory, _, name = segment.rpartition("/")
+    found = parsed(name)
+    assert found is not None, segment
+    return segment_path(directory, found.base_offset, found.generation + 1)
+
+
+def is_cleaned(name: str) -> bool:
+    """Whether it is a segment that the cleaner has not finished."""
+    return _CLEANED.fullmatch(name) is not None
 
 
 def owner_of(name: str) -> int | None:
-    """The base offset of the segment that a file of this name is, or is the index of; None if neither."""
-    return base_offset_of(f"{name.removesuffix('.index')}.arrows" if name.endswith(".index") else name)
+    """The base offset of the segment, of whatever generation, that a file of this name is or belongs to, or None."""
+    for suffix in (".index", ".cleaned"):
+        name = f"{name.removesuffix(suffix)}.arrows" if name.endswith(suffix) else name
+    return base_offset_of(name)
 
 
 def side_path(vfs: Vfs, path: str, position: int) -> str:

@@ -18,6 +18,7 @@ from penstock.base import limits
 from penstock.commitlog import fetched
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
+from penstock.commitlog.cleaned_log import CleanedLog
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import Lineage, LineageEntry, Told
@@ -31,16 +32,15 @@ from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Removal
 from penstock.commitlog.truncation import Truncation
 from penstock.commitlog.validity import Validity
-from penstock.commitlog.writer import LogWriter
 from penstock.vfs import Buffer, Vfs
 
 _REST_US = limits.LOG_REST_MS * 1000
 
 
-class Log(LogWriter):
+class Log(CleanedLog):
     """One partition's log. Make it with `Log.open`."""
 
-    __slots__ = ("_committed_end", "_config", "_lineage", "_removal", "cuts")
+    __slots__ = ("_lineage", "_removal", "cuts")
 
     def __init__(
         self,
@@ -55,9 +55,7 @@ class Log(LogWriter):
     ) -> None:
         """For `open` only."""
         super().__init__(vfs, directory, ids, config, found, now_us, open_files, noticed)
-        self._config = config
         self._lineage = Lineage(vfs, directory, ())
-        self._committed_end = min(found.checkpoint.committed_end, found.log_end) if found.checkpoint else 0
         self._removal: Removal | None = None  # the last one
         self.cuts: tuple[Cut, ...] = tuple(found.cuts)
 
@@ -103,11 +101,6 @@ class Log(LogWriter):
     def lineage(self) -> tuple[LineageEntry, ...]:
         """The leaderships, oldest first."""
         return self._lineage.entries
-
-    @property
-    def config(self) -> LogConfig:
-        """The rules in force."""
-        return self._config
 
     def configure(self, config: LogConfig) -> None:
         """Take other rules from now on."""
@@ -198,6 +191,8 @@ class Log(LogWriter):
 
     def _begin_cut(self, end: int, start: int | None) -> Truncation:
         assert self._flushing.under_way is None, "a flush is under way"
+        assert self._cleaner.disposal is None, "files are being removed, whose names may be used again"
+        self._cleaner.void()
         active = self._segments.active
         assert active is not None
         cut = Truncation(
@@ -228,6 +223,7 @@ class Log(LogWriter):
         values = left.checkpoint
         self._segments.replace(left.sealed, left.active)
         self._flushing.restart(left.active)
+        self._cleaner.restart(left.active.base_offset)
         self._lineage = Lineage(self._vfs, self._directory, left.lineage)
         self._rebuilt_indexes = RebuiltIndexes()
         self._open_files.give_back(self)
@@ -263,18 +259,6 @@ class Log(LogWriter):
         """
         self._check_writable()
         self._move_start(min(log_start, self.flushed_end))
-
-    @property
-    def committed_end(self) -> int:
-        """The end of what is known to be committed, also after a start; log_start where nothing is."""
-        return max(self._committed_end, self.log_start)
-
-    def note_committed(self, end: int) -> None:
-        """What comes before `end` is committed. It never goes back, and gets into the next checkpoint."""
-        end = min(end, self.log_end)
-        if end > self._committed_end:
-            self._committed_end = end
-            self._checkpoint.is_dirty = True
 
     def note_flushed(self) -> None:
         """Let the checkpoint name what has been flushed, so that no start takes damage in it for a torn tail.
@@ -404,6 +388,7 @@ class Log(LogWriter):
         """
         assert self._flushing.under_way is None, "a flush is under way"
         assert self._state is not LogState.TRUNCATING, "a truncation is under way"
+        self._cleaner.void()
         self._keeper.give_up()
         try:
             if (flush := self.flush(with_index=True)) is not None:

@@ -18,6 +18,9 @@ Below flushed_end nothing is read that the index vouches for (see `rebuild`); da
 | no segment at all                         | damage          | damage           | new log, unless it must be|
 | index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
 
+Of a segment that the cleaner has written anew the newest one counts: it was whole, and on the disk, before it got its
+name. The older one goes, and so does what the cleaner has not finished, where the log is sound.
+
 "Cut" keeps the bytes in a side file unless it is clear that they are a write of our own that was not finished (see
 `remains`). No segment is removed here: a `Removal` takes those below log_start, as if retention had just moved it.
 "Something whole" is a batch that verifies; "aside" is a rename to `<segment>.cut-0`.
@@ -92,6 +95,7 @@ class Recovery:
         self._vfs = vfs
         self._directory = directory
         self._ids = (stream_id, partition)
+        self._generations: dict[int, int] = {}
         self._must_exist = must_exist
         self._out = Recovered()
 
@@ -101,7 +105,9 @@ class Recovery:
         names = self._vfs.list(self._directory)
         out.notices += [f"{self._directory}/{name}: not a file of a log" for name in names if not files.is_known(name)]
         out.checkpoint = point = self._read_checkpoint()
-        bases = sorted(base for name in names if (base := files.base_offset_of(name)) is not None)
+        generations = sorted(parsed for name in names if (parsed := files.parsed(name)) is not None)
+        self._generations = dict(generations)  # the last one of each counts
+        bases = sorted(self._generations)
         flushed_end = 0 if point is None else point.flushed_end
         if point is not None:
             out.last_timestamp_us, out.leader_epoch = point.last_timestamp_us, point.leader_epoch
@@ -127,6 +133,7 @@ class Recovery:
             self._keep_as_it_is(kept, flushed_end)
             self._sync_tail(kept, flushed_end)
         else:
+            self._remove_superseded(names)
             self._retire(names, kept[0].base_offset)
             if cut_at is not None:
                 self._cut(found, cut_at)
@@ -199,7 +206,8 @@ class Recovery:
             flushed_position = point.segment_position
         else:
             flushed_position = _ALL if base_offset < point.segment_base else 0
-        found = Found(files.segment_path(self._directory, base_offset), base_offset, next_base, 0, flushed_position)
+        path = files.segment_path(self._directory, base_offset, self._generations[base_offset])
+        found = Found(path, base_offset, next_base, 0, flushed_position)
         try:
             self._look_into(found)
         except OSError as error:
@@ -331,6 +339,23 @@ class Recovery:
 
     # Mending.
 
+    def _remove_superseded(self, names: Sequence[str]) -> None:
+        """What the cleaner has left: what it has not finished, and what it has written anew and not removed yet.
+
+        Before anything is cut: else an old segment would come back once the new one is gone.
+        """
+        gone = [name for name in names if files.is_cleaned(name)]
+        for name in names:
+            found = files.parsed(name.replace(".index", ".arrows"))
+            if found is not None and (found.generation or name.endswith(".arrows")):
+                newest = self._generations.get(found.base_offset, -1)
+                if found.generation != newest:
+                    gone += [name, files.index_path(name)]
+        for name in gone:
+            self._vfs.remove(f"{self._directory}/{name}")
+        if gone:
+            self._vfs.sync_dir(self._directory)
+
     def _retire(self, names: Sequence[str], first_base: int) -> None:
         """Give what lies below the log to whoever removes segments: after log_start is durable, and not before.
 
@@ -345,7 +370,9 @@ class Recovery:
                 if base >= first_base:
                     break
                 below[base] = None
-        self._out.retired = tuple(files.segment_path(self._directory, base) for base in below)
+        self._out.retired = tuple(
+            files.segment_path(self._directory, base, self._generations.get(base, 0)) for base in below
+        )
 
     def _keep_as_it_is(self, kept: list[Found], flushed_end: int) -> None:
         for one in kept:

@@ -11,6 +11,9 @@ costs no open file once it is flushed, and no memory per batch: readers open it,
 | sealed         | the active one's arrays, until its index file is written  | until then|
 | sealed, flushed| its index file                                            | no        |
 | damaged        | in memory, from a scan; gaps where the damage is          | no        |
+
+The cleaner writes a sealed segment anew, under another name. Views of before have the old one, whose `successor` is
+then the new one: whoever does not find the old file any more looks there.
 """
 
 from __future__ import annotations
@@ -48,12 +51,13 @@ class Damage:
 
 
 class Segment:
-    """One segment as readers see it. Treat it as a value; only `entries` and `damage` may be learnt later.
+    """One segment as readers see it. Treat it as a value; only `entries`, `damage` and `successor` may be learnt later.
 
     `entries` None: they are in the index file.
     """
 
-    __slots__ = ("base_offset", "damage", "end_offset", "entries", "last_timestamp_us", "path", "size_bytes")
+    __slots__ = ("base_offset", "damage", "end_offset", "entries", "last_timestamp_us", "path", "size_bytes",
+                 "successor")  # fmt: skip
 
     def __init__(
         self,
@@ -72,6 +76,15 @@ class Segment:
         self.last_timestamp_us = last_timestamp_us
         self.entries = entries
         self.damage = damage
+        self.successor: Segment | None = None
+
+    @property
+    def latest(self) -> Segment:
+        """What the cleaner has made of it."""
+        one = self
+        while one.successor is not None:
+            one = one.successor
+        return one
 
 
 Places = list[tuple[int, BatchHeader]]

@@ -116,6 +116,11 @@ class Segments:
             return self.sealed
         return (*self.sealed, self.active.seen(log_end, last_timestamp_us, damage))
 
+    def swap(self, old: Segment, new: Segment) -> None:
+        """One was written anew."""
+        self.sealed = tuple(new if one is old else one for one in self.sealed)
+        self._sealed_bytes += new.size_bytes - old.size_bytes
+
     def replace(self, sealed: Iterable[Segment], active: ActiveSegment) -> None:
         """The log was cut: this is what is left."""
         self.sealed = tuple(sealed)

@@ -168,7 +168,7 @@ class Truncation:
         lineages.put_in_place(self._vfs, self._directory)
         self._sync_kept(sealed)
         for one in reversed(self._view.segments[len(cut.kept) :]):
-            self._remove(one.path)
+            self._remove(one)
         is_indexed = self._cut_segment(last.path, cut.position, scan)
         self._write_checkpoint(end_values)
         active = ActiveSegment(last.path, last.base_offset, cut.position)
@@ -184,9 +184,16 @@ class Truncation:
             if (file := self._files.get(one.path)) is not None:
                 _sync(file)
 
-    def _remove(self, path: str) -> None:
-        self._vfs.remove(path)
-        self._vfs.remove(files.index_path(path))
+    def _remove(self, one: Segment) -> None:
+        # Also what the cleaner has left: else an older generation would come back in its place.
+        names = self._vfs.list(self._directory)
+        generations = sorted(
+            found for name in names if (found := files.parsed(name)) is not None and found[0] == one.base_offset
+        )
+        for base_offset, generation in generations:
+            path = files.segment_path(self._directory, base_offset, generation)
+            self._vfs.remove(path)
+            self._vfs.remove(files.index_path(path))
         self._vfs.sync_dir(self._directory)
 
     def _cut_segment(self, path: str, position: int, scan: Scan) -> bool:

@@ -2,7 +2,8 @@
 
 Rules: a view never changes, and the log never waits for it. Files are opened by name for one lookup and closed again,
 so a view that is kept costs nothing, and a segment that retention has removed meanwhile is reported as out of range.
-An index that cannot be trusted is rebuilt from its segment on the way, for all views of the log.
+An index that cannot be trusted is rebuilt from its segment on the way, for all views of the log. Of a segment that the
+cleaner has written anew, a view goes on with the old file, or, once that is gone, with the new one.
 
 Theory: offsets, timestamps and positions rise together, so every question is answered by halving twice: over the
 segments (in memory), then over the entries of one segment (in its index).
@@ -46,6 +47,10 @@ class Slice(NamedTuple):
     end_offset: int
 
 
+class _ReplacedError(Exception):
+    """The cleaner has written the segment anew, and the old file is gone."""
+
+
 class LogView:
     """An immutable snapshot of one log. `on_damage` is told of damage that reading finds; it must be thread-safe.
 
@@ -84,9 +89,9 @@ class LogView:
 
     def _position_of(self, offset: int) -> int:
         if offset == self.log_end:
-            return sum(segment.size_bytes for segment in self.segments)
+            return sum(segment.latest.size_bytes for segment in self.segments)
         number, extent = self.batch_at(offset)
-        return sum(segment.size_bytes for segment in self.segments[:number]) + extent.position
+        return sum(segment.latest.size_bytes for segment in self.segments[:number]) + extent.position
 
     def slice(self, offset: int, *, end: int, bytes_max: int) -> Slice | None:
         """Whole batches, the first one holding `offset`, the last one ending at or before `end`; at most `bytes_max`
@@ -102,7 +107,7 @@ class LogView:
         self._check_not_cut(offset + 1)
         end = min(end, self._validity.end_offset)
         segment = self._segment_of(offset)
-        return self._with_entries(segment, lambda entries: self._cut(segment, entries, offset, end, bytes_max))
+        return self._with_entries(segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max))
 
     def replica_range(self, offset: int, *, bytes_max: int) -> Slice | None:
         """What a replica that ends at `offset` lacks: as `slice`, but up to log_end, committed or not.
@@ -125,7 +130,7 @@ class LogView:
             raise self._out_of_range(offset)
         number = self._number_of(offset)
         segment = self.segments[number]
-        extent = self._with_entries(segment, lambda entries: lookups.extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda _, entries: lookups.extent_of(entries, offset))
         if extent is None or extent.end_offset <= offset:
             raise self._corrupt(segment, offset)
         return number, extent
@@ -150,7 +155,7 @@ class LogView:
         if number == len(self.segments):
             return end, None
         segment = self.segments[number]
-        offset, found_us = self._with_entries(segment, lambda entries: self._first_in(segment, entries, timestamp_us))
+        offset, found_us = self._with_entries(segment, lambda one, entries: self._first_in(one, entries, timestamp_us))
         clamped = min(max(offset, self.log_start), end)
         return clamped, found_us if clamped == offset != end else None
 
@@ -160,12 +165,11 @@ class LogView:
         The newest batch is kept, whatever its size.
         """
         kept = 0
-        for segment in reversed(self.segments):
+        for segment in reversed([segment.latest for segment in self.segments]):
             if kept + segment.size_bytes > bytes_max and segment.base_offset < segment.end_offset:
                 room = bytes_max - kept
-                found = self._with_entries(segment, lambda entries: lookups.start_keeping(segment, entries, room))  # noqa: B023
-                newest = self._with_entries(segment, lambda entries: entries.extent(entries.count - 1))
-                return found if found < self.log_end else newest.base_offset
+                found, newest = self._with_entries(segment, lambda one, entries: _keeping(one, entries, room))  # noqa: B023
+                return found if found < self.log_end else newest
             kept += segment.size_bytes
         return self.log_start
 
@@ -174,7 +178,7 @@ class LogView:
         if offset >= self.log_end:
             return None
         segment = self._segment_of(offset)
-        extent = self._with_entries(segment, lambda entries: lookups.extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda _, entries: lookups.extent_of(entries, offset))
         return None if extent is None else extent.min_timestamp_us
 
     def batches(
@@ -212,23 +216,25 @@ class LogView:
     def _segment_batches(
         self, segment: Segment, start: int, end: int, *, reverse: bool, wants: Wants | None
     ) -> Iterator[tuple[BatchHeader, bytes]]:
+        # One file all the way: one that takes its place meanwhile has other batches.
+        segment, file = self._open_latest(segment)
         at = end if reverse else start
         wanted = 1
-        while (at > start) if reverse else (at < end):
-            extents = self._with_entries(
-                segment,
-                lambda entries: (
-                    lookups.extents_before(entries, start, at, wanted)  # noqa: B023
-                    if reverse
-                    else lookups.extents_from(entries, at, end, wanted)  # noqa: B023
-                ),
-            )
-            wanted = min(wanted * _EXTENTS_GROWTH, _EXTENTS_AT_ONCE)
-            # An offset that no extent holds is lost: entries cover the log without gaps where it is sound.
-            if not extents:
-                raise self._corrupt(segment, at - 1 if reverse else at)
-            file = self._open(segment)
-            try:
+        try:
+            while (at > start) if reverse else (at < end):
+                extents = self._with_entries_of(
+                    segment,
+                    lambda _, entries: (
+                        lookups.extents_before(entries, start, at, wanted)  # noqa: B023
+                        if reverse
+                        else lookups.extents_from(entries, at, end, wanted)  # noqa: B023
+                    ),
+                    file,
+                )
+                wanted = min(wanted * _EXTENTS_GROWTH, _EXTENTS_AT_ONCE)
+                # An offset that no extent holds is lost: entries cover the log without gaps where it is sound.
+                if not extents:
+                    raise self._corrupt(segment, at - 1 if reverse else at)
                 for extent in extents:
                     covered = extent.end_offset >= at if reverse else extent.base_offset <= at
                     if not covered:
@@ -236,8 +242,8 @@ class LogView:
                     if wants is None or _is_wanted(file, extent, wants):
                         yield self._read(segment, file, extent)
                     at = extent.base_offset if reverse else extent.end_offset
-            finally:
-                file.close()
+        finally:
+            file.close()
 
     def _read(self, segment: Segment, file: File, extent: Extent) -> tuple[BatchHeader, bytes]:
         data = file.read_at(extent.position, extent.size_bytes)
@@ -251,10 +257,11 @@ class LogView:
         except CorruptionError as error:
             self._check_not_cut(extent.end_offset)
             damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
-            self._on_damage(damage)
-            # An index would vouch for it at the next start.
-            with contextlib.suppress(OSError):
-                self._vfs.remove(files.index_path(segment.path))
+            if segment.successor is None:  # else it is of a file that goes, and what took its place was sound
+                self._on_damage(damage)
+                # An index would vouch for it at the next start.
+                with contextlib.suppress(OSError):
+                    self._vfs.remove(files.index_path(segment.path))
             raise _corrupt_range(damage) from error
         return header, data
 
@@ -313,46 +320,55 @@ class LogView:
             return None
         lost = Damage(path, position, segment.base_offset, segment.end_offset, reason)
         with contextlib.suppress(OSError, IndexDamagedError):
-            extent = self._with_sound_entries(segment, lambda entries: lookups.extent_across(entries, position))
+            extent = self._with_sound_entries(segment, lambda _, entries: lookups.extent_across(entries, position))
             if extent is not None:
                 lost = Damage(path, extent.position, extent.base_offset, segment.end_offset, reason)
         if not any(one.position == lost.position for one in segment.damage):
             segment.damage = (*segment.damage, lost)
         return lost
 
-    def _with_entries(self, segment: Segment, use: Callable[[Entries], _T]) -> _T:
+    def _with_entries(self, segment: Segment, use: Callable[[Segment, Entries], _T]) -> _T:
+        """`use` the entries of the segment, or of what the cleaner has made of it: they go with the segment's file."""
+        while True:
+            segment = segment.latest
+            try:
+                return self._with_entries_of(segment, use)
+            except _ReplacedError:
+                continue
+
+    def _with_entries_of(self, segment: Segment, use: Callable[[Segment, Entries], _T], file: File | None = None) -> _T:
+        """The same, of this very segment, whose file may be open."""
         try:
             return self._with_sound_entries(segment, use)
         except (FileNotFoundError, IndexDamagedError):
             self._check_not_cut(segment.end_offset)
             if not isinstance(resumed := segment.entries, ResumedEntries):
-                return use(self._rebuilt(segment))
+                return use(segment, self._rebuilt_indexes.entries(segment.path, lambda: self._rebuild(segment, file)))
             self._rebuild_head(segment, resumed.head)
             with resumed.opened(self._vfs, segment.path) as entries:
-                return use(entries)
+                return use(segment, entries)
 
-    def _with_sound_entries(self, segment: Segment, use: Callable[[Entries], _T]) -> _T:
+    def _with_sound_entries(self, segment: Segment, use: Callable[[Segment, Entries], _T]) -> _T:
         # Loaded once: the log's task forgets them as soon as the index file has them.
         if isinstance(entries := segment.entries, ResumedEntries):
             with entries.opened(self._vfs, segment.path) as joined:
-                return use(joined)
+                return use(segment, joined)
         if entries is not None:
-            return use(entries)
+            return use(segment, entries)
         file = self._vfs.open(files.index_path(segment.path), read_only=True)
         try:
-            return use(FileEntries(file, end_position=segment.size_bytes, end_offset=segment.end_offset))
+            return use(segment, FileEntries(file, end_position=segment.size_bytes, end_offset=segment.end_offset))
         finally:
             file.close()
 
-    def _rebuilt(self, segment: Segment) -> Entries:
-        return self._rebuilt_indexes.entries(segment.path, lambda: self._rebuild(segment))
-
-    def _rebuild(self, segment: Segment) -> PackedEntries:
-        file = self._open(segment)
+    def _rebuild(self, segment: Segment, opened: File | None) -> PackedEntries:
+        file = self._open(segment) if opened is None else opened
+        may_write = self._validity.is_whole and segment.successor is None
         try:
-            entries, damage = rebuild_index(self._vfs, file, segment, may_write=self._validity.is_whole)
+            entries, damage = rebuild_index(self._vfs, file, segment, may_write=may_write)
         finally:
-            file.close()
+            if opened is None:
+                file.close()
         if damage:
             self._check_not_cut(segment.end_offset)
             # The index would hide the damage from the next start, so it is not written; the segment remembers.
@@ -384,12 +400,22 @@ class LogView:
             return self._vfs.open(segment.path, read_only=True)
         except FileNotFoundError:
             self._check_not_cut(segment.end_offset)
+            if segment.successor is not None:
+                raise _ReplacedError from None
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"the offsets {segment.base_offset} to {segment.end_offset} were removed by retention meanwhile",
                 log_start=segment.end_offset,
                 log_end=self.log_end,
             ) from None
+
+    def _open_latest(self, segment: Segment) -> tuple[Segment, File]:
+        while True:
+            segment = segment.latest
+            try:
+                return segment, self._open(segment)
+            except _ReplacedError:
+                continue
 
     def _out_of_range(self, offset: int) -> RemoteError:
         return RemoteError(
@@ -414,6 +440,11 @@ def _is_wanted(file: File, extent: Extent, wants: Wants) -> bool:
     except CorruptionError:
         return True
     return header.base_offset != extent.base_offset or wants(header)
+
+
+def _keeping(segment: Segment, entries: Entries, room: int) -> tuple[int, int]:
+    """Where a rest of at most `room` bytes begins, and where the newest batch does."""
+    return lookups.start_keeping(segment, entries, room), entries.extent(entries.count - 1).base_offset
 
 
 def _corrupt_range(damage: Damage) -> RemoteError:

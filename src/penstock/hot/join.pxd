@@ -7,10 +7,15 @@ from penstock.hot.message cimport Checker
 
 cdef Py_ssize_t _SIZE_DIGITS
 cdef Py_ssize_t _COUNT_DIGITS
+cdef Py_ssize_t _FLAGS
+cdef Py_ssize_t _LEADER_EPOCH
 cdef Py_ssize_t _BASE_OFFSET
 cdef Py_ssize_t _END_OFFSET
 cdef Py_ssize_t _MIN_TIMESTAMP
 cdef Py_ssize_t _MAX_TIMESTAMP
+cdef Py_ssize_t _PRODUCER_ID
+cdef Py_ssize_t _RUN_ID
+cdef bytes _NO_RUN
 cdef Py_ssize_t _COLUMNS_OF_BYTES
 cdef Py_ssize_t _FIRST_OF_BYTES
 cdef Py_ssize_t _FIRST_BUFFER_OF_BYTES
@@ -26,10 +31,11 @@ cdef class Joiner:
     @cython.locals(
         begins=list, rows=int64_t, taken=int64_t, first=int64_t, stop=int64_t, length=Py_ssize_t,
         held="const unsigned char[::1]", text="const unsigned char*", size=int64_t, count=int64_t,
+        flags=int64_t, min_timestamp_us=int64_t, max_timestamp_us=int64_t,
     )
     cpdef object gather(
         self, object raw, Py_ssize_t position, int64_t base_offset, object wanted, int64_t rows_max,
-        int64_t bytes_max, int64_t message_bytes_max,
+        int64_t bytes_max, int64_t message_bytes_max, int64_t leader_epoch=*, int64_t flags_known=*,
     )
 
     @cython.locals(
@@ -59,3 +65,6 @@ cdef class Joiner:
         text="const unsigned char*", size=int64_t,
     )
     cpdef Py_ssize_t last(self, object raw)
+
+
+cdef bint _is_alike(tuple fields, int64_t leader_epoch, int64_t flags_known) except -1

@@ -19,10 +19,15 @@ _int = int
 
 _SIZE_DIGITS = 8  # where they lie in the header
 _COUNT_DIGITS = 24
-_BASE_OFFSET = 6  # which field of the header it is
+_FLAGS = 1  # which field of the header it is
+_LEADER_EPOCH = 5
+_BASE_OFFSET = 6
 _END_OFFSET = 7
 _MIN_TIMESTAMP = 8
 _MAX_TIMESTAMP = 9
+_PRODUCER_ID = 10
+_RUN_ID = 13
+_NO_RUN = bytes(16)
 _COLUMNS_OF_BYTES = 4
 _FIRST_OF_BYTES = 2  # among the columns: those before it are numbers
 _FIRST_BUFFER_OF_BYTES = 4
@@ -35,6 +40,9 @@ class Gathered(NamedTuple):
     rows: int
     end: int  # where the next message lies
     end_offset: int
+    flags: int  # of any of them
+    min_timestamp_us: int  # of the first one; 0 if there is none
+    max_timestamp_us: int  # of the last one
 
 
 class BytesColumn(NamedTuple):
@@ -73,14 +81,18 @@ class Joiner:
         rows_max: _int,
         bytes_max: _int,
         message_bytes_max: _int,
+        leader_epoch: _int = -1,
+        flags_known: _int = -1,
     ) -> Gathered:
         """The sound messages from `position` on of at most `message_bytes_max` bytes that lie within `wanted`.
 
         It ends where one is not so, whose offsets or timestamps are not those of its header, or which does not begin at
-        the offset where the one before it ends; that one is for the caller to look at.
+        the offset where the one before it ends; that one is for the caller to look at. With `leader_epoch` it ends
+        also where one is not of that epoch, is a producer's, or has other flags than `flags_known`: what is merged for
+        good must be alike.
         """
         begins: list[_int] = []
-        rows = taken = 0
+        rows = taken = flags = min_timestamp_us = max_timestamp_us = 0
         first, stop = wanted
         length = len(raw)
         held = raw
@@ -99,12 +111,18 @@ class Joiner:
                 break
             if self._numbers_are_wrong(held, text, position, count, fields):
                 break
+            if leader_epoch >= 0 and not _is_alike(fields, leader_epoch, flags_known):
+                break
+            if rows == 0:
+                min_timestamp_us = fields[_MIN_TIMESTAMP]
+            max_timestamp_us = fields[_MAX_TIMESTAMP]
+            flags |= fields[_FLAGS]
             begins.append(position)
             rows += count
             taken += size
             position += size
             base_offset = fields[_END_OFFSET]
-        return Gathered(begins, rows, position, base_offset)
+        return Gathered(begins, rows, position, base_offset, flags, min_timestamp_us, max_timestamp_us)
 
     def _numbers_are_wrong(
         self, held: memoryview, text: memoryview, begin: _int, count: _int, fields: tuple[Any, ...]
@@ -191,3 +209,10 @@ class Joiner:
                 return position
             position += size
         return last if position == length else position
+
+
+def _is_alike(fields: tuple[Any, ...], leader_epoch: _int, flags_known: _int) -> bool:
+    """Whether the message is of this epoch, and nobody asks for it by more than its rows."""
+    if fields[_LEADER_EPOCH] != leader_epoch or fields[_FLAGS] & ~flags_known:
+        return False
+    return bool(fields[_PRODUCER_ID] == 0 and fields[_RUN_ID] == _NO_RUN)

@@ -1,0 +1,52 @@
+"""Batches that are merged hold what they held, and cover what they covered, whatever the limits are."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.batch import codec, merging
+from penstock.batch.schema import arrow_schema
+from tests.batch_samples import ROWS, message_of
+
+LOGS = st.lists(st.tuples(ROWS, st.integers(0, 3)), min_size=1, max_size=12)
+
+
+@given(LOGS, st.integers(0, 2**40), st.integers(1, 40), st.integers(1, 5000))
+def test_all_rows_are_there_in_fewer_batches(
+    batches: list[tuple[list[object], int]], base_offset: int, rows_max: int, bytes_max: int
+) -> None:
+    raw, offset, timestamp_us = b"", base_offset, 0
+    for rows, step_us in batches:
+        timestamp_us += step_us
+        raw += message_of(rows, base_offset=offset, timestamp_us=timestamp_us)  # type: ignore[arg-type]
+        offset += len(rows)
+    wanted = _rows(raw)
+    merged, position, at, sources = b"", 0, base_offset, 0
+    while position < len(raw):
+        found = merging.next_merged(memoryview(raw)[position:], at, rows_max=rows_max, bytes_max=bytes_max)
+        header = codec.verify(found.data)
+        assert header == found.header
+        assert header.base_offset == at
+        assert header.count == header.end_offset - header.base_offset
+        if found.sources > 1:
+            assert header.count <= rows_max
+            assert header.size_bytes - 720 <= bytes_max + 720
+        times = codec.timestamps(found.data)
+        assert (header.min_timestamp_us, header.max_timestamp_us) == (times[0], times[-1])
+        merged += bytes(found.data)
+        position += found.size_bytes
+        at = header.end_offset
+        sources += found.sources
+    assert (at, sources) == (offset, len(batches))
+    assert _rows(merged).equals(wanted)
+
+
+def _rows(raw: bytes) -> pa.Table:
+    batches, position = [], 0
+    while position < len(raw):
+        size = codec.read_header(memoryview(raw)[position:]).size_bytes
+        batches.append(codec.check_rows(raw[position : position + size]))
+        position += size
+    return pa.Table.from_batches(batches, arrow_schema()).combine_chunks()
