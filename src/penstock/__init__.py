@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.batch.reader import open_segment as open_segment
     from penstock.client.blocking import Client as Client
     from penstock.client.blocking import connect as connect
+    from penstock.client.blocking_groups import Consumer as Consumer
     from penstock.client.errors import (
         CorruptRange as CorruptRange,
     )
@@ -82,6 +83,12 @@ if TYPE_CHECKING:
     from penstock.client.errors import (
         Unavailable as Unavailable,
     )
+    from penstock.client.groups import (
+        Group as Group,
+    )
+    from penstock.client.groups import (
+        GroupOffset as GroupOffset,
+    )
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -124,6 +131,7 @@ _MODULE_OF = {
     "open_segment": "penstock.batch.reader",
     "Client": "penstock.client.blocking",
     "connect": "penstock.client.blocking",
+    "Consumer": "penstock.client.blocking_groups",
     "CorruptRange": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
     "LogTruncated": "penstock.client.errors",
@@ -139,6 +147,8 @@ _MODULE_OF = {
     "StreamNotFound": "penstock.client.errors",
     "TimedOut": "penstock.client.errors",
     "Unavailable": "penstock.client.errors",
+    "Group": "penstock.client.groups",
+    "GroupOffset": "penstock.client.groups",
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",
@@ -159,7 +169,10 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "aio",
     "open_segment",
     "AppendResult",
+    "Consumer",
     "Envelope",
+    "Group",
+    "GroupOffset",
     "Headers",
     "Message",
     "OffsetAt",

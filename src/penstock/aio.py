@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from penstock.client.aio import Client
 from penstock.client.connecting import connect
+from penstock.client.consumers import Consumer
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client", "Consumer", "connect"]

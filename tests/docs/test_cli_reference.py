@@ -44,9 +44,13 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "seal",
         )
     }
-    others = {f"penstock {name}" for name in ("serve", "demo", "publish", "read", "status", "dump", "stream", "bench")}
+    others = {
+        f"penstock {name}"
+        for name in ("serve", "demo", "publish", "read", "status", "dump", "stream", "bench", "group")
+    }
+    groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
     bench = {f"penstock bench {name}" for name in ("latency", "limits", "reach", "report", "scale", "throughput")}
-    assert set(COMMANDS) == {"penstock"} | stream | others | bench
+    assert set(COMMANDS) == {"penstock"} | stream | others | groups | bench
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("penstock bench")])
@@ -112,7 +116,7 @@ def test_the_config_for_systemd_can_be_read(tmp_path: Path) -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     page = python_reference()
-    constants = {"EARLIEST", "LATEST", "aio", "Client", "__version__"}
+    constants = {"EARLIEST", "LATEST", "aio", "Client", "Consumer", "__version__"}
     for name in set(penstock.__all__) - constants:
         assert f"### {name}\n" in page or f"### penstock.{name}\n" in page or f"| `{name}` |" in page, name
     assert "object at 0x" not in page

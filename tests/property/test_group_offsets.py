@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Offset, PartitionId
+from penstock.groups.rows import OFFSETS_STREAM
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
     CommitOffsetsRequest,
@@ -25,7 +26,6 @@ from penstock.messages import (
     OffsetsStreamRequest,
     OffsetsStreamResponse,
 )
-from penstock.node.internal import OFFSETS_STREAM
 from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker
 

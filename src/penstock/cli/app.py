@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, demo, dump, publish, read, serve, status, streams
+from penstock.cli import bench, demo, dump, groups, publish, read, serve, status, streams
 from penstock.cli.help import Command, Group
 from penstock.cli.options import Debug, Globals, Server, examples
 from penstock.hot import way
@@ -66,5 +66,6 @@ app.command("dump", cls=Command, rich_help_panel=BROKER_PANEL, epilog=dump.EXAMP
 app.command("demo", cls=Command, rich_help_panel=BROKER_PANEL, epilog=demo.EXAMPLES)(demo.demo)
 app.add_typer(bench.app, name="bench", rich_help_panel=BROKER_PANEL)
 app.add_typer(streams.app, name="stream", rich_help_panel=DATA_PANEL)
+app.add_typer(groups.app, name="group", rich_help_panel=DATA_PANEL)
 app.command("publish", cls=Command, rich_help_panel=DATA_PANEL, epilog=publish.EXAMPLES)(publish.publish)
 app.command("read", cls=Command, rich_help_panel=DATA_PANEL, epilog=read.EXAMPLES)(read.read)

@@ -59,12 +59,13 @@ def following(
                 raise
             reason = error.message if isinstance(error, TimedOut) else str(error)
             say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
-        _wait_until_back(client, info, partition, timeout_s)
+        wait_until_back(client, info, partition, timeout_s)
         _check_same_log(client, info, partition, at - 1, last, timeout_s)
         say_note(f"the broker at {client.server} answers again; going on at offset {at}")
 
 
-def _wait_until_back(client: Client, info: StreamInfo, partition: int, timeout_s: float) -> None:
+def wait_until_back(client: Client, info: StreamInfo, partition: int, timeout_s: float) -> None:
+    """Return once a partition can be asked again."""
     from penstock.client.errors import TimedOut, Unavailable
     from penstock.client.values import EARLIEST
 

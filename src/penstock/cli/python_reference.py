@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 import penstock
-from penstock.client import blocking
+from penstock.client import blocking, blocking_groups
 
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
 
@@ -38,18 +38,26 @@ A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
 
 _LINE_CHARS_MAX = 100
 _ASKS = ("server", "nats_urls")
+_TELLS = ("group", "positions")
+_CALLED = (penstock.Client, penstock.Consumer)  # their calls are listed
 
 
 def python_reference() -> str:
     """See the module."""
     parts = [_HEAD, _MADE, "## Connecting", _call("penstock.connect", penstock.connect), "## Client"]
     parts += [f"`client.{name}`: {_text(getattr(blocking.Client, name))}" for name in _ASKS]
-    for name, method in vars(blocking.Client).items():
-        if inspect.isfunction(method) and not name.startswith("_"):
-            parts.append(_call(f"client.{name}", method))
+    parts += _calls("client", blocking.Client)
+    parts += ["## Groups", *_calls("client.groups", blocking_groups.Groups)]
+    parts += ["## Consumer", _text(blocking_groups.Consumer), *_calls("consumer", blocking_groups.Consumer)]
+    parts += [f"`consumer.{name}`: {_text(getattr(blocking_groups.Consumer, name))}" for name in _TELLS]
     parts += ["## Files", _call("penstock.open_segment", penstock.open_segment), "## Values", *_values()]
     parts += ["## Errors", "\n".join(["| error | is also | when |", "|---|---|---|", *_errors()])]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _calls(owner: str, kind: type) -> list[str]:
+    methods = {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
+    return [_call(f"{owner}.{name}", method) for name, method in methods.items()]
 
 
 def _call(name: str, function: Any) -> str:
@@ -89,7 +97,7 @@ def _text(thing: Any) -> str:
 def _values() -> Iterator[str]:
     for name in penstock.__all__:
         value = getattr(penstock, name)
-        if not inspect.isclass(value) or issubclass(value, Exception) or value is penstock.Client:
+        if not inspect.isclass(value) or issubclass(value, Exception) or value in _CALLED:
             continue
         fields = getattr(value, "_fields", None) or getattr(value, "__struct_fields__", None)
         if fields is None:

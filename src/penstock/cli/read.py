@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import output, places
+from penstock.cli.consuming import Consuming
 from penstock.cli.failure import clearly, say_note
 from penstock.cli.following import BATCH_ROWS_MAX, following
 from penstock.cli.options import (
@@ -39,6 +40,8 @@ EXAMPLES = examples(
     "penstock read orders --from '15m ago' --format json | jq .value",
     "penstock read orders --from 2026-01-31T08:00 --to 2026-01-31T09:00",
     "penstock read orders --key customer-7 --limit 5",
+    "# and go on there the next time",
+    "penstock read orders --group billing",
     "# for pandas, Polars, DuckDB, ...",
     "penstock read orders --format arrow > orders.arrows",
 )
@@ -104,6 +107,14 @@ def read(
         int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.  Default: all.")
     ] = None,
     shape: _Shape = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="NAME",
+            help="Go on where this group has committed, or --from if nowhere; and commit what was printed.",
+        ),
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")] = None,
     subject: Annotated[
         str | None, typer.Option("--subject", metavar="PATTERN", help="Only subjects that match, such as 'orders.*'.")
@@ -122,6 +133,8 @@ def read(
     Of several partitions all are read, each in its order; an offset is a place in one, so it takes --partition.
 
     With --follow an outage of the broker is waited out, and told on stderr.
+
+    What was printed for a --group is committed every few seconds, and when the command ends.
     """
     chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
     if chosen is Format.ARROW and sys.stdout.isatty():
@@ -133,7 +146,12 @@ def read(
     with connected(ctx, server, timeout or DEFAULT_TIMEOUT) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
         seen = _Seen()
-        if partition is None and len(info.partitions) > 1:
+        consuming: Consuming | None = None
+        if group is not None:
+            consuming = _as_group(client, info, group, from_place, to_place, partition, seconds)
+            batches = consuming.batches(follow=follow, for_ever=timeout is None)
+            why = f"group {group} has all that was there; --follow waits for what comes"
+        elif partition is None and len(info.partitions) > 1:
             batches = _all_partitions(client, info, from_place, to_place, follow, seconds)
             why = f"{info.name} holds none there; --follow waits for what comes"
         else:
@@ -156,9 +174,33 @@ def read(
                 batches = _with_progress(begin, source)
             why = _why_nothing(info.name, begin, stop)
         with closing(batches):
-            _print(seen.counted(_limited(_chosen(batches, key, subject), limit)), chosen)
+            wanted = seen.counted(_limited(_chosen(batches, key, subject), limit))
+            _print(wanted if consuming is None or limit is None else consuming.counted(wanted), chosen)
     if not (seen.rows or follow or limit == 0):
         say_note(f"no messages: {why}")
+
+
+def _as_group(
+    client: Client,
+    info: StreamInfo,
+    group: str,
+    start: Start | places.LastMessages,
+    end: Start | places.LastMessages | None,
+    partition: int | None,
+    timeout: float,
+) -> Consuming:
+    from penstock.groups.rows import group_mistake
+
+    if (mistake := group_mistake(group)) is not None:
+        raise typer.BadParameter(mistake)
+    if end is not None:
+        raise typer.BadParameter("--to is not for a group, which goes on where it was; --limit ends it")
+    if isinstance(start, places.LastMessages):
+        raise typer.BadParameter("give --group an offset, an age or a time: -N is another place in a moment")
+    if isinstance(start, int) and partition is None and len(info.partitions) > 1:
+        text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
+        raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
+    return Consuming(client, info, group, start, partition, timeout)
 
 
 def _all_partitions(

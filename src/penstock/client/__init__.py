@@ -10,6 +10,10 @@
 | `link`       | sends each request to the broker that can answer it                       |
 | `batches`    | raw responses → verified Arrow batches → messages                        |
 | `reading`    | places in the log, fetching ahead                                        |
+| `positions`  | where groups are, as the brokers keep it                                 |
+| `groups`     | the same, as people ask for it                                           |
+| `consumers`  | reading as a group, from where it was                                    |
+| `progress`   | what of that is done, and what committed; no IO                           |
 | `columns`    | the caller's tables → batch messages                                     |
 | `publishing` | the NATS connection, messages in flight                                   |
 | `publish_format` | what headers and acks say                                            |
@@ -21,5 +25,6 @@
 | `connecting` | how an asyncio client is made                                             |
 | `keywords`   | keyword arguments, for type checkers                                      |
 | `aio`        | the asyncio face                                                         |
+| `blocking_groups` | consumers and groups for the blocking face                           |
 | `blocking`   | the blocking face: the asyncio one on a thread of its own                 |
 """

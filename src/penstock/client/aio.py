@@ -22,9 +22,12 @@ from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
 from penstock.client import appending, batches, reading, truncating
 from penstock.client.checks import check_asked_for, require, stream_config, wanted_columns
-from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
+from penstock.client.consumers import Consumer, wanted
+from penstock.client.groups import Groups
+from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
+from penstock.client.positions import Positions
 from penstock.client.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.routing import Routes
@@ -63,6 +66,8 @@ class Client:
         self._link = link
         routes = Routes()
         self._streams = NamedStreams(link, routes)
+        self._positions = Positions(link, self._streams)
+        self.groups = Groups(self._positions)
         self._publications = Publications(link, self._streams, routes, name, nats_urls, nats_options)
 
     @property
@@ -303,6 +308,24 @@ class Client:
         )
         assert isinstance(frame, pl.DataFrame)
         return frame
+
+    def consumer(
+        self,
+        stream: StreamName,
+        group: str,
+        *,
+        start: Start = EARLIEST,
+        timeout: float = 10.0,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer:
+        """Read as `read` does, as the group of that name: from where it committed last, or from `start`, if nowhere.
+
+        Use it in `with`, and iterate over it: over batches, or over `messages()`. How far it has come is committed
+        every `checkpoint_interval` seconds (5), by `commit()` and at the end. Let one consumer of a group at a time
+        read a partition: nothing keeps two from reading the same.
+        `options` are those of `read`: `partition`, `follow`, `batch_rows_max`, `columns`.
+        """
+        return Consumer(self._positions, wanted(stream, group, start, timeout, options))
 
     # Writing
 

@@ -24,7 +24,8 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client import aio, connecting
 from penstock.client.batches import messages_of
-from penstock.client.keywords import PublishOptions, StreamChanges, StreamOptions
+from penstock.client.blocking_groups import Consumer, Groups
+from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.reading import Reader
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
@@ -90,6 +91,7 @@ class Client:
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
         self._client = client
         self._thread = thread
+        self.groups = Groups(client.groups, thread)
         self._publishes = PublishQueue(client, thread)
         _open_clients.add(self)
         self._forgotten = weakref.finalize(self, thread.stop_after, client.close)
@@ -302,6 +304,24 @@ class Client:
         return self._thread.run(
             self._client.to_polars(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
         )
+
+    def consumer(
+        self,
+        stream: StreamName,
+        group: str,
+        *,
+        start: Start = EARLIEST,
+        timeout: float = 10.0,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer:
+        """Read as `read` does, as the group of that name: from where it committed last, or from `start`, if nowhere.
+
+        Use it in `with`, and iterate over it: over batches, or over `messages()`. How far it has come is committed
+        every `checkpoint_interval` seconds (5), by `commit()` and at the end. Let one consumer of a group at a time
+        read a partition: nothing keeps two from reading the same.
+        `options` are those of `read`: `partition`, `follow`, `batch_rows_max`, `columns`.
+        """
+        return Consumer(self._client.consumer(stream, group, start=start, timeout=timeout, **options), self._thread)
 
     # Writing
 

@@ -5,7 +5,7 @@ A test compares the fields with those of `StreamConfig`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
 from penstock.base.config import Acks, Durability, PartitionBy, Storage
@@ -27,6 +27,16 @@ class StreamChanges(TypedDict, total=False):
     allow_unclean_election: bool
     dedup_window_ms: int | None
     dedup_ids_max: int
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Keyword arguments of `Client.consumer` beside where it begins."""
+
+    partition: int | None
+    follow: bool
+    batch_rows_max: int
+    columns: Iterable[str] | None
+    checkpoint_interval: float
 
 
 class StreamOptions(StreamChanges, total=False):

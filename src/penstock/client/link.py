@@ -27,18 +27,22 @@ from penstock.messages import (
     AlterStreamResponse,
     AppendRequest,
     AppendResponse,
+    CommitOffsetsRequest,
     CreateStreamRequest,
     CreateStreamResponse,
+    FetchOffsetsRequest,
     FetchRequest,
     FetchResponse,
     FindStreamsResponse,
     GetRequest,
     GetResponse,
     HelloResponse,
+    ListGroupsRequest,
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
+    OffsetsStreamResponse,
     PartitionInfo,
     Request,
     Response,
@@ -296,7 +300,11 @@ class Link:
                 self.view.learn_brokers(brokers, now_s)
                 for stream in streams if isinstance(request, MetadataRequest) and request.names is not None else ():
                     self.view.learn_stream(stream, address, now_s)
-            case CreateStreamResponse(stream=stream) | AlterStreamResponse(stream=stream):
+            case (
+                CreateStreamResponse(stream=stream)
+                | AlterStreamResponse(stream=stream)
+                | OffsetsStreamResponse(stream=stream)
+            ):
                 self.view.learn_stream(stream, address, now_s)
             case FindStreamsResponse(streams=streams):
                 for stream in streams:
@@ -315,6 +323,8 @@ def _partition_of(request: Request) -> PartitionKey | None:
     """The partition whose leader answers; None: any broker does."""
     match request:
         case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest():
+            return PartitionKey(request.stream_id, request.partition)
+        case CommitOffsetsRequest() | FetchOffsetsRequest() | ListGroupsRequest():
             return PartitionKey(request.stream_id, request.partition)
         case _:
             return None

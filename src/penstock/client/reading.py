@@ -150,7 +150,7 @@ async def plans(
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
             raise ValueError(f"{text}: say which with partition=")
         numbers = [one.partition for one in info.partitions]
-    return [await _plan(link, info, number, start, end, follow=follow, timeout_s=timeout_s) for number in numbers]
+    return [await plan(link, info, number, start, end, follow=follow, timeout_s=timeout_s) for number in numbers]
 
 
 def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
@@ -162,7 +162,7 @@ def partition_number(info: StreamInfo, partition: int | None) -> PartitionId:
     return PartitionId(partition or 0)
 
 
-async def _plan(
+async def plan(
     link: Link,
     info: StreamInfo,
     partition: PartitionId,
@@ -172,7 +172,7 @@ async def _plan(
     follow: bool,
     timeout_s: float,
 ) -> Plan:
-    """Turn what the caller named into offsets of one partition."""
+    """What to read of one partition: what the caller named, as offsets."""
     ends_at_offset = isinstance(end, int) and not isinstance(end, bool)
     if follow and end is not None and not ends_at_offset:
         raise ValueError("a reader that follows the log can end only at an offset")
@@ -208,6 +208,8 @@ class Reader:
         self._queue: _Queue = asyncio.Queue(max(1, limits.PREFETCHED_FETCHES_MAX - 1))
         self._fetching: list[asyncio.Task[None]] = []
         self._unfinished = len(what)
+        self.first_partition = what[0].partition  # of which rows are that do not say
+        self.leader_epochs: dict[PartitionId, LeaderEpoch] = {}  # of those who sent what was handed out last
 
     async def __aenter__(self) -> Reader:
         turns = _Turns(len(self._what))
@@ -230,6 +232,7 @@ class Reader:
                 return None
         if isinstance(item, BaseException):
             raise item
+        self.leader_epochs[item.what.partition] = item.response.leader_epoch
         return self._batches(item)
 
     def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,9 @@ import msgspec
 
 from penstock.base import limits
 
+OFFSETS_STREAM = "__offsets"
+"""The stream that holds them."""
+
 SUBJECT = b"$PENSTOCK.offsets"
 """Of every row."""
 

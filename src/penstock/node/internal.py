@@ -11,12 +11,10 @@ from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import INTERNAL_NAME_PREFIX
-from penstock.groups.rows import SUBJECT
+from penstock.groups.rows import OFFSETS_STREAM, SUBJECT
 from penstock.messages import CreateStreamRequest, Request
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
-
-OFFSETS_STREAM = "__offsets"
 
 
 def offsets_config() -> StreamConfig:

@@ -30,7 +30,7 @@ from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, St
 from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.groups.offsets import Offsets
-from penstock.groups.rows import SUBJECT, Place, Position, encode_key, encode_value
+from penstock.groups.rows import OFFSETS_STREAM, SUBJECT, Place, Position, encode_key, encode_value
 from penstock.hot.group import Group
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
@@ -54,7 +54,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.appends import as_remote
 from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
-from penstock.node.internal import OFFSETS_STREAM, offsets_config
+from penstock.node.internal import offsets_config
 from penstock.node.partition import Partition
 from penstock.node.queries import Query
 from penstock.node.step import Inside, Lane, Outbox

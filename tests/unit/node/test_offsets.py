@@ -9,6 +9,7 @@ from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
+from penstock.groups.rows import OFFSETS_STREAM
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
     AlterStreamRequest,
@@ -28,7 +29,6 @@ from penstock.messages import (
     SetIntakeRequest,
     TruncateRequest,
 )
-from penstock.node.internal import OFFSETS_STREAM
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers
 

@@ -1,0 +1,75 @@
+"""Reading as a group for `penstock read --group`: from where it committed last, and committed as it is printed.
+
+Rules: what was printed is committed, at the latest when the command ends; what is printed as it is interrupted may come
+again. With a limit exactly what was printed counts. An outage of the broker is waited out, as `following` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+from penstock.cli.failure import say_note
+from penstock.cli.following import BATCH_ROWS_MAX, wait_until_back
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client.blocking import Client
+    from penstock.client.blocking_groups import Consumer
+    from penstock.client.values import Start
+    from penstock.messages import StreamInfo
+
+
+class Consuming:
+    """One reading of a stream as a group; `partition` None: all."""
+
+    def __init__(
+        self, client: Client, info: StreamInfo, group: str, start: Start, partition: int | None, timeout_s: float
+    ) -> None:
+        self._client = client
+        self._info = info
+        self._group = group
+        self._start = start
+        self._partition = partition
+        self._timeout_s = timeout_s
+        self._consumer: Consumer | None = None
+
+    def batches(self, *, follow: bool, for_ever: bool) -> Generator[pa.RecordBatch, None, None]:
+        """What comes; without `for_ever` an outage longer than the time-out ends it."""
+        from penstock.client.errors import TimedOut, Unavailable
+
+        client, number = self._client, self._partition or 0
+        while True:
+            self._consumer = client.consumer(
+                self._info,
+                self._group,
+                start=self._start,
+                partition=self._partition,
+                follow=follow,
+                batch_rows_max=BATCH_ROWS_MAX,
+                timeout=self._timeout_s,
+            )
+            try:
+                with self._consumer as consumer:
+                    yield from consumer
+                return
+            except (Unavailable, TimedOut) as error:
+                if not for_ever:
+                    raise
+                reason = error.message if isinstance(error, TimedOut) else str(error)
+                say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
+            wait_until_back(client, self._info, number, self._timeout_s)
+            say_note(f"the broker at {client.server} answers again; going on where the group has committed")
+
+    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same; when they end, exactly these are committed, of those that were handed out."""
+        from penstock.client.batches import partition_of
+
+        ends: dict[int, int] = {}
+        for batch in batches:
+            yield batch
+            said = partition_of(batch)
+            ends[(self._partition or 0) if said is None else said] = batch.column("offset")[-1].as_py() + 1
+        if self._consumer is not None and ends:
+            self._consumer.commit(ends)

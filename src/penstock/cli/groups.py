@@ -1,0 +1,220 @@
+"""`penstock group …`: list, show, reset and delete groups: where consumers are in streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import output, places
+from penstock.cli.confirming import confirmed
+from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.help import Command, Group
+from penstock.cli.options import (
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    Server,
+    StreamArgument,
+    Timeout,
+    complete_stream,
+    connected,
+    examples,
+)
+
+if TYPE_CHECKING:
+    from penstock.client import groups
+    from penstock.client.values import Start
+
+app = typer.Typer(
+    cls=Group,
+    help="List, show, reset and delete groups: where consumers are in streams.",
+    epilog=examples("penstock read orders --group billing", "penstock group show billing orders"),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+_GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")]
+
+
+@clearly
+def list_groups(
+    ctx: typer.Context,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """List all groups, and the streams in which they have committed how far they are."""
+    with connected(ctx, server, timeout) as (client, seconds):
+        found = client.groups.all(timeout=seconds)
+    if as_json:
+        for one in found:
+            output.print_json(one._asdict())
+    elif found:
+        table = output.table("group", "stream", "partitions", right=("partitions",))
+        for one in found:
+            name = f"(deleted: {one.stream_id})" if one.stream is None else one.stream
+            table.add_row(output.cell(one.group), output.cell(name), output.cell(one.partitions))
+        output.console().print(table)
+    else:
+        typer.echo("no groups yet; `penstock read STREAM --group NAME` makes one", err=True)
+
+
+@clearly
+def show(
+    ctx: typer.Context,
+    group: _GroupArgument,
+    stream: StreamArgument,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Show where a group is in each partition of a stream, and how many messages it has before it.
+
+    json: an object for each partition, with [bold]partition, offset, committed, log_start, committed_end, lag[/bold];
+    an offset of null: nothing is committed.
+    """
+    with connected(ctx, server, timeout) as (client, seconds):
+        found = client.groups.offsets(group, stream, timeout=seconds)
+    if as_json:
+        for one in found:
+            output.print_json({**one._asdict(), "lag": one.lag})
+        return
+    numbers = ("partition", "offset", "lag", "log start", "log end")
+    table = output.table(*numbers, "committed", right=numbers)
+    for one in found:
+        offset = "" if one.offset is None else str(one.offset)
+        moment = "never" if one.committed is None else f"{one.committed:%Y-%m-%d %H:%M:%SZ}"
+        row = (one.partition, offset, output.count_text(one.lag), one.log_start, one.committed_end, moment)
+        table.add_row(*map(output.cell, row))
+    output.console().print(table)
+
+
+@clearly
+def reset(
+    ctx: typer.Context,
+    group: _GroupArgument,
+    stream: StreamArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="earliest, latest, an offset, an age such as 30s or '5m ago', or a time (UTC, if it names no zone).",
+        ),
+    ],
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition",
+            metavar="N",
+            min=0,
+            help="Only this partition; an offset needs one where there are several.  Default: all.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="Say where it would be, and change nothing.")
+    ] = False,
+    yes: _Yes = False,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Have a group go on elsewhere in a stream. Asks first.
+
+    Stop its consumers before: one that runs commits again where it is.
+    """
+    place = _place(to)
+    with connected(ctx, server, timeout) as (client, seconds):
+        info = client.stream(stream, timeout=seconds)
+        if isinstance(place, int) and partition is None and len(info.partitions) > 1:
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise typer.BadParameter(f"{text}: say which with --partition")
+        before = {one.partition: one for one in client.groups.offsets(group, info, timeout=seconds)}
+        after = client.groups.reset(group, info, place, partition=partition, dry_run=True, timeout=seconds)
+        if not dry_run:
+            if not yes and not confirmed(f"Have group {group} go on {_where(after)} in stream {info.name}?"):
+                say_error(f"group {group} stays where it is")
+                raise typer.Exit(FAILED)
+            for one in after:  # what was shown, also if a time or `latest` is another place by now
+                client.groups.reset(group, info, one.offset or 0, partition=one.partition, timeout=seconds)
+    for one in after:
+        old = before[one.partition].offset
+        if as_json:
+            output.print_json({"partition": one.partition, "offset": one.offset, "before": old, "lag": one.lag})
+            continue
+        was = "nothing was committed" if old is None else f"it was at {old}"
+        begins = "would go on" if dry_run else "goes on"
+        which = f"{info.name}, partition {one.partition}" if len(info.partitions) > 1 else info.name
+        typer.echo(f"group {group} {begins} in {which} at offset {one.offset}; {was}")
+
+
+@clearly
+def delete(
+    ctx: typer.Context,
+    group: _GroupArgument,
+    stream: Annotated[
+        str | None,
+        typer.Argument(metavar="[STREAM]", help="Only in this stream.  Default: all.", autocompletion=complete_stream),
+    ] = None,
+    yes: _Yes = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Forget where a group is, in all streams or in one. Asks first.
+
+    Stop its consumers before: one that runs commits again where it is.
+    """
+    with connected(ctx, server, timeout) as (client, seconds):
+        found = [one for one in client.groups.all(timeout=seconds) if one.group == group]
+        if stream is not None:
+            stream_id = client.stream(stream, timeout=seconds).stream_id
+            found = [one for one in found if one.stream_id == stream_id]
+        if not found:
+            typer.echo(
+                f"group {group} has nothing committed{'' if stream is None else f' in stream {stream}'}", err=True
+            )
+            raise typer.Exit(FAILED)
+        names = ", ".join(one.stream or f"the deleted stream {one.stream_id}" for one in found)
+        if not yes and not confirmed(f"Forget where group {group} is in {names}?"):
+            say_error(f"group {group} stays where it is")
+            raise typer.Exit(FAILED)
+        client.groups.delete(group, stream, timeout=seconds)
+    typer.echo(f"group {group} has nothing committed any more in {names}")
+
+
+def _place(text: str) -> Start:
+    place = places.parse_place(text)
+    if isinstance(place, places.LastMessages):
+        raise typer.BadParameter("give earliest, latest, an offset, an age or a time: -N is another place in a moment")
+    return place
+
+
+def _where(after: list[groups.GroupOffset]) -> str:
+    offsets = ", ".join(f"{one.offset}" if len(after) == 1 else f"{one.partition}: {one.offset}" for one in after[:8])
+    more = ", …" if len(after) > 8 else ""
+    return f"at offset {offsets}" if len(after) == 1 else f"at these offsets (partition: offset): {offsets}{more}"
+
+
+for _name, _command, _lines in (
+    ("list", list_groups, ("penstock group list",)),
+    ("show", show, ("penstock group show billing orders", "penstock group show billing orders --json | jq .lag")),
+    (
+        "reset",
+        reset,
+        (
+            "# where would that be?",
+            "penstock group reset billing orders --to '1h ago' --dry-run",
+            "penstock group reset billing orders --to earliest",
+            "penstock group reset billing orders --to 4200 --partition 2 --yes",
+        ),
+    ),
+    ("delete", delete, ("penstock group delete billing", "penstock group delete billing orders --yes")),
+):
+    app.command(_name, cls=Command, epilog=examples(*_lines))(_command)

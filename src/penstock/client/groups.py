@@ -1,0 +1,123 @@
+"""Groups as people ask for them: which there are, where they are, and how far behind; set elsewhere, forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from penstock.base.ids import PartitionId
+from penstock.client.positions import Positions, check_group
+from penstock.client.progress import Mark
+from penstock.client.reading import find_place, partition_number
+from penstock.client.values import EARLIEST, Start, StreamName, datetime_of
+from penstock.messages import CommittedOffset, ListOffsetsResponse, StreamInfo
+
+
+class Group(NamedTuple):
+    """A group that has committed offsets in a stream."""
+
+    group: str
+    stream: str | None  # None: it was deleted, and what was committed in it is about to go
+    stream_id: int
+    partitions: int  # of how many there are offsets
+
+
+class GroupOffset(NamedTuple):
+    """Where a group is in a partition, beside what the partition holds."""
+
+    partition: int
+    offset: int | None  # of the next message; None: nothing is committed
+    committed: datetime | None
+    log_start: int
+    committed_end: int
+
+    @property
+    def lag(self) -> int:
+        """How many messages it has before it, as offsets count them; without an offset all there are."""
+        return max(0, self.committed_end - max(self.log_start, self.offset or 0))
+
+
+class Groups:
+    """`client.groups`: which groups there are, and where they are."""
+
+    def __init__(self, positions: Positions) -> None:
+        self._positions = positions
+
+    async def all(self, *, timeout: float = 10.0) -> list[Group]:
+        """All groups and the streams in which they have committed offsets, in their order."""
+        found = await self._positions.all(timeout)
+        infos = await self._positions.streams.all(timeout) if found else []
+        names = {info.stream_id: info.name for info in infos}
+        groups = [Group(one.group, names.get(one.stream_id), int(one.stream_id), one.partitions) for one in found]
+        return sorted(groups, key=lambda one: (one.group, one.stream or "", one.stream_id))
+
+    async def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
+        """Where a group is in each partition of a stream, and how far behind. StreamNotFound."""
+        check_group(group)
+        info = await self._positions.streams.now(stream, timeout)
+        found = await self._positions.look(group, info.stream_id, timeout)
+        ends = await self._places(info, _numbers(info, None), EARLIEST, timeout)
+        return [_group_offset(number, found.get(number), end) for number, end in ends.items()]
+
+    async def reset(
+        self,
+        group: str,
+        stream: StreamName,
+        to: Start,
+        *,
+        partition: int | None = None,
+        dry_run: bool = False,
+        timeout: float = 10.0,
+    ) -> list[GroupOffset]:
+        """Have a group go on at a place, in all partitions or in one; where that is. Stop its consumers before.
+
+        An offset needs a `partition` where there are several. `dry_run`: tell only where it would be.
+        StreamNotFound, OffsetOutOfRange.
+        """
+        check_group(group)
+        info = await self._positions.streams.now(stream, timeout)
+        numbers = _numbers(info, partition)
+        if isinstance(to, int) and len(numbers) > 1:
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise ValueError(f"{text}: say which with partition=")
+        places = await self._places(info, numbers, to, timeout)
+        if not dry_run:
+            marks: dict[int, Mark | None] = {number: Mark(at.offset, at.leader_epoch) for number, at in places.items()}
+            await self._positions.commit(group, info.stream_id, marks, timeout)
+        return [GroupOffset(number, at.offset, None, at.log_start, at.committed_end) for number, at in places.items()]
+
+    async def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
+        """Forget where a group is, in a stream or in all; what is forgotten. Stop its consumers before."""
+        check_group(group)
+        wanted = None if stream is None else (await self._positions.streams.now(stream, timeout)).stream_id
+        gone = []
+        for one in await self._positions.all(timeout):
+            if one.group == group and wanted in (None, one.stream_id):
+                found = await self._positions.look(group, one.stream_id, timeout)
+                if found:
+                    await self._positions.commit(group, one.stream_id, dict.fromkeys(found), timeout)
+                gone.append(one)
+        names = {info.stream_id: info.name for info in await self._positions.streams.all(timeout)} if gone else {}
+        return [Group(group, names.get(one.stream_id), int(one.stream_id), one.partitions) for one in gone]
+
+    async def _places(
+        self, info: StreamInfo, numbers: Iterable[PartitionId], place: Start, timeout_s: float
+    ) -> dict[int, ListOffsetsResponse]:
+        asked = tuple(numbers)
+        link = self._positions.link
+        found = await asyncio.gather(*(find_place(link, info.stream_id, one, place, timeout_s) for one in asked))
+        return {int(number): one for number, one in zip(asked, found, strict=True)}
+
+
+def _numbers(info: StreamInfo, partition: int | None) -> tuple[PartitionId, ...]:
+    number = partition_number(info, partition)
+    return (number,) if partition is not None else tuple(one.partition for one in info.partitions)
+
+
+def _group_offset(number: int, found: CommittedOffset | None, end: ListOffsetsResponse) -> GroupOffset:
+    if found is None:
+        return GroupOffset(number, None, None, end.log_start, end.committed_end)
+    moment = None if found.committed_us is None else datetime_of(found.committed_us)
+    return GroupOffset(number, found.offset, moment, end.log_start, end.committed_end)

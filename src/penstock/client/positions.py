@@ -1,0 +1,141 @@
+"""Where groups are, as the brokers keep it: asked for, committed, listed.
+
+Rules: the stream that holds offsets is made when the first is committed or asked for by a consumer; whoever only looks
+makes none. A group's offsets are with the leader of one of its partitions: XXH64(group, seed 0) mod their number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from penstock.base import limits
+from penstock.base.ids import Offset, PartitionId, StreamId
+from penstock.client.checks import milliseconds
+from penstock.client.errors import StreamChanged
+from penstock.client.link import CREATE_GRACE_S, Link
+from penstock.client.named_streams import NamedStreams
+from penstock.client.progress import Mark
+from penstock.groups.rows import OFFSETS_STREAM, group_mistake
+from penstock.hot import keyhash
+from penstock.messages import (
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    CommittedOffset,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    GroupStream,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    OffsetCommit,
+    OffsetsStreamRequest,
+    OffsetsStreamResponse,
+    StreamInfo,
+)
+
+T = TypeVar("T")
+
+
+class Positions:
+    """See the module. Each answer is waited for `timeout_s`, failovers included."""
+
+    def __init__(self, link: Link, streams: NamedStreams) -> None:
+        self.link = link
+        self.streams = streams
+        self._kept: StreamInfo | None = None  # the stream that holds them
+
+    async def fetch(self, group: str, stream_id: StreamId, timeout_s: float) -> dict[int, CommittedOffset]:
+        """What a group has committed in a stream, by partition."""
+        return await self._with_stream(lambda kept: self._fetch(kept, group, stream_id, timeout_s), timeout_s)
+
+    async def look(self, group: str, stream_id: StreamId, timeout_s: float) -> dict[int, CommittedOffset]:
+        """The same, where nothing is made for it."""
+        kept = await self._if_there(timeout_s)
+        return {} if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
+
+    async def commit(self, group: str, stream_id: StreamId, marks: Mapping[int, Mark | None], timeout_s: float) -> None:
+        """Commit offsets of partitions, all or none; None forgets what was committed."""
+        offsets = tuple(
+            OffsetCommit(
+                stream_id=stream_id,
+                partition=PartitionId(number),
+                offset=None if mark is None else Offset(mark.offset),
+                leader_epoch=None if mark is None else mark.leader_epoch,
+            )
+            for number, mark in sorted(marks.items())
+        )
+
+        async def commit(kept: StreamInfo) -> None:
+            request = CommitOffsetsRequest(
+                stream_id=kept.stream_id, partition=_place(kept, group), group=group, offsets=offsets
+            )
+            await self.link.call(request, CommitOffsetsResponse, timeout_s=timeout_s)
+
+        await self._with_stream(commit, timeout_s)
+
+    async def all(self, timeout_s: float) -> list[GroupStream]:
+        """All groups and streams, in no order."""
+        kept = await self._if_there(timeout_s)
+        if kept is None:
+            return []
+        found = await asyncio.gather(*(self._of(kept, one.partition, timeout_s) for one in kept.partitions))
+        return [one for page in found for one in page]
+
+    async def _of(self, kept: StreamInfo, partition: PartitionId, timeout_s: float) -> list[GroupStream]:
+        found: list[GroupStream] = []
+        while True:
+            request = ListGroupsRequest(
+                stream_id=kept.stream_id,
+                partition=partition,
+                after_group=found[-1].group if found else "",
+                after_stream_id=found[-1].stream_id if found else 0,
+            )
+            answer, _ = await self.link.call(request, ListGroupsResponse, timeout_s=timeout_s)
+            found += answer.groups
+            if len(answer.groups) < limits.GROUP_STREAMS_PER_ANSWER_MAX:
+                return found
+
+    async def _fetch(
+        self, kept: StreamInfo, group: str, stream_id: StreamId, timeout_s: float
+    ) -> dict[int, CommittedOffset]:
+        request = FetchOffsetsRequest(
+            stream_id=kept.stream_id, partition=_place(kept, group), group=group, of_stream_id=stream_id
+        )
+        answer, _ = await self.link.call(request, FetchOffsetsResponse, timeout_s=timeout_s)
+        return {int(one.partition): one for one in answer.offsets}
+
+    async def _if_there(self, timeout_s: float) -> StreamInfo | None:
+        request = MetadataRequest(names=(OFFSETS_STREAM,))
+        answer, _ = await self.link.call(request, MetadataResponse, timeout_s=timeout_s)
+        return next((info for info in answer.streams if info.config.is_internal), None)
+
+    async def _with_stream(self, call: Callable[[StreamInfo], Awaitable[T]], timeout_s: float) -> T:
+        """What `call` gives for the stream that holds offsets; called again if that is another one by now."""
+        if (kept := self._kept) is not None:
+            try:
+                return await call(kept)
+            except StreamChanged as error:  # its metadata are lost, say; or the stream that is read was deleted
+                if error.details.get("stream_id") != kept.stream_id:
+                    raise
+        request = OffsetsStreamRequest(timeout_ms=milliseconds(timeout_s))
+        answer, _ = await self.link.call(request, OffsetsStreamResponse, timeout_s=timeout_s + CREATE_GRACE_S)
+        self._kept = answer.stream
+        return await call(answer.stream)
+
+
+def check_group(group: str) -> None:
+    """ValueError: it cannot name a group."""
+    if (mistake := group_mistake(group)) is not None:
+        raise ValueError(mistake)
+
+
+def mark_of(committed: CommittedOffset) -> Mark:
+    """The place that was committed."""
+    return Mark(committed.offset, committed.leader_epoch)
+
+
+def _place(kept: StreamInfo, group: str) -> PartitionId:
+    return PartitionId(keyhash.partition_of(group.encode(), len(kept.partitions)))
