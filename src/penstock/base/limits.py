@@ -184,6 +184,7 @@ RAFT_ROUNDS_AHEAD_MAX = 2**24  # a term beyond it is no term: elections do not c
 # Cluster
 RAFT_TICK_MS = 100  # an election timeout is 10 to 19 of them
 RIVAL_MS = 1_000  # since a process of a broker was heard: another one of the same number waits so long
+METADATA_SAVE_MS = 2_000  # one that has not come back by then: the others have had time for an election, of 1.9 s
 RAFT_MESSAGES_WAITING_MAX = 4_096  # while a save is under way; what does not fit is sent again
 METADATA_LOG_BYTES_MAX = 4 * MIB  # a larger log gives way to a snapshot
 FORWARDED_REQUESTS_MAX = 1_000  # changes of streams that clients have asked this broker for and wait for

@@ -26,6 +26,11 @@ class Input(NamedTuple):
     placed: Callable[[int, int], None] | None = None
     may_use_reserve: bool = True
 
+    def refuse(self, error: RemoteError) -> None:
+        """It comes to nothing."""
+        if self.done is not None:
+            self.done(error)
+
 
 class _Proposal(NamedTuple):
     """Somebody waits for the entry at an index: it is his only in this term."""

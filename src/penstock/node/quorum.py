@@ -5,7 +5,8 @@ way the core may be told nothing: messages of peers wait in a bounded queue, and
 Raft repairs; commands and ticks wait, too. A proposal is answered once its entry is applied, at the index and in the
 term that it was proposed with; else somebody else's command stands there. A leader whose disk is full takes back what
 it proposed, and asks another voter to lead. A broker whose disk refuses to sync takes no part any more until it is
-restarted: it may have forgotten whom it voted for. Nor does one that knows better than its leader, or is too old.
+restarted: it may have forgotten whom it voted for. Nor does one that knows better than its leader, or is too old. A
+leader whose save hangs decides nothing while others may have elected another one, and says so to all who wait.
 
     propose ─▶ save (disk thread) ─▶ send to peers ─▶ committed ─▶ applied to the image ─▶ whoever proposed is answered
 
@@ -37,6 +38,7 @@ from penstock.raft import (
     Entry,
     EntryKind,
     Membership,
+    NotLeaderError,
     NotWrittenError,
     Raft,
     Ready,
@@ -77,7 +79,7 @@ class Quorum:
         self.forming = Forming(lambda: self.image, lambda: self.membership)
         self.forming.note(storage.state.entries)
         self._is_starting = True
-        self._saving = Saving()
+        self._saving = Saving(raft)
         self._is_acting = False  # between the core's ready and advance
         self._full = ""  # the disk, and how it said so: the next tick tries again, or the next command
         self._waits_ticks = 0  # before it asks another one to lead again, because of that
@@ -87,7 +89,7 @@ class Quorum:
         self._proposals = Proposals()
         self._confirmations: dict[bytes, Callable[[], None]] = {}  # who waits until most voters say that it leads
         self._confirmed = 0  # how many were asked for so far
-        self._is_current = False  # leads, and has applied all that was committed before
+        self._current_term = 0  # in which it was elected, and has applied all that was committed before
         self._told_term = 0  # in which the observer was told that it leads; 0: that it does not
 
     # What can be seen
@@ -95,12 +97,12 @@ class Quorum:
     @property
     def leader(self) -> BrokerId | None:
         """The metadata leader, as far as is known."""
-        leader = self._raft.leader
+        leader = self._saving.leader
         return None if self.trouble and leader == self._raft.id else leader
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker is the metadata leader, and has applied all that was committed before."""
+        """Whether this broker is the metadata leader, has applied all that was committed before, and may decide."""
         return bool(self._told_term)
 
     @property
@@ -170,10 +172,7 @@ class Quorum:
         if self.trouble:
             return
         if self._saving.is_under_way:
-            before = self.missed
-            self._saving.tick()
-            if self.missed != before:
-                self._outbox.notice(f"{self.missed}: this broker has no part until it has")
+            self._note(self._saving.tick)
             return
         self._full = ""
         self._look_for_room()
@@ -230,7 +229,7 @@ class Quorum:
         if self.trouble or not (is_heard and self.forming.takes(message)):
             return
         if self._saving.is_under_way:
-            self._saving.received(message)
+            self._note(partial(self._saving.received, message))
             return
         self._raft.step(message)
         self._pump()
@@ -247,8 +246,8 @@ class Quorum:
         return Place(self.match_index(broker_id), self._raft.term)
 
     def _input(self, given: Input) -> None:
-        if self.trouble:
-            self._refuse(given)
+        if self.trouble or (self._saving.is_under_way and self.leader != self._raft.id):
+            given.refuse(self._refusal())
         elif self._saving.is_under_way or self._is_acting:
             self._saving.inputs.append(given)
         else:
@@ -260,8 +259,7 @@ class Quorum:
         try:
             place = given.act()
         except RemoteError as error:
-            if given.done is not None:
-                given.done(error)
+            given.refuse(error)
             return
         if place is not None and given.done is not None:
             index, term = place
@@ -269,12 +267,10 @@ class Quorum:
             if given.placed is not None:
                 given.placed(index, term)
 
-    def _refuse(self, given: Input) -> None:
-        if given.done is not None:
-            given.done(self._refusal())
-
     def _refusal(self) -> RemoteError:
         """Why nothing is taken: among others somebody else may lead soon, and can be asked."""
+        if not self.trouble:
+            return NotLeaderError(self.leader)
         return RemoteError(ErrorCode.STORAGE_FAILED if self.is_alone else ErrorCode.STOPPING, self.trouble)
 
     # What must be done
@@ -363,7 +359,7 @@ class Quorum:
         while inputs:
             given = inputs.popleft()
             if self.trouble:
-                self._refuse(given)
+                given.refuse(self._refusal())
             else:
                 self._tell_core(given)
         self._is_acting = False
@@ -437,20 +433,33 @@ class Quorum:
                 self._end(str(error))
                 return
             self._observer.applied(Place(entry.index, entry.term), command, outcome)
-        elif entry.kind is EntryKind.LEADERSHIP:
-            self._is_current = entry.term == self._raft.term and self._raft.is_leader
+        elif entry.kind is EntryKind.LEADERSHIP and entry.term == self._raft.term and self._raft.is_leader:
+            self._current_term = entry.term
         self._proposals.resolve(entry, outcome, self._raft.leader)
 
     def _tell_leadership(self) -> None:
-        leads = self._raft.is_leader and not self.trouble
+        leads = self._raft.is_leader and self.leader == self._raft.id
         if self._told_term and (not leads or self._told_term != self._raft.term):
             self._told_term = 0
-            self._is_current = False
             self._confirmations.clear()
             self._observer.leads_no_more()
-        if leads and self._is_current and not self._told_term:
+        if leads and self._current_term == self._raft.term and not (self._told_term or self._saving.is_under_way):
             self._told_term = self._raft.term
             self._observer.leads()
+
+    def _note(self, happens: Callable[[], None]) -> None:
+        """Something happens during a save. Whoever waits for this broker to decide is told if it leads no more.
+
+        What the core was told stays with it; it is told again that it leads if nobody has taken its place.
+        """
+        before = self.missed
+        happens()
+        if self.missed not in ("", before):
+            self._outbox.notice(f"{self.missed}: this broker has no part until it has")
+        self._tell_leadership()
+        if self.leader != self._raft.id:
+            for given in self._saving.take_inputs():
+                given.refuse(self._refusal())
 
     def _compact(self) -> None:
         """Put the image in the place of a log that has become long."""
@@ -480,8 +489,7 @@ class Quorum:
     def stop(self, error: RemoteError) -> None:
         """The broker stops: tell whose change is still on its way; give the files back."""
         for given in self._saving.take_inputs():
-            if given.done is not None:
-                given.done(error)
+            given.refuse(error)
         self._proposals.drop(error)
         if not self._saving.is_under_way:  # else the disk keeps it waiting: all is left as after a crash
             self._storage.close()

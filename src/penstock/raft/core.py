@@ -68,7 +68,7 @@ from penstock.raft.values import (
     Snapshot,
     StoredState,
 )
-from penstock.raft.wire import contradiction
+from penstock.raft.wire import is_believable
 
 
 class Raft:
@@ -367,9 +367,7 @@ class Raft:
         self._check_input()
         if self.contradiction is not None:
             return
-        rounds_ahead = round_of(message.term) - round_of(self._term)
-        is_likely = message.to == self.id and rounds_ahead <= limits.RAFT_ROUNDS_AHEAD_MAX
-        if not is_likely or contradiction(message):
+        if not is_believable(message, self.id, self._term):
             self.dropped += 1
             return
         if isinstance(message, FROM_MEMBERS) and message.sender not in self.membership:

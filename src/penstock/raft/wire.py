@@ -10,9 +10,10 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.raft.membership import decode_membership, flaw_in
 from penstock.raft.messages import FROM_LEADER, AppendRequest, Heartbeat, Message, SnapshotChunk, VoteRequest
-from penstock.raft.terms import names
+from penstock.raft.terms import names, round_of
 from penstock.raft.values import EntryKind
 
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
@@ -36,6 +37,12 @@ def decode_message(data: bytes) -> Message:
     except _MALFORMED as error:
         raise RemoteError(ErrorCode.BAD_FRAME, f"not a Raft message: {error}") from None
     return message
+
+
+def is_believable(message: Message, to: BrokerId, term: int) -> bool:
+    """Whether a broker that is `to`, in that term, may act on the message: it is for it, and can be."""
+    rounds_ahead = round_of(message.term) - round_of(term)
+    return message.to == to and rounds_ahead <= limits.RAFT_ROUNDS_AHEAD_MAX and not contradiction(message)
 
 
 def contradiction(message: Message) -> str:
