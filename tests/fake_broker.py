@@ -11,14 +11,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import matches
 from penstock.batch import codec
+from penstock.ingest.producers import Backwards, Producers
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     CreateStreamRequest,
@@ -52,6 +57,16 @@ from tests.groups import Columns, encoded
 Answer = tuple[Response, bytes]
 
 
+_NOW_US = 2_000_000_000_000_000
+
+
+def known_producers() -> Producers:
+    """Those of a log in which there are none."""
+    producers = Producers()
+    producers.known(Backwards(0))
+    return producers
+
+
 class Cut(Exception):  # noqa: N818
     """Cut the connection instead of answering."""
 
@@ -65,6 +80,7 @@ class FakeStream:
     end: int = 0
     clock_us: int = 1_000_000
     leader_epoch: int = 1
+    producers: Producers = field(default_factory=known_producers)
 
     def append(self, columns: Columns) -> AppendResponse:
         base, epoch = self.end, self.leader_epoch
@@ -184,6 +200,8 @@ class FakeBroker:
                 return HelloResponse(**({"api_versions": api_versions()} | self.hello)), b""
             case FetchRequest():
                 return await self._fetch(request)
+            case AppendOnceRequest():
+                return await self._append_once(request, raw)
             case AppendRequest():
                 return await self._append(request, raw)
             case GetRequest():
@@ -286,20 +304,56 @@ class FakeBroker:
         )
         return response, raw
 
+    async def _append_once(self, request: AppendOnceRequest, raw: bytes) -> Answer:
+        stream = self._with_id(request.stream_id)
+        header = codec.verify(raw)
+        producer = codec.Producer(request.producer_id, request.producer_epoch, request.sequence)
+        place = stream.producers.find(producer, header.count, _NOW_US)
+        is_duplicate = place is not None
+        if place is None:
+            answer = self._store(stream, raw)
+            stream.producers.appended(
+                msgspec.structs.replace(
+                    header,
+                    **producer._asdict(),
+                    base_offset=answer.base_offset,
+                    end_offset=answer.end_offset,
+                    max_timestamp_us=_NOW_US,
+                )
+            )
+            place = stream.producers.find(producer, header.count, _NOW_US)
+        assert place is not None
+        response = AppendOnceResponse(
+            base_offset=place.base_offset,
+            end_offset=place.end_offset,
+            timestamp_us=_NOW_US,
+            leader_epoch=stream.leader_epoch,
+            fsynced=True,
+            duplicate=is_duplicate,
+        )
+        return response, b""
+
     async def _append(self, request: AppendRequest, raw: bytes) -> Answer:
         stream = self._with_id(request.stream_id)
         codec.verify(raw)
+        return await self._notify(self._store(stream, raw)), b""
+
+    @staticmethod
+    def _store(stream: FakeStream, raw: bytes) -> AppendResponse:
         batch = codec.check_rows(raw)
-        columns = Columns(
-            [subject.encode() for subject in batch.column("subject").to_pylist()],
-            batch.column("key").to_pylist(),
-            batch.column("value").to_pylist(),
-            batch.column("headers").to_pylist(),
+        return stream.append(
+            Columns(
+                [subject.encode() for subject in batch.column("subject").to_pylist()],
+                batch.column("key").to_pylist(),
+                batch.column("value").to_pylist(),
+                batch.column("headers").to_pylist(),
+            )
         )
-        return await self.append(stream, columns), b""
 
     async def append(self, stream: FakeStream, columns: Columns) -> AppendResponse:
-        response = stream.append(columns)
+        return await self._notify(stream.append(columns))
+
+    async def _notify(self, response: AppendResponse) -> AppendResponse:
         async with self.appended:
             self.appended.notify_all()
         return response

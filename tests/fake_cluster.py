@@ -14,6 +14,7 @@ import msgspec
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch
 from penstock.messages import (
+    AppendOnceRequest,
     AppendRequest,
     BrokerInfo,
     CreateStreamResponse,
@@ -42,7 +43,7 @@ class Replica(FakeBroker):
 
     async def handle(self, request: Request, raw: bytes = b"") -> Answer:
         await self.hang.wait()
-        if isinstance(request, FetchRequest | GetRequest | ListOffsetsRequest | AppendRequest):
+        if isinstance(request, FetchRequest | GetRequest | ListOffsetsRequest | AppendRequest | AppendOnceRequest):
             self._check_leads()
         response, raw = await super().handle(request, raw)
         if isinstance(request, FetchRequest):

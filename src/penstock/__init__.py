@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Client as Client
     from penstock.client.blocking import connect as connect
     from penstock.client.blocking_groups import Consumer as Consumer
+    from penstock.client.blocking_producer import Producer as Producer
     from penstock.client.errors import (
         CorruptRange as CorruptRange,
     )
@@ -132,6 +133,7 @@ _MODULE_OF = {
     "Client": "penstock.client.blocking",
     "connect": "penstock.client.blocking",
     "Consumer": "penstock.client.blocking_groups",
+    "Producer": "penstock.client.blocking_producer",
     "CorruptRange": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
     "LogTruncated": "penstock.client.errors",
@@ -170,6 +172,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "open_segment",
     "AppendResult",
     "Consumer",
+    "Producer",
     "Envelope",
     "Group",
     "GroupOffset",

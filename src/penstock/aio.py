@@ -5,5 +5,6 @@ from __future__ import annotations
 from penstock.client.aio import Client
 from penstock.client.connecting import connect
 from penstock.client.consumers import Consumer
+from penstock.client.producing import Producer
 
-__all__ = ["Client", "Consumer", "connect"]
+__all__ = ["Client", "Consumer", "Producer", "connect"]

@@ -26,6 +26,7 @@ def do_something(workload: Workload, random: Random) -> None:
         (8, lambda: workload.publish(name, random.randint(1, 3), random.choice((0, 0, 700)))),
         (3, lambda: workload.publish_again(random.randrange(100))),
         (3, lambda: workload.append(name, random.randint(1, 3))),
+        (3, lambda: workload.append_once(name, random.randrange(100))),
         (12, lambda: workload.run_disk(random.randrange(100))),
         (12, lambda: workload.complete(random.randrange(100))),
         (1, lambda: workload.broker.tick(1_500)),
@@ -100,3 +101,19 @@ def test_one_operation_fails_somewhere(fault: str, seed: int) -> None:
     broker.stop()
     workload.listen()
     workload.check(broker.crash(memory=left_by(broker.memory, random)).start())
+
+
+def test_a_producer_sends_again_through_all_of_it() -> None:
+    random = Random(5)
+    workload = Workload(Broker().start())
+    workload.create(NAMES[0], segment_bytes=4096)
+    workload.settle()
+    for _ in range(extent(20, 60)):
+        for _ in range(random.randint(1, 20)):
+            workload.append_once(NAMES[0], random.randrange(100))
+            workload.run_disk(random.randrange(100))
+            workload.complete(random.randrange(100))
+        after = workload.broker.crash(memory=left_by(workload.broker.memory, random)).start()
+        workload.check(after)
+        workload.go_on_with(after)
+    assert workload.repeated > 10

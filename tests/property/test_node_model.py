@@ -56,6 +56,10 @@ class NodeMachine(RuleBasedStateMachine):
     def append(self, name: str, count: int) -> None:
         self.workload.append(name, count)
 
+    @rule(name=names, number=st.integers(0, 100))
+    def append_once(self, name: str, number: int) -> None:
+        self.workload.append_once(name, number)
+
     @rule(name=names, number=numbers, offset=st.integers(0, 5), wait_ms=st.sampled_from((0, 500, 60_000)))
     def fetch(self, name: str, number: int, offset: int, wait_ms: int) -> None:
         stream_id = self.workload.promised().get(name)

@@ -40,6 +40,10 @@ class ErrorCode(StrEnum):
     LOG_TRUNCATED = "log_truncated"  # what was read is not in the log any more: it was cut, or began anew
     MESSAGE_NOT_FOUND = "message_not_found"
     CORRUPT_BATCH = "corrupt_batch"  # what the client sent fails its checks
+    PRODUCER_FENCED = "producer_fenced"  # another producer of this id has begun in a higher epoch
+    OUT_OF_SEQUENCE = "out_of_sequence"  # a batch of this producer before it is missing, or it is cut otherwise
+    ALREADY_APPENDED = "already_appended"  # longer ago than its offsets are known
+    UNKNOWN_PRODUCER = "unknown_producer"  # it has appended nothing for long, or nothing at all
     CORRUPT_RANGE = "corrupt_range"  # what is stored there is damaged
     READ_ONLY = "read_only"
     STORAGE_FAILED = "storage_failed"

@@ -58,6 +58,9 @@ class Producer(NamedTuple):
     run_id: bytes = NO_RUN
 
 
+NOBODY = Producer()
+
+
 def encode(
     group: Group, start: int, end: int, *, base_offset: int, timestamp_us: int, leader_epoch: int, flags: int = 0
 ) -> tuple[bytearray, BatchHeader]:
@@ -91,10 +94,21 @@ def own_copy(data: Buffer) -> bytearray:
 
 
 def renumber(
-    message: bytearray, *, base_offset: int, timestamp_us: int, leader_epoch: int, flags: int = 0
+    message: bytearray,
+    *,
+    base_offset: int,
+    timestamp_us: int,
+    leader_epoch: int,
+    flags: int = 0,
+    producer: Producer | None = None,
 ) -> BatchHeader:
-    """Give the rows of a message of our own new offsets, a new timestamp and flags; its new header."""
+    """Give the rows of a message of our own new offsets, a new timestamp and flags; its new header.
+
+    Without a `producer` it keeps the one that it has.
+    """
     header = read_header(message)
+    if producer is not None:
+        header = replace(header, **producer._asdict())
     count = header.count
     places = layout.BUFFERS.unpack_from(message, layout.BUFFERS_POSITION)
     put_numbers(message, layout.BODY_POSITION + places[2], base_offset, 1, count)
@@ -128,7 +142,7 @@ def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> 
     schema = arrow_schema()
     assert all(batch.column(name).type == schema.field(name).type for name in _VAR_COLUMNS), batch.schema
     packed = tuple(_from_arrow(batch.column(name)) for name in _VAR_COLUMNS)
-    return _assemble(packed, batch.num_rows, producer or Producer())
+    return _assemble(packed, batch.num_rows, producer or NOBODY)
 
 
 def _assemble(columns: Iterable[VarColumn], count: int, producer: Producer) -> bytearray:

@@ -39,7 +39,8 @@ A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
 _LINE_CHARS_MAX = 100
 _ASKS = ("server", "nats_urls")
 _TELLS = ("group", "positions")
-_CALLED = (penstock.Client, penstock.Consumer)  # their calls are listed
+_COUNTS = ("producer_id", "epoch", "sequence")
+_CALLED = (penstock.Client, penstock.Consumer, penstock.Producer)  # their calls are listed
 
 
 def python_reference() -> str:
@@ -50,6 +51,8 @@ def python_reference() -> str:
     parts += ["## Groups", *_calls("client.groups", blocking_groups.Groups)]
     parts += ["## Consumer", _text(blocking_groups.Consumer), *_calls("consumer", blocking_groups.Consumer)]
     parts += [f"`consumer.{name}`: {_text(getattr(blocking_groups.Consumer, name))}" for name in _TELLS]
+    parts += ["## Producer", _text(penstock.Producer), *_calls("producer", penstock.Producer)]
+    parts += [f"`producer.{name}`: {_text(getattr(penstock.Producer, name))}" for name in _COUNTS]
     parts += ["## Files", _call("penstock.open_segment", penstock.open_segment), "## Values", *_values()]
     parts += ["## Errors", "\n".join(["| error | is also | when |", "|---|---|---|", *_errors()])]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

@@ -28,6 +28,7 @@ from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChan
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
 from penstock.client.positions import Positions
+from penstock.client.producing import Producer
 from penstock.client.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.routing import Routes
@@ -430,6 +431,23 @@ class Client:
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """
         return await appending.append(self._link, self._streams, stream, data, partition, timeout)
+
+    def producer(
+        self,
+        stream: StreamName,
+        *,
+        partition: int = 0,
+        producer_id: int | None = None,
+        epoch: int = 0,
+        sequence: int = 0,
+    ) -> Producer:
+        """What appends rows exactly once each, through lost answers and failovers; see its `append`.
+
+        It has an id of its own, drawn by chance. Who gives one goes on where another one of that id was: it appends the
+        same rows under the same `epoch` and `sequence` again, and those that are there are not stored twice; a higher
+        epoch (with the sequence 0) has the other one refused from its first append on.
+        """
+        return Producer(self._link, self._streams, stream, partition, producer_id, epoch, sequence)
 
     async def _reader(
         self,

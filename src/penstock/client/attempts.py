@@ -45,6 +45,8 @@ _AGAIN = _DID_NOTHING | {
     ErrorCode.NOT_METADATA_LEADER,
     ErrorCode.TIMED_OUT,
 }
+_DOUBTFUL = _AGAIN - _DID_NOTHING | {ErrorCode.INTERNAL}
+"""After these it may be done, at once or later."""
 _IF_LEADER = frozenset({ErrorCode.LOG_TRUNCATED, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.STREAM_CHANGED})
 
 
@@ -75,6 +77,15 @@ class GiveUp(NamedTuple):
 Action = Ask | Refresh | Pause | GiveUp
 
 
+class Doubt:
+    """Whether a broker may have done what was asked, and has not said so: it is set, and never taken back."""
+
+    __slots__ = ("exists",)
+
+    def __init__(self) -> None:
+        self.exists = False
+
+
 class Attempts:
     """See the module. `key` is the partition whose leader is asked; None: any broker can answer."""
 
@@ -87,6 +98,7 @@ class Attempts:
         repeatable: bool,
         deadline_s: float,
         chance: Callable[[], float],
+        doubt: Doubt | None = None,
     ) -> None:
         self._view = view
         self._key = key
@@ -94,6 +106,7 @@ class Attempts:
         self._repeatable = repeatable
         self._deadline_s = deadline_s
         self._chance = chance
+        self._doubt = Doubt() if doubt is None else doubt
         self._said: dict[str, str] = {}  # by each broker that was asked, last
         self._asked: set[str] = set()  # since the last pause, in vain
         self._pauses = self._hints = 0
@@ -146,6 +159,7 @@ class Attempts:
         """The connection broke before the answer came."""
         self._unreachable.discard(address)
         self._view.failed(address, now_s)
+        self._doubt.exists |= sent
         if sent and not self._repeatable:
             self._final = OutcomeUnknown(f"the outcome of the {self._what} is unknown: {error}")
         if self._broke_once or self._view.is_cluster:
@@ -158,6 +172,7 @@ class Attempts:
     def refused(self, address: str, error: RemoteError, now_s: float) -> None:
         """The broker answered with an error."""
         self._unreachable.discard(address)
+        self._doubt.exists |= error.code in _DOUBTFUL or error.details.get("reason") == ErrorCode.OUTCOME_UNKNOWN
         if now_s + _EARLY_S < self._deadline_s and self._goes_on(address, error, now_s):
             return
         self._final = self._exhausted() if self._is_ours(error) else error

@@ -25,6 +25,7 @@ from penstock.base.errors import OperationalError
 from penstock.client import aio, connecting
 from penstock.client.batches import messages_of
 from penstock.client.blocking_groups import Consumer, Groups
+from penstock.client.blocking_producer import Producer
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.reading import Reader
@@ -423,6 +424,26 @@ class Client:
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """
         return self._thread.run(self._client.append(stream, data, partition=partition, timeout=timeout))
+
+    def producer(
+        self,
+        stream: StreamName,
+        *,
+        partition: int = 0,
+        producer_id: int | None = None,
+        epoch: int = 0,
+        sequence: int = 0,
+    ) -> Producer:
+        """What appends rows exactly once each, through lost answers and failovers; see its `append`.
+
+        It has an id of its own, drawn by chance. Who gives one goes on where another one of that id was: it appends the
+        same rows under the same `epoch` and `sequence` again, and those that are there are not stored twice; a higher
+        epoch (with the sequence 0) has the other one refused from its first append on.
+        """
+        made = self._client.producer(
+            stream, partition=partition, producer_id=producer_id, epoch=epoch, sequence=sequence
+        )
+        return Producer(made, self._thread)
 
     def _iterate(self, source: AsyncGenerator[Iterator[T], None]) -> Generator[T, None, None]:
         # Whole answers cross the threads: one hop for thousands of messages. What they hold is checked on this side,

@@ -18,7 +18,8 @@
 | `TimedOut`            | the call's time-out passed; also a `TimeoutError`                             |
 | `OperationalError`    | base of what the environment did                                             |
 | `Unavailable`         | no broker (or NATS) could be reached; also a `ConnectionError`                |
-| `OutcomeUnknown`      | the connection broke after an append was sent: it may be stored or not         |
+| `OutcomeUnknown`      | the connection broke after an append was sent: it may be stored or not; of a   |
+|                       | producer: its time-out passed, or it was forgotten meanwhile                  |
 | `CorruptionError`     | bytes that came from the broker fail their check                             |
 
 The names say what happened, without a suffix, as they are read after `except penstock.`.
@@ -100,7 +101,10 @@ class Unavailable(OperationalError, ConnectionError):  # noqa: N818
 
 
 class OutcomeUnknown(OperationalError):  # noqa: N818
-    """The connection broke after an append was sent. `appended` lists what was confirmed before."""
+    """The connection broke after an append was sent, or a producer heard nothing in time.
+
+    `appended` lists what was confirmed before.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -17,7 +17,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
-from penstock.client.attempts import Ask, Attempts, GiveUp, Pause, Refresh
+from penstock.client.attempts import Ask, Attempts, Doubt, GiveUp, Pause, Refresh
 from penstock.client.cluster import ClusterView
 from penstock.client.connection import Connection, ConnectionLost, Raw, open_connection, uninitialised
 from penstock.client.connections import Connections
@@ -25,6 +25,7 @@ from penstock.client.errors import Unavailable
 from penstock.messages import (
     API_OF_REQUEST,
     AlterStreamResponse,
+    AppendOnceRequest,
     AppendRequest,
     AppendResponse,
     CommitOffsetsRequest,
@@ -138,9 +139,9 @@ class Link:
         self.view.learn_stream(stream, None, asyncio.get_running_loop().time())
 
     async def call(
-        self, request: Request, response_type: type[R], *, timeout_s: float, raw: Raw = b""
+        self, request: Request, response_type: type[R], *, timeout_s: float, raw: Raw = b"", doubt: Doubt | None = None
     ) -> tuple[R, bytes | memoryview]:
-        """The answer and its raw part.
+        """The answer and its raw part. `doubt` is told where a broker may have done it that gave no answer.
 
         RemoteError: refused, or TimedOut. Unavailable: no broker to be reached in time. OutcomeUnknown: the connection
         broke when an append had been sent.
@@ -151,7 +152,9 @@ class Link:
         assert spec.response is response_type, (spec.response, response_type)
         key = _partition_of(request)
         what, chance = spec.api.name.lower(), self._rng.random
-        attempts = Attempts(self.view, key, what=what, repeatable=spec.repeatable, deadline_s=deadline_s, chance=chance)
+        attempts = Attempts(
+            self.view, key, what=what, repeatable=spec.repeatable, deadline_s=deadline_s, chance=chance, doubt=doubt
+        )
         if not isinstance(request, MetadataRequest):
             self._refresh_if_old(key, clock.time())
         while True:
@@ -208,8 +211,8 @@ class Link:
         try:
             answer = await connection.call(_with_time_left(request, deadline_s - clock.time()), raw, deadline_s)
         except ConnectionLost as error:
-            self._check_open()
             attempts.lost(address, error, clock.time(), sent=error.sent)
+            self._check_open()
         except RemoteError as error:
             attempts.refused(address, error, clock.time())
         else:
@@ -322,7 +325,7 @@ def _with_time_left(request: Request, left_s: float) -> Request:
 def _partition_of(request: Request) -> PartitionKey | None:
     """The partition whose leader answers; None: any broker does."""
     match request:
-        case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest():
+        case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest() | AppendOnceRequest():
             return PartitionKey(request.stream_id, request.partition)
         case CommitOffsetsRequest() | FetchOffsetsRequest() | ListGroupsRequest():
             return PartitionKey(request.stream_id, request.partition)

@@ -61,6 +61,8 @@ from penstock.messages.peers import (
     UnreachableLeader,
 )
 from penstock.messages.records import (
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     FetchRequest,
@@ -127,6 +129,8 @@ __all__ = [
     "Api",
     "ApiSpec",
     "ApiVersions",
+    "AppendOnceRequest",
+    "AppendOnceResponse",
     "AppendRequest",
     "AppendResponse",
     "AwaitStreamRequest",

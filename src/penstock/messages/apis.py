@@ -37,6 +37,8 @@ from penstock.messages.peers import (
     StopBrokerResponse,
 )
 from penstock.messages.records import (
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     FetchRequest,
@@ -91,6 +93,7 @@ class Api(IntEnum):
     STATUS = 11
     TRUNCATE = 12
     SET_INTAKE = 13
+    APPEND_ONCE = 14
     OFFSETS_STREAM = 20
     COMMIT_OFFSETS = 21
     FETCH_OFFSETS = 22
@@ -134,6 +137,7 @@ _TABLE = (
     ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
     ApiSpec(Api.TRUNCATE, TruncateRequest, TruncateResponse, 1, 1, True),
     ApiSpec(Api.SET_INTAKE, SetIntakeRequest, SetIntakeResponse, 1, 1, True),
+    ApiSpec(Api.APPEND_ONCE, AppendOnceRequest, AppendOnceResponse, 1, 1, True),
     ApiSpec(Api.OFFSETS_STREAM, OffsetsStreamRequest, OffsetsStreamResponse, 1, 1, True),
     ApiSpec(Api.COMMIT_OFFSETS, CommitOffsetsRequest, CommitOffsetsResponse, 1, 1, True),
     ApiSpec(Api.FETCH_OFFSETS, FetchOffsetsRequest, FetchOffsetsResponse, 1, 1, True),

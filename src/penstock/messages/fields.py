@@ -20,6 +20,8 @@ OffsetField = Annotated[Offset, msgspec.Meta(ge=0, le=INT64_MAX)]
 TimestampField = Annotated[TimestampUs, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 StreamIdField = Annotated[StreamId, msgspec.Meta(ge=1, le=INT64_MAX)]
 PartitionField = Annotated[PartitionId, msgspec.Meta(ge=0, lt=2**31)]
+ProducerIdField = Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)]  # drawn by chance, or chosen
+ProducerEpochField = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 LeaderEpochField = Annotated[LeaderEpoch, msgspec.Meta(ge=0, lt=2**32)]
 BrokerIdField = Annotated[BrokerId, msgspec.Meta(ge=0, lt=2**31)]
 PeerIdField = Annotated[BrokerId, msgspec.Meta(ge=1, lt=2**31)]  # a member of a cluster

@@ -6,6 +6,7 @@
 | get          |                                | one batch message that holds the message (perhaps among others) |
 | list offsets |                                |                                                               |
 | append       | one batch message; its offsets, timestamps and epoch are ignored |                              |
+| append once  | the same                       |                                                               |
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from penstock.messages.fields import (
     LeaderEpochField,
     OffsetField,
     PartitionField,
+    ProducerEpochField,
+    ProducerIdField,
     Request,
     Response,
     StreamIdField,
@@ -104,6 +107,19 @@ class AppendRequest(Request, frozen=True, kw_only=True):
     partition: PartitionField = PartitionId(0)
 
 
+class AppendOnceRequest(Request, frozen=True, kw_only=True):
+    """Append the batch behind the body, unless it is there: then the answer is that of the first time.
+
+    A producer counts its rows from 0 in each of its epochs; `sequence` is the number of the batch's first one.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    producer_id: ProducerIdField
+    producer_epoch: ProducerEpochField = 0
+    sequence: Int64Field
+
+
 class AppendResponse(Response, frozen=True, kw_only=True):
     """Where the rows went: the n-th has offset `base_offset + n`, and all have one timestamp."""
 
@@ -112,3 +128,9 @@ class AppendResponse(Response, frozen=True, kw_only=True):
     timestamp_us: TimestampField
     leader_epoch: LeaderEpochField
     fsynced: bool
+
+
+class AppendOnceResponse(AppendResponse, frozen=True, kw_only=True):
+    """`duplicate`: the rows were there before this request."""
+
+    duplicate: bool = False

@@ -1,7 +1,8 @@
 """Batches that clients append over the socket: checked in disk threads, stored in the order of their requests.
 
 Rules: nothing of a client's is looked into on the owner's side. Checks may finish in any order; a batch waits for those
-before it. What is being checked is bounded, and refused beyond the bound, never queued.
+before it, and one of a producer until the producers of the log are known. What waits is bounded, and refused beyond the
+bound, never queued.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from dataclasses import dataclass
 
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionKey
+from penstock.batch.codec import NOBODY, Producer
 from penstock.commitlog import LogCutError
+from penstock.messages import AppendOnceRequest, AppendRequest
 from penstock.node.partition import Partition
 from penstock.node.queries import CheckAppend
 from penstock.node.step import Lane, Outbox
+
+Appending = AppendRequest | AppendOnceRequest
 
 
 @dataclass(slots=True)
@@ -33,32 +38,35 @@ class Appends:
     """All appends on their way, by partition. `store` puts a checked one into its partition."""
 
     def __init__(
-        self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Hashable, CheckAppend], None]
+        self, outbox: Outbox, bytes_max: int, *, store: Callable[[PartitionKey, Hashable, CheckAppend], bool]
     ) -> None:
+        """`store` tells whether it took the batch; if not, `go_on` is to be called."""
         self.size_bytes = 0
         self._outbox = outbox
         self._bytes_max = bytes_max
         self._store = store
         self._queues: dict[PartitionKey, deque[_Append]] = {}
 
-    def add(self, caller: Hashable, partition: Partition, raw: bytes | memoryview) -> None:
+    def add(self, caller: Hashable, partition: Partition, request: Appending, raw: bytes | memoryview) -> None:
         """Check `raw`, then store it; RemoteError overloaded. A single one is taken whatever its size."""
         if self.size_bytes and self.size_bytes + len(raw) > self._bytes_max:
             raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
         config = partition.stream.config
         key = partition.key
-        append = _Append(caller, CheckAppend(raw, partition.subject, config.max_message_bytes), len(raw))
+        check = CheckAppend(raw, partition.subject, config.max_message_bytes, _producer_of(request))
+        append = _Append(caller, check, len(raw))
         self.size_bytes += len(raw)
         self._queues.setdefault(key, deque()).append(append)
 
         def done(error: Exception | None) -> None:
             append.error = error
             append.checked = True
-            self._checked(key)
+            self.go_on(key)
 
         self._outbox.work(Lane.READ, append.check.run, done)
 
-    def _checked(self, key: PartitionKey) -> None:
+    def go_on(self, key: PartitionKey) -> None:
+        """Store what waits for nothing any more."""
         queue = self._queues.get(key)
         if queue is None:
             return  # the stream was deleted, and everybody told
@@ -67,8 +75,10 @@ class Appends:
             self.size_bytes -= append.size_bytes
             if append.error is not None:
                 self._outbox.reply(append.caller, as_remote(append.error))
-            else:
-                self._store(key, append.caller, append.check)
+            elif not self._store(key, append.caller, append.check):
+                queue.appendleft(append)
+                self.size_bytes += append.size_bytes
+                return
         if not queue:
             self._queues.pop(key, None)
 
@@ -82,6 +92,12 @@ class Appends:
         """The broker stops: tell all that wait."""
         for key in list(self._queues):
             self.refuse(key, error)
+
+
+def _producer_of(request: Appending) -> Producer:
+    if isinstance(request, AppendRequest):
+        return NOBODY
+    return Producer(request.producer_id, request.producer_epoch, request.sequence)
 
 
 def as_remote(error: Exception) -> RemoteError:

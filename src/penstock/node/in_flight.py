@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+import msgspec
+
+from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
 from penstock.ingest.waiters import Again, Waiters
+from penstock.messages import AppendOnceResponse, AppendResponse
 
 
 @dataclass(slots=True)
@@ -19,6 +23,20 @@ class Pending:
     timestamp_us: int
     waiters: Waiters | Again | None  # in NATS
     caller: Hashable | None  # of an append over the socket
+    is_duplicate: bool | None = None  # of one that is appended once: whether it was there already
+
+    def response(self, leader_epoch: LeaderEpoch, *, fsynced: bool) -> AppendResponse:
+        """What `caller` hears once it is committed."""
+        answer = AppendResponse(
+            base_offset=Offset(self.base_offset),
+            end_offset=Offset(self.end_offset),
+            timestamp_us=TimestampUs(self.timestamp_us),
+            leader_epoch=leader_epoch,
+            fsynced=fsynced,
+        )
+        if self.is_duplicate is None:
+            return answer
+        return AppendOnceResponse(**msgspec.structs.asdict(answer), duplicate=self.is_duplicate)
 
     @property
     def held_bytes(self) -> int:

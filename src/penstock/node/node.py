@@ -31,10 +31,12 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionKey
+from penstock.batch.codec import NOBODY, Producer
 from penstock.hot.group import Group
 from penstock.ingest.dedup import Found
 from penstock.messages import (
     AlterStreamRequest,
+    AppendOnceRequest,
     AppendRequest,
     CreateStreamRequest,
     DeleteStreamRequest,
@@ -51,7 +53,7 @@ from penstock.messages import (
     TruncateRequest,
 )
 from penstock.metadata.image import StreamState
-from penstock.node.appends import Appends
+from penstock.node.appends import Appending, Appends
 from penstock.node.arrivals import Arrivals
 from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import PEER_REQUESTS, Cluster
@@ -65,6 +67,7 @@ from penstock.node.listening import Listening
 from penstock.node.offsets import GroupOffsets
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
+from penstock.node.producers import KnownProducers
 from penstock.node.queries import CheckAppend
 from penstock.node.questions import Questions
 from penstock.node.replicas import Replicas
@@ -95,6 +98,7 @@ class Node:
         )
         self._peers = Peers(self._outbox)
         self._appends = Appends(self._outbox, settings.partition_in_flight_bytes_max, store=self._store)
+        self._producers = KnownProducers(self._outbox, lambda: self._now, known=self._appends.go_on)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
         self._questions = Questions(
             self._outbox,
@@ -152,6 +156,7 @@ class Node:
             ListOffsetsRequest: self._list_offsets,
             TruncateRequest: self._truncate,
             AppendRequest: self._append,
+            AppendOnceRequest: self._append,
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             **self._offsets.handlers,
@@ -465,8 +470,8 @@ class Node:
 
     # Append
 
-    def _append(self, caller: Hashable, request: AppendRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._appends.add(caller, users_own(self._find.led(request.stream_id, request.partition)), raw)
+    def _append(self, caller: Hashable, request: Appending, raw: bytes | memoryview, now: Now) -> None:
+        self._appends.add(caller, users_own(self._find.led(request.stream_id, request.partition)), request, raw)
 
     def _written(self, partition: Partition, committed_end: int) -> None:
         """Something was written, and `committed_end` was there before."""
@@ -474,16 +479,21 @@ class Node:
             self._replicas.leading.appended(partition)
         self._upkeep.moved(partition, committed_end)
 
-    def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> None:
+    def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
         partition = self._partitions[key]
         if (refusal := not_led(self._cluster.image, partition)) is not None:
             self._outbox.reply(caller, refusal)
-        else:
-            self._append_to(partition, caller, check.message, check.ids)
+            return True
+        is_new = self._producers.is_new(partition, caller, check)
+        if is_new:
+            self._append_to(partition, caller, check.message, check.ids, check.producer)
+        return is_new is not None
 
-    def _append_to(self, partition: Partition, caller: Hashable, message: bytearray, ids: Found | None = None) -> None:
+    def _append_to(
+        self, partition: Partition, caller: Hashable, data: bytearray, ids: Found | None = None, by: Producer = NOBODY
+    ) -> None:
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.append(caller, message, self._now, self._outbox.step, ids)
+        partition.append(caller, data, self._now, self._outbox.step, ids, by)
         self._written(partition, committed_end)

@@ -23,22 +23,23 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Durability, Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import BrokerId, Offset, PartitionKey, TimestampUs
+from penstock.base.ids import BrokerId, PartitionKey
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
+from penstock.batch.codec import NOBODY, Producer
 from penstock.batch.header import MAY_HOLD_IDS
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.group import Group
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules, admit, refuse_all
 from penstock.ingest.dedup import Dedup, Found
+from penstock.ingest.producers import Place, Producers
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
-from penstock.messages import AppendResponse
 from penstock.metadata.image import StreamState
 from penstock.node.closed import why_closed
 from penstock.node.in_flight import Budget, Pending
 from penstock.node.step import Answers, Outbox, Step
-from penstock.node.wording import CODES, OVER_BUDGET, STORE_FAILED, in_doubt, label
+from penstock.node.wording import CODES, OVER_BUDGET, STORE_FAILED, in_doubt, label, not_appended
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
 from penstock.vfs import Vfs
@@ -54,9 +55,8 @@ class Partition:
         "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us",
         "flushing", "following", "impediment", "in_flight_bytes", "is_mute", "key", "leader_epoch", "leadership",
-        "leads", "listened_us", "log", "refusal", "sid", "stall", "stream", "subscribed", "terms", "trouble",
-        "truncated", "vfs",
-        "visit_us", "when_idle",
+        "leads", "listened_us", "log", "producers", "refusal", "sid", "stall", "stream", "subscribed", "terms",
+        "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -65,6 +65,7 @@ class Partition:
         self.leadership: Leadership | None = None  # this broker leads
         self.following: Following | None = None  # this broker follows
         self.dedup: Dedup | None = None  # of this leadership, once somebody sends message ids
+        self.producers: Producers | None = None  # of this leadership, once one of them appends
         self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
         self.leads = False  # the log has the beginning of this leadership: from the first message on
         self.cannot_lead = ""  # why it could not begin
@@ -230,7 +231,7 @@ class Partition:
         """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
         self.leadership = None
         self.leads = False
-        self.dedup = None
+        self.dedup = self.producers = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: that would say that nothing was stored, and it would be appended again.
         self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
@@ -383,7 +384,15 @@ class Partition:
             step.publish.append(Answers(self.sid, acked.ack_commands(self._rules, base_offset, timestamp_us, got)))
             self.counters["acks_made"] += acked.acks_count
 
-    def append(self, caller: Hashable, message: bytearray, now: Now, step: Step, ids: Found | None = None) -> None:
+    def append(
+        self,
+        caller: Hashable,
+        message: bytearray,
+        now: Now,
+        step: Step,
+        ids: Found | None = None,
+        producer: Producer = NOBODY,
+    ) -> None:
         """Append our copy of a checked message, whole, whatever its `ids`; `caller` hears once it is committed."""
         if (closed := why_closed(self, self._budget)) is not None:
             error, reason = closed
@@ -397,27 +406,35 @@ class Partition:
             timestamp_us=timestamp_us,
             leader_epoch=self.leader_epoch,
             flags=MAY_HOLD_IDS if ids else 0,
+            producer=producer,
         )
         try:
             self.log.append(message, header)
         except OperationalError as error:
             self._note_refusal(error)
-            if self.log.state is LogState.FENCED:
-                step.answer(caller, in_doubt(str(error)))
-                return
-            text = f"nothing was stored: {error}"
-            code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
-            step.answer(caller, RemoteError(code, text))
+            step.answer(caller, not_appended(error, is_fenced=self.log.state is LogState.FENCED))
             return
         self.impediment = ""
+        if self.producers is not None:
+            self.producers.appended(header)
         if ids and self.dedup is not None:
             self.dedup.appended(ids, base_offset, timestamp_us)
         self.counters["messages_in"] += self.log.log_end - base_offset
         self.counters["bytes_in"] += len(message)
         assert self.leadership is not None
         self.leadership.appended(self.log.log_end, now.elapsed_us)
-        self._await_commit(Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller))
+        once = False if header.producer_id else None
+        self._await_commit(Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller, once))
         self.advance(step)
+
+    def append_again(self, caller: Hashable, place: Place, step: Step) -> None:
+        """What is to be appended is there: `caller` hears where, once that is committed."""
+        pending = Pending(place.base_offset, place.end_offset, 0, place.timestamp_us, None, caller, is_duplicate=True)
+        assert self.leadership is not None
+        if place.end_offset <= self.committed_end:
+            self._answer(pending, self.leadership, step)
+        else:  # behind all that waits already: so it stays in order
+            self._await_commit(pending)
 
     def _note_refusal(self, error: OperationalError) -> None:
         if isinstance(error, StorageFullError):
@@ -457,14 +474,7 @@ class Partition:
         standing = leadership.standing(pending.end_offset)
         self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing)
         if pending.caller is not None:
-            response = AppendResponse(
-                base_offset=Offset(pending.base_offset),
-                end_offset=Offset(pending.end_offset),
-                timestamp_us=TimestampUs(pending.timestamp_us),
-                leader_epoch=self.leader_epoch,
-                fsynced=standing.fsynced,
-            )
-            step.answer(pending.caller, response)
+            step.answer(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))
 
     def _forget(self, pending: Pending) -> None:
         self.in_flight_bytes -= pending.held_bytes

@@ -15,6 +15,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
 from penstock.base.subjects import subject_mistake
 from penstock.batch import codec
+from penstock.batch.codec import Producer
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.group import Group
@@ -158,12 +159,15 @@ class FindOffset(Query):
 class CheckAppend:
     """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules.
 
-    `message` is then a copy of it whose metadata are ours, and `raw` is let go.
+    `message` is then a copy of it of `count` rows, whose metadata are ours, and `raw` is let go.
     """
 
-    def __init__(self, raw: bytes | memoryview, subject: str, message_bytes_max: int) -> None:
+    def __init__(self, raw: bytes | memoryview, subject: str, message_bytes_max: int, producer: Producer) -> None:
+        """`producer`: who asks for it to be appended once, or zeros."""
         self.raw = raw
+        self.producer = producer
         self.message = bytearray()
+        self.count = 0
         self.ids: list[tuple[int, bytes]] = []  # of its rows; see `Rows.message_ids`
         self._subject = subject
         self._message_bytes_max = message_bytes_max
@@ -171,7 +175,7 @@ class CheckAppend:
     def run(self) -> None:
         """RemoteError corrupt_batch, too_large or bad_request says what is wrong."""
         try:
-            codec.verify(self.raw, file="the appended batch")
+            self.count = codec.verify(self.raw, file="the appended batch").count
             rows = codec.check_values(self.raw, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None

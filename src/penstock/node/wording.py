@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.commitlog import ShortageError
 from penstock.ingest import acks
 from penstock.metadata.image import StreamState
 
@@ -35,3 +36,11 @@ def label(stream: StreamState, partition: int) -> str:
 def in_doubt(reason: str) -> RemoteError:
     """It is written, and may or may not be there later."""
     return RemoteError(ErrorCode.STORAGE_FAILED, f"{reason}; {acks.DOUBT}", reason=ErrorCode.OUTCOME_UNKNOWN)
+
+
+def not_appended(error: OperationalError, *, is_fenced: bool) -> RemoteError:
+    """What a client hears whose batch the log refused; `is_fenced`: it could not be cut back."""
+    if is_fenced:
+        return in_doubt(str(error))
+    code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
+    return RemoteError(code, f"nothing was stored: {error}")

@@ -53,6 +53,7 @@ from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.minds import ACK, Consumer, Generation
 from penstock.sim.plan import Act, Operation
+from penstock.sim.producing import Producers
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
 
@@ -90,6 +91,7 @@ class Clients:
         self._made = [0] * SLOTS
         self._changing = [False] * SLOTS
         self._consumers: dict[tuple[int, int], list[Consumer]] = {}  # stream id and partition
+        self._producers = Producers(around, checks, self._program)
         self._messages = self._replies = 0
         self._acts: dict[Act, Callable[[Operation], None]] = {
             Act.PUBLISH: self._publish,
@@ -320,6 +322,10 @@ class Clients:
         data, _ = codec.encode(
             Group.of(subjects, values), 0, len(values), base_offset=0, timestamp_us=0, leader_epoch=0
         )
+
+        if self._messages % 3 and not history.retains:  # else a producer's first batch may be gone, and it unknown
+            self._producers.append(history, generation.stream_id, values, bytes(data))
+            return
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"appended: {_kind(response)}")

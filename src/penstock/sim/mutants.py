@@ -106,6 +106,12 @@ MUTANTS = (
         "            if error is None:\n                dedup.known(work.ids)",
         "            if error is None:\n                dedup.known(MessageIds(dedup.ids_max))",
     ),
+    Mutant(
+        "producers are not read from the log",
+        "penstock.node.producers",
+        "                producers.known(work.found)",
+        "                producers.known(Backwards(0))",
+    ),
 )
 
 CLUSTER_MUTANTS = (
@@ -116,10 +122,22 @@ CLUSTER_MUTANTS = (
         "elif asked.partition.log.follow_start(asked.request.before) or not self._answer(asked, None):",
     ),
     Mutant(
+        "a batch that comes again is answered before its first is committed",
+        _PARTITION,
+        "        if place.end_offset <= self.committed_end:",
+        "        if place.end_offset <= self.log.log_end:",
+    ),
+    Mutant(
+        "producers outlive the leadership",
+        _PARTITION,
+        "        self.dedup = self.producers = None\n        text =",
+        "        self.dedup = None\n        text =",
+    ),
+    Mutant(
         "ids outlive the leadership",
         _PARTITION,
-        "        self.dedup = None\n        text =",
-        "        text =",
+        "        self.dedup = self.producers = None\n        text =",
+        "        self.producers = None\n        text =",
     ),
     Mutant(
         "a follower truncates to what is committed instead of by lineage",

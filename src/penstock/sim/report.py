@@ -24,6 +24,7 @@ _ALWAYS = (
     "refused messages",
     "refusals that are held",
     "appends",
+    "repeated appends",
     "rows read",
     "readers sent back",
     "deleted streams",

@@ -19,7 +19,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.base.errors import OperationalError
-from penstock.client import blocking
+from penstock.client import blocking, blocking_producer, producing
 from penstock.client.link import Link
 from penstock.client.threads import LoopThread, PublishQueue
 from penstock.messages import FetchRequest, Request
@@ -91,6 +91,9 @@ def test_both_faces_have_the_same_calls_parameters_defaults_and_words() -> None:
         assert ours[name].parameters == theirs[name].parameters, name
         if name != "close":
             assert inspect.getdoc(getattr(blocking.Client, name)) == inspect.getdoc(getattr(aio.Client, name)), name
+    append, their_append = blocking_producer.Producer.append, producing.Producer.append
+    assert inspect.signature(append).parameters == inspect.signature(their_append).parameters
+    assert inspect.getdoc(append) == inspect.getdoc(their_append)
     assert inspect.signature(blocking.connect).parameters == inspect.signature(aio.connect).parameters
     assert inspect.getdoc(blocking.connect) == inspect.getdoc(aio.connect)
 
@@ -104,7 +107,7 @@ def test_both_faces_return_the_same_things() -> None:
 
 
 def test_every_call_that_waits_takes_a_time_out() -> None:
-    waiting = {name for name in public_methods(aio.Client) if name != "close"}
+    waiting = {name for name in public_methods(aio.Client) if name not in ("close", "producer")}
     for name in waiting:
         assert "timeout" in public_methods(aio.Client)[name].parameters, name
 

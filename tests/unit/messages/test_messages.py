@@ -41,6 +41,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "STATUS": 11,
         "TRUNCATE": 12,
         "SET_INTAKE": 13,
+        "APPEND_ONCE": 14,
         "OFFSETS_STREAM": 20,
         "COMMIT_OFFSETS": 21,
         "FETCH_OFFSETS": 22,

@@ -17,8 +17,9 @@ has several partitions.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -29,6 +30,8 @@ from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.base.subjects import partition_subject
 from penstock.messages import (
     AlterStreamRequest,
+    AppendOnceRequest,
+    AppendOnceResponse,
     AppendRequest,
     AppendResponse,
     CreateStreamRequest,
@@ -54,6 +57,15 @@ class Asked:
     values: tuple[bytes, ...] = ()
 
 
+@dataclass
+class Producing:
+    """A producer in one epoch: what it goes on with, and its last batches, each with its sequence."""
+
+    epoch: int = 0
+    next: int = 0
+    sent: deque[tuple[int, tuple[bytes, ...]]] = field(default_factory=lambda: deque(maxlen=5))
+
+
 class Workload:
     """Drives one broker, with disk work held back, and keeps the promises."""
 
@@ -66,6 +78,8 @@ class Workload:
         self.sent: dict[Key, set[bytes]] = {}
         self.truncating: dict[Key, int] = {}  # before which somebody has asked to give up
         self.truncated: dict[Key, int] = {}  # … and was told that it is gone
+        self._producing: dict[Key, Producing] = {}
+        self.repeated = 0  # batches of producers that were there already
         self._values = self._replies = 0
         self._named: list[tuple[str, int, bytes]] = []  # values that were sent with an id: stream, partition, value
 
@@ -172,6 +186,35 @@ class Workload:
         raw = batch_of([(self._subject(name, partition), None, value, None) for value in values])
         self._ask(AppendRequest(stream_id=StreamId(stream_id), partition=PartitionId(partition)), raw, values)
 
+    def append_once(self, name: str, number: int) -> None:
+        """The next batch of a producer, or one of its last ones again, whatever became of it; sometimes in a new epoch.
+
+        A value that is stored twice is seen.
+        """
+        stream_id = self.promised().get(name)
+        if stream_id is None:
+            return
+        key = (stream_id, number % PARTITIONS[name])
+        producing = self._producing.setdefault(key, Producing())
+        if number % 11 == 10:
+            producing = self._producing[key] = Producing(producing.epoch + 1)
+        if number % 3 == 0 and producing.sent:
+            sequence, values = producing.sent[number // 3 % len(producing.sent)]
+        else:
+            sequence, values = producing.next, tuple(self._next_value() for _ in range(1 + number % 2))
+            producing.sent.append((sequence, values))
+            producing.next += len(values)
+        self.sent.setdefault(key, set()).update(values)
+        raw = batch_of([(self._subject(name, key[1]), None, value, None) for value in values])
+        request = AppendOnceRequest(
+            stream_id=StreamId(stream_id),
+            partition=PartitionId(key[1]),
+            producer_id=1,
+            producer_epoch=producing.epoch,
+            sequence=sequence,
+        )
+        self._ask(request, raw, values)
+
     @staticmethod
     def _subject(name: str, partition: int) -> str:
         return partition_subject(name, partition) if PARTITIONS[name] > 1 else f"{name}.x"
@@ -226,9 +269,12 @@ class Workload:
         if isinstance(response, CreateStreamResponse):
             self.configs.setdefault(response.stream.stream_id, [msgspec.to_builtins(response.stream.config)])
         elif isinstance(response, AppendResponse):
-            assert isinstance(request, AppendRequest)
+            assert isinstance(request, AppendRequest | AppendOnceRequest)
+            is_again = isinstance(response, AppendOnceResponse) and response.duplicate
+            self.repeated += is_again
             for number, value in enumerate(asked.values):
-                self._store((request.stream_id, request.partition), response.base_offset + number, value)
+                key = (request.stream_id, request.partition)
+                self._store(key, response.base_offset + number, value, is_again=is_again)
         elif isinstance(request, AlterStreamRequest) and not isinstance(response, RemoteError):
             assert request.stream_id is not None
             del self.configs[request.stream_id][:-1]

@@ -1,0 +1,256 @@
+"""A producer: appends that are stored exactly once, in the order of their calls, through lost answers and failovers.
+
+Rules: rows are counted, and every batch says which it begins with, so that a leader knows one that it has. A batch is
+sent again until it is answered or its time is up. Up to PRODUCER_BATCHES_KEPT are on their way at once, for so many are
+known to every leader; one that comes before its turn is refused, and sent again in its turn. A new epoch begins when
+all of the one before are answered: so it fences nobody who is still at it.
+
+| a broker says, of a batch                       | then                                                          |
+|-------------------------------------------------|---------------------------------------------------------------|
+| nothing, `not_leader` and what else passes      | the next broker is asked, see `attempts`                      |
+| `overloaded`, `not_enough_replicas`; a failed   | again after a pause                                           |
+| sync, or a failing disk where it may be stored  |                                                               |
+| `out_of_sequence`, and others were before it    | again, in its turn                                            |
+| `unknown_producer`, and it cannot be stored     | this one and those behind it begin a new epoch                |
+| `already_appended`                              | the caller's; the producer goes on                            |
+| `producer_fenced`                               | the caller's, for good                                        |
+| anything else, or its time is up                | the caller's: `OutcomeUnknown` where it may be stored; those  |
+|                                                 | behind it fail, too, and what follows begins a new epoch      |
+
+What may then still be on its way of the old epoch is refused by a leader that has heard of the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from itertools import islice
+from typing import Any
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import PartitionId
+from penstock.base.subjects import partition_subject
+from penstock.batch import codec
+from penstock.client import columns, reading
+from penstock.client.attempts import Doubt
+from penstock.client.errors import OutcomeUnknown, TimedOut
+from penstock.client.link import Link
+from penstock.client.named_streams import NamedStreams
+from penstock.client.values import AppendResult, StreamName, datetime_of
+from penstock.messages import AppendOnceRequest, AppendOnceResponse, StreamInfo
+
+TIMEOUT_S_MAX = limits.PRODUCER_WINDOW_MS / 2_000
+"""No batch is sent again so late that a leader could have forgotten it."""
+_PAUSE_S_MIN = 0.05
+_PAUSE_S_MAX = 1.0
+_PASSING = (ErrorCode.OVERLOADED, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+class _Batch:
+    """One on its way. `failure`: of one before it, so this one is not to be stored either."""
+
+    __slots__ = ("answered", "deadline_s", "doubt", "epoch", "failure", "message", "rows", "sequence")
+
+    def __init__(self, message: bytearray, epoch: int, sequence: int, deadline_s: float) -> None:
+        self.message = message
+        self.rows = codec.read_header(message).count
+        self.epoch = epoch
+        self.sequence = sequence
+        self.deadline_s = deadline_s
+        self.doubt = Doubt()  # whether it may be stored, as far as was heard
+        self.answered = asyncio.Event()
+        self.failure: Exception | None = None
+
+
+class Producer:
+    """Appends to one partition of a stream, each row exactly once; made by `Client.producer`."""
+
+    def __init__(
+        self,
+        link: Link,
+        streams: NamedStreams,
+        stream: StreamName,
+        partition: int,
+        producer_id: int | None,
+        epoch: int,
+        sequence: int,
+    ) -> None:
+        if producer_id is None:
+            producer_id = random.SystemRandom().randrange(1, 2**63)
+        if not 1 <= producer_id < 2**63:
+            raise ValueError(f"the producer id is {producer_id}; it is 1 to 2^63 - 1")
+        if not (0 <= epoch < 2**32 and 0 <= sequence < 2**63):
+            raise ValueError(f"epoch {epoch}, sequence {sequence}: they count from 0, up to 2^32 and 2^63")
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.sequence = sequence
+        self._link = link
+        self._streams = streams
+        self._stream = stream
+        self._info: StreamInfo | None = None
+        self._partition = partition
+        self._numbering = asyncio.Lock()  # one call after the other: rows have the order of the calls
+        self._unanswered: deque[_Batch] = deque()
+        self._fenced: RemoteError | None = None
+
+    async def append(self, data: Any, *, timeout: float = 60.0) -> list[AppendResult]:
+        """Append rows as `Client.append` does, each exactly once; calls may overlap, and keep their order.
+
+        `timeout` is for each batch, at most 300 s. After an error (which has the results so far, as there) the
+        producer goes on in a new epoch with the sequence 0, behind whatever was stored.
+        OutcomeUnknown: the time passed, or the leader had forgotten the producer, and a batch may be stored.
+        RemoteError: producer_fenced, for good: another producer of this id has a higher epoch; already_appended: these
+        rows are there, longer ago than anybody knows where (`details["next_sequence"]` says how far it has come);
+        out_of_sequence: the log has lost what it had acked. Others as in `Client.append`.
+        """
+        if not 0 < timeout <= TIMEOUT_S_MAX:
+            raise ValueError(f"the time-out is {timeout:g} s; a producer's is above 0 and at most {TIMEOUT_S_MAX:g} s")
+        tasks: list[asyncio.Task[AppendResult]] = []
+        error: BaseException | None = None
+        async with self._numbering:
+            if self._info is None:
+                self._info = await self._streams.info(self._stream, timeout)
+            number = reading.partition_number(self._info, self._partition)
+            table = columns.to_table(data, stream_subject=partition_subject(self._info.subject, number))
+            bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
+            try:
+                for message in columns.batch_messages(table, bytes_max=bytes_max):
+                    while self._must_wait():
+                        await self._unanswered[0].answered.wait()
+                    if any(task.done() and task.exception() is not None for task in tasks):
+                        break  # the rest would be stored without what is before it
+                    if self._fenced is not None:
+                        raise self._fenced
+                    tasks.append(asyncio.create_task(self._send(self._numbered(message, timeout), self._info, number)))
+            except RemoteError as too_large:
+                error = too_large
+            except BaseException:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                raise
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        done = [one for one in found if isinstance(one, AppendResult)]
+        error = next((one for one in found if isinstance(one, BaseException)), error)
+        if isinstance(error, OutcomeUnknown):
+            error.appended = done
+        elif isinstance(error, RemoteError) and done:
+            error.details["appended"] = done
+        if error is not None:
+            raise error
+        return done
+
+    def _must_wait(self) -> bool:
+        unanswered = self._unanswered
+        return len(unanswered) >= limits.PRODUCER_BATCHES_KEPT or bool(unanswered and unanswered[0].epoch != self.epoch)
+
+    def _numbered(self, message: bytearray, timeout: float) -> _Batch:
+        batch = _Batch(message, self.epoch, self.sequence, asyncio.get_running_loop().time() + timeout)
+        self.sequence += batch.rows
+        self._unanswered.append(batch)
+        return batch
+
+    async def _send(self, batch: _Batch, info: StreamInfo, partition: PartitionId) -> AppendResult:
+        try:
+            return await self._sent(batch, info, partition)
+        except BaseException as error:
+            is_past = isinstance(error, RemoteError) and error.code == ErrorCode.ALREADY_APPENDED
+            if batch.failure is None and not is_past:
+                self._failed(batch, error)
+            raise
+        finally:
+            self._unanswered.remove(batch)
+            batch.answered.set()
+
+    async def _sent(self, batch: _Batch, info: StreamInfo, partition: PartitionId) -> AppendResult:
+        """The answer, however often it has to be asked for."""
+        clock = asyncio.get_running_loop()
+        pause_s = _PAUSE_S_MIN
+        last: Exception = TimedOut("the time-out passed before the append could be sent")
+        while True:
+            left_s = batch.deadline_s - clock.time()
+            if left_s <= 0:
+                raise self._outcome(batch, last)
+            epoch, in_turn = batch.epoch, self._unanswered[0] is batch
+            request = AppendOnceRequest(
+                stream_id=info.stream_id,
+                partition=partition,
+                producer_id=self.producer_id,
+                producer_epoch=epoch,
+                sequence=batch.sequence,
+            )
+            try:
+                answer, _ = await self._link.call(
+                    request, AppendOnceResponse, timeout_s=left_s, raw=batch.message, doubt=batch.doubt
+                )
+                moment = datetime_of(answer.timestamp_us)
+                return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
+            except (RemoteError, OperationalError) as error:
+                last = error
+                while self._unanswered[0] is not batch and batch.failure is None:
+                    await self._unanswered[0].answered.wait()
+                if batch.failure is not None:
+                    raise batch.failure from None
+                if epoch != batch.epoch:
+                    continue  # what was refused counts no more
+                if self._renumbers(batch, error) or _is_early(error, in_turn=in_turn):
+                    continue
+                if not self._passes(batch, error):
+                    raise self._outcome(batch, error) from None
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 (spreads load)
+            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+
+    def _renumbers(self, batch: _Batch, error: Exception) -> bool:
+        """Whether nobody knows the producer any more, and nothing of it can be on its way: it begins a new epoch."""
+        if _code_of(error) != ErrorCode.UNKNOWN_PRODUCER or batch.doubt.exists:
+            return False
+        self.epoch += 1
+        self.sequence = 0
+        for one in self._unanswered:
+            one.epoch, one.sequence = self.epoch, self.sequence
+            self.sequence += one.rows
+        return True
+
+    @staticmethod
+    def _passes(batch: _Batch, error: Exception) -> bool:
+        """Whether it is worth to send the batch again."""
+        if not isinstance(error, RemoteError):
+            return False
+        if error.code == ErrorCode.STORAGE_FAILED:
+            return batch.doubt.exists
+        return error.code in _PASSING
+
+    def _outcome(self, batch: _Batch, error: Exception) -> Exception:
+        """What the caller hears of a batch that is sent no more."""
+        if _code_of(error) == ErrorCode.PRODUCER_FENCED and isinstance(error, RemoteError):
+            self._fenced = error
+        if not batch.doubt.exists or _code_of(error) == ErrorCode.ALREADY_APPENDED:
+            return error
+        place = f"producer {self.producer_id}, epoch {batch.epoch}, sequence {batch.sequence}"
+        return OutcomeUnknown(f"the outcome of the append is unknown ({place}): {error}")
+
+    def _failed(self, batch: _Batch, error: BaseException) -> None:
+        """It is sent no more: those behind it cannot be stored, or may be if it is; what follows begins anew."""
+        text = f"an append before it has failed: {error}"
+        in_doubt = batch.doubt.exists or not isinstance(error, Exception)
+        for one in islice(self._unanswered, self._unanswered.index(batch) + 1, None):
+            if one.failure is None:
+                one.failure = OutcomeUnknown(text) if in_doubt else _not_stored(text)
+        if self._fenced is None:
+            self.epoch += 1
+        self.sequence = 0
+
+
+def _code_of(error: Exception) -> str:
+    return error.code if isinstance(error, RemoteError) else ""
+
+
+def _is_early(error: Exception, *, in_turn: bool) -> bool:
+    """Whether it was refused because one before it had not arrived."""
+    return _code_of(error) == ErrorCode.OUT_OF_SEQUENCE and not in_turn
+
+
+def _not_stored(text: str) -> RemoteError:
+    return RemoteError(ErrorCode.OUT_OF_SEQUENCE, f"nothing was stored: {text}")

@@ -1,0 +1,179 @@
+"""The producers of a log: which batches each has appended last, so that one that comes again is known.
+
+Rules: a producer counts the rows of its batches. A batch is stored if it begins where the one before it ended; one that
+is there already is named by its place; all others are refused. Known are the last PRODUCER_BATCHES_KEPT batches of a
+producer that follow each other, of its latest epoch, and no older than the window; of more than PRODUCERS_MAX
+producers those that appended last. So what is known is a function of the log and the time, whoever asks and since when.
+
+| a batch of a producer     | of an older epoch | of the same epoch           | of a newer epoch |
+|---------------------------|-------------------|-----------------------------|------------------|
+| begins at 0               | `producer_fenced` | as it lies, see below       | is stored        |
+| begins where it should    | `producer_fenced` | is stored                   |                  |
+| is one of those known     | `producer_fenced` | is there: its place         | `out_of_sequence` |
+| ends before that          | `producer_fenced` | `already_appended`          | `out_of_sequence` |
+| anything else             | `producer_fenced` | `out_of_sequence`           | `out_of_sequence` |
+
+Of a producer that is not known a batch is stored if it begins at 0, and is `unknown_producer` else.
+
+Idea: Kafka's idempotent producer (KIP-98), which keeps five batches, too. There a snapshot says what was known at a
+roll; here the log alone does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.batch.codec import Producer
+from penstock.batch.header import BatchHeader
+
+
+class Place(NamedTuple):
+    """Where a batch of a producer is. Its rows have the running numbers from `sequence` up to `end_sequence`."""
+
+    sequence: int
+    end_sequence: int
+    base_offset: int
+    end_offset: int
+    timestamp_us: int
+
+
+def _place_of(header: BatchHeader) -> Place:
+    sequence = header.producer_sequence
+    end_sequence = sequence + header.end_offset - header.base_offset  # also where compaction has taken rows out
+    return Place(sequence, end_sequence, header.base_offset, header.end_offset, header.max_timestamp_us)
+
+
+class _Known:
+    """The last batches of one producer, one behind the other, at least one."""
+
+    __slots__ = ("epoch", "places")
+
+    def __init__(self, epoch: int, place: Place) -> None:
+        self.epoch = epoch
+        self.places = deque((place,), limits.PRODUCER_BATCHES_KEPT)
+
+
+class Producers:
+    """Those of one leadership: being read from the log, known, or not to be had; see `node.producers`.
+
+    `failure` says why they could not be read; empty: they are known, or will be.
+    """
+
+    __slots__ = ("_known", "failure")
+
+    def __init__(self) -> None:
+        self.failure = ""
+        self._known: dict[int, _Known] | None = None  # who appended last comes last
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether they are not known yet."""
+        return self._known is None and not self.failure
+
+    @property
+    def count(self) -> int:
+        """How many are known."""
+        return 0 if self._known is None else len(self._known)
+
+    def known(self, found: Backwards) -> None:
+        """They are read."""
+        self._known = found.in_order()
+
+    def find(self, producer: Producer, rows: int, now_us: int) -> Place | None:
+        """Where that batch of `rows` rows is already, or None if it is to be stored.
+
+        RemoteError producer_fenced, out_of_sequence, already_appended, unknown_producer: nothing is to be stored.
+        """
+        assert self._known is not None
+        since_us = now_us - _WINDOW_US
+        known = self._known.get(producer.producer_id)
+        sequence = producer.producer_sequence
+        if known is None or known.places[-1].timestamp_us < since_us:
+            if sequence:
+                text = f"producer {producer.producer_id} is not known (any more): what it appended is too long ago"
+                raise _refused(ErrorCode.UNKNOWN_PRODUCER, f"{text}; it begins anew, in a higher epoch, with 0")
+            return None
+        if producer.producer_epoch < known.epoch:
+            text = f"producer {producer.producer_id} is in epoch {known.epoch}, and this comes from its"
+            text += f" epoch {producer.producer_epoch}: another one has taken its place"
+            raise _refused(ErrorCode.PRODUCER_FENCED, text, producer_epoch=known.epoch)
+        expected = known.places[-1].end_sequence if producer.producer_epoch == known.epoch else 0
+        if sequence == expected:
+            return None
+        if sequence + rows <= expected:
+            for place in known.places:
+                if (place.sequence, place.end_sequence) == (sequence, sequence + rows):
+                    if place.timestamp_us < since_us:
+                        break
+                    return place
+            text = f"the rows from {sequence} on are there already, but where is not known (any more)"
+            raise _refused(ErrorCode.ALREADY_APPENDED, text, next_sequence=expected)
+        text = f"producer {producer.producer_id} is to go on with the sequence {expected}, and this begins with"
+        raise _refused(ErrorCode.OUT_OF_SEQUENCE, f"{text} {sequence}", next_sequence=expected)
+
+    def appended(self, header: BatchHeader) -> None:
+        """A batch that is to be stored, as `find` says, was written behind all others."""
+        if self._known is None or not header.producer_id:
+            return
+        place = _place_of(header)
+        known = self._known.pop(header.producer_id, None)
+        if known is None or known.epoch != header.producer_epoch or known.places[-1].end_sequence != place.sequence:
+            known = _Known(header.producer_epoch, place)
+        else:
+            known.places.append(place)
+        self._known[header.producer_id] = known
+        since_us = place.timestamp_us - _WINDOW_US
+        while len(self._known) > limits.PRODUCERS_MAX or self._oldest_us() < since_us:
+            del self._known[next(iter(self._known))]
+
+    def _oldest_us(self) -> int:
+        assert self._known is not None
+        return next(iter(self._known.values())).places[-1].timestamp_us
+
+
+class Backwards:
+    """Gathers producers from the headers of a log, the last one first, back to `since_us`."""
+
+    def __init__(self, since_us: int) -> None:
+        self._since_us = since_us
+        self._found: dict[int, _Known] = {}
+        self._complete: set[int] = set()  # of whom older batches say nothing
+
+    def wants(self, header: BatchHeader) -> bool:
+        """Whether the batch says something: then it is to be verified, and added."""
+        producer_id = header.producer_id
+        if not producer_id or producer_id in self._complete or header.max_timestamp_us < self._since_us:
+            return False
+        known = self._found.get(producer_id)
+        if known is None:
+            return len(self._found) < limits.PRODUCERS_MAX
+        if (
+            known.epoch == header.producer_epoch
+            and known.places[0].sequence == _place_of(header).end_sequence
+            and len(known.places) < limits.PRODUCER_BATCHES_KEPT
+        ):
+            return True
+        self._complete.add(producer_id)
+        return False
+
+    def add(self, header: BatchHeader) -> None:
+        """One that is wanted."""
+        known = self._found.get(header.producer_id)
+        if known is None:
+            self._found[header.producer_id] = _Known(header.producer_epoch, _place_of(header))
+        else:
+            known.places.appendleft(_place_of(header))
+
+    def in_order(self) -> dict[int, _Known]:
+        """All that were found, who appended last at the end."""
+        return dict(reversed(self._found.items()))
+
+
+_WINDOW_US = limits.PRODUCER_WINDOW_MS * 1_000
+
+
+def _refused(code: ErrorCode, text: str, **details: int) -> RemoteError:
+    return RemoteError(code, f"nothing was stored: {text}", **details)

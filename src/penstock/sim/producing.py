@@ -1,0 +1,95 @@
+"""Producers, as models: each counts its rows, and sends a batch again until it is answered.
+
+Rules: there is one for each partition that is appended to. It does not wait for one answer before it sends the next
+batch; some it sends twice at once, and each again, a while after it heard nothing or a refusal. When it gives one up it
+begins a new epoch. Every value is sent in one batch only, so one that is stored twice is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import PartitionId, StreamId
+from penstock.messages import AppendOnceRequest, AppendOnceResponse, Response
+from penstock.sim.broker import Surroundings
+from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.requests import Client
+
+_TRIES_MAX = 5
+_AGAIN_US = 2_000_000
+_LOST = (ErrorCode.PRODUCER_FENCED, ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND)
+
+
+@dataclass(slots=True)
+class _Producer:
+    """`sequence`: what its next batch begins with."""
+
+    number: int
+    epoch: int = 0
+    sequence: int = 0
+    batches: int = 0
+
+
+@dataclass(slots=True)
+class _Batch:
+    epoch: int
+    sequence: int
+    values: Sequence[bytes]
+    data: bytes
+
+
+class Producers:
+    """All of one run."""
+
+    def __init__(self, around: Surroundings, checks: Checks, program: Callable[[], Client]) -> None:
+        self._around = around
+        self._checks = checks
+        self._program = program
+        self._producers: dict[tuple[int, int], _Producer] = {}
+
+    def append(self, history: History, stream_id: int, values: Sequence[bytes], data: bytes) -> None:
+        """The next batch of the producer of that partition."""
+        key = (stream_id, history.partition)
+        producer = self._producers.setdefault(key, _Producer(len(self._producers) + 1))
+        batch = _Batch(producer.epoch, producer.sequence, values, data)
+        producer.sequence += len(values)
+        producer.batches += 1
+        self._send(history, stream_id, producer, batch, _TRIES_MAX)
+        if producer.batches % 3 == 0:
+            self._send(history, stream_id, producer, batch, 1)
+
+    def _send(self, history: History, stream_id: int, producer: _Producer, batch: _Batch, tries: int) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            if isinstance(response, AppendOnceResponse):
+                self._stored(history, batch, response)
+                return
+            code = response.code if isinstance(response, RemoteError) else "no answer"
+            self._around.trace.add("client", f"not appended once: {code}")
+            if code in _LOST:
+                return
+            if tries > 1:
+                again = lambda: self._send(history, stream_id, producer, batch, tries - 1)  # noqa: E731
+                self._around.scheduler.after(_AGAIN_US, again)
+            elif batch.epoch == producer.epoch:
+                producer.epoch += 1
+                producer.sequence = 0
+
+        request = AppendOnceRequest(
+            stream_id=StreamId(stream_id),
+            partition=PartitionId(history.partition),
+            producer_id=producer.number,
+            producer_epoch=batch.epoch,
+            sequence=batch.sequence,
+        )
+        self._program().ask_leader(stream_id, history.partition, request, done, batch.data)
+
+    def _stored(self, history: History, batch: _Batch, response: AppendOnceResponse) -> None:
+        self._around.count("repeated appends" if response.duplicate else "appends")
+        self._around.trace.add("client", f"appended once {response.base_offset} {response.duplicate}")
+        if response.end_offset - response.base_offset != len(batch.values):
+            raise ViolationError(f"{history.name()}: {len(batch.values)} rows are said to be there: {response}")
+        for number, value in enumerate(batch.values):
+            offset, leader_epoch = response.base_offset + number, response.leader_epoch
+            self._checks.promised(history, offset, leader_epoch, value, fsynced=response.fsynced)
