@@ -25,6 +25,7 @@ class Input(NamedTuple):
     done: Done | None
     placed: Callable[[int, int], None] | None = None
     may_use_reserve: bool = True
+    size_bytes: int = 0  # of the command
 
     def refuse(self, error: RemoteError) -> None:
         """It comes to nothing."""

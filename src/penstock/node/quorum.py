@@ -195,7 +195,8 @@ class Quorum:
         """
         data = encode_command(command)
         # A stream that finds no room for its name would find none for its messages.
-        self._input(Input(lambda: self._raft.propose(data), done, placed, not isinstance(command, CreateStream)))
+        has_reserve = not isinstance(command, CreateStream)
+        self._input(Input(lambda: self._raft.propose(data), done, placed, has_reserve, len(data)))
 
     def change_membership(self, membership: Membership, done: Done) -> None:
         """Have the group change, by one voter at most; `done` hears when that is committed, or why it is not."""
@@ -229,7 +230,7 @@ class Quorum:
         if self.trouble or not (is_heard and self.forming.takes(message)):
             return
         if self._saving.is_under_way:
-            self._note(partial(self._saving.received, message))
+            self._note(partial(self._saving.received, message, len(raw)))
             return
         self._raft.step(message)
         self._pump()
@@ -249,7 +250,7 @@ class Quorum:
         if self.trouble or (self._saving.is_under_way and self.leader != self._raft.id):
             given.refuse(self._refusal())
         elif self._saving.is_under_way or self._is_acting:
-            self._saving.inputs.append(given)
+            self._saving.put(given)
         else:
             self._full = ""
             self._tell_core(given)
@@ -353,11 +354,10 @@ class Quorum:
 
     def _tell_inputs(self) -> bool:
         """Tell the core what has waited for it; whether there was anything."""
-        inputs = self._saving.inputs
-        has_told = bool(inputs)
+        has_told = False
         self._is_acting = True  # what is asked because of a refusal comes behind the others
-        while inputs:
-            given = inputs.popleft()
+        while (given := self._saving.next_input()) is not None:
+            has_told = True
             if self.trouble:
                 given.refuse(self._refusal())
             else:

@@ -12,6 +12,10 @@ for. A save that hangs must not hold up the others: who leads is what the messag
 
 Who led says nothing until the save is over: its successor is to take it for away, not to give it anything to hold.
 Where nobody else votes nobody takes a leader's place, and all waits for the disk.
+
+What is ours waits in a bounded queue as well. Only what nobody would hear of is never refused, and so there is little
+of it: this broker hands over once, at its end, and asks for the others' word once for each of its own heartbeats, of
+which there are none once it leads no more, or once the save has stalled.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 
 from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.node.proposals import Input
 from penstock.raft import Message, Raft
@@ -37,8 +42,10 @@ class Saving:
     def __init__(self, core: Raft) -> None:
         self.is_under_way = False
         self.ticks = 0  # so long has it been
-        self.inputs: deque[Input] = deque()  # ours; also those that came between the core's ready and advance
         self.messages: deque[Message] = deque()  # of peers
+        self._inputs: deque[Input] = deque()  # ours; also those that came between the core's ready and advance
+        self._input_bytes = 0
+        self._message_bytes = 0
         self._core = core
         self._has_ticked = False
         self._leader: BrokerId | None = None  # as the core knew, or a peer has said since
@@ -83,18 +90,43 @@ class Saving:
             return _DEPOSED
         return _STALLED if self.ticks >= _STALL_TICKS else ""
 
+    def put(self, given: Input) -> None:
+        """Something of ours has come; it is refused as overloaded if too much waits."""
+        has_room = len(self._inputs) < limits.METADATA_INPUTS_WAITING_MAX
+        if given.done is None or (
+            has_room and self._input_bytes + given.size_bytes <= limits.METADATA_INPUT_BYTES_WAITING_MAX
+        ):
+            self._inputs.append(given)
+            self._input_bytes += given.size_bytes
+        else:
+            text = "too many changes of the metadata wait for the disk; ask again in a moment"
+            given.refuse(RemoteError(ErrorCode.OVERLOADED, text))
+
+    def next_input(self) -> Input | None:
+        """The one of ours that has waited longest."""
+        if not self._inputs:
+            return None
+        given = self._inputs.popleft()
+        self._input_bytes -= given.size_bytes
+        return given
+
     def take_inputs(self) -> tuple[Input, ...]:
         """Those of ours that wait; what comes because of them waits anew."""
-        inputs = tuple(self.inputs)
-        self.inputs.clear()
+        inputs = tuple(self._inputs)
+        self._inputs.clear()
+        self._input_bytes = 0
         return inputs
 
-    def received(self, message: Message) -> None:
+    def received(self, message: Message, size_bytes: int) -> None:
         """A message of a peer has come."""
         if isinstance(message, FROM_LEADER):
             self._heard_leader(message)
-        if len(self.messages) < limits.RAFT_MESSAGES_WAITING_MAX:
+        if not self.messages:
+            self._message_bytes = 0
+        has_room = self._message_bytes + size_bytes <= limits.RAFT_MESSAGE_BYTES_WAITING_MAX
+        if has_room and len(self.messages) < limits.RAFT_MESSAGES_WAITING_MAX:
             self.messages.append(message)
+            self._message_bytes += size_bytes
 
     def _heard_leader(self, message: Message) -> None:
         place = (message.term, message.sender)

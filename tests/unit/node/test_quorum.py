@@ -167,6 +167,36 @@ def test_what_is_asked_during_a_save_waits_and_goes_together() -> None:
     assert one.address == "h:3"
 
 
+def test_so_much_waits_for_a_save_and_what_is_beyond_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METADATA_INPUTS_WAITING_MAX", 3)
+    one = Alone().start()
+    one.propose("under way", register(1))
+    for number in range(2, 5):
+        one.propose("waits", register(number))
+    for _ in range(2):
+        one.propose("too many", register(9))
+    assert one.heard == [("too many", ErrorCode.OVERLOADED)] * 2
+    one.run_disk()
+    assert one.heard[2:] == [("under way", ""), *[("waits", "")] * 3]
+    assert one.address == "h:4"
+    one.propose("later", register(5))
+    one.run_disk()
+    assert one.address == "h:5"
+
+
+def test_so_many_bytes_wait_for_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    size_bytes = len(encode_command(register(1)))
+    monkeypatch.setattr(limits, "METADATA_INPUT_BYTES_WAITING_MAX", 2 * size_bytes)
+    one = Alone().start()
+    for _ in range(2):  # the room is there again each time
+        for name in ("under way", "waits", "waits", "too much"):
+            one.propose(name, register(2))
+        assert one.heard == [("too much", ErrorCode.OVERLOADED)]
+        one.run_disk()
+        assert one.heard[1:] == [("under way", ""), ("waits", ""), ("waits", "")]
+        one.heard.clear()
+
+
 def test_a_command_without_room_is_as_never_asked_and_the_next_one_tries_again() -> None:
     one = Alone().start()
     one.vfs.plan = no_room
