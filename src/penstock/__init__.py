@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from penstock.client.errors import (
         Unavailable as Unavailable,
     )
+    from penstock.client.filters import Filter as Filter
     from penstock.client.groups import (
         Group as Group,
     )
@@ -151,6 +152,7 @@ _MODULE_OF = {
     "Unavailable": "penstock.client.errors",
     "Group": "penstock.client.groups",
     "GroupOffset": "penstock.client.groups",
+    "Filter": "penstock.client.filters",
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",
@@ -176,6 +178,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "Envelope",
     "Group",
     "GroupOffset",
+    "Filter",
     "Headers",
     "Message",
     "OffsetAt",

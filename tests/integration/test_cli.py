@@ -118,6 +118,11 @@ def test_what_is_published_is_read_back(run: Run, stream: str) -> None:
     assert lines(run("read", stream, "--key", "customer-7")) == [first, third]
     assert lines(run("read", stream, "--subject", "*.b")) == [second]
     assert lines(run("read", stream, "--subject", "*.b", "--key", "customer-7")) == []
+    assert lines(run("read", stream, "--header", "Colour")) == [first]
+    assert lines(run("read", stream, "--header", "Colour=red", "--header", "Penstock-Key=customer-7")) == [first]
+    assert lines(run("read", stream, "--header", "Colour=re")) == []
+    assert "--header 'A' is given twice" in run("read", stream, "--header", "A", "--header", "A=1", code=2).stderr
+    assert "header name" in run("read", stream, "--header", "=1", code=2).stderr
     assert "(tombstone)" in run("read", stream, "--format", "table").stdout
 
 
@@ -177,13 +182,14 @@ def test_an_envelope_is_published_and_its_ack_shown(run: Run) -> None:
     assert [(ack["offset"], ack["correlation_id"]) for ack in acked["acks"]] == [(0, "c-1")]
     assert "wrong last sequence: 1" in run("publish", "enveloped.a", "late", "--envelope", *more, code=1).stderr
     assert "offset 1" in run("publish", "enveloped.a", "two", "--envelope", "--ack", "leader").stdout
-    run("publish", "enveloped.a", "three", "--envelope", "--ack", "none")
+    run("publish", "enveloped.a", "three", "--envelope", "--ack", "none", "--crc")
     run("publish", "enveloped.a", "--tombstone", "--key", "k", "--envelope")
     rows = lines(run("read", "enveloped"))
     assert [row["value"] for row in rows] == ["hello", "two", "three", None]
     assert (rows[0]["key"], rows[0]["headers"]) == ("k", {"Colour": ["red"]})
-    said = run("publish", "enveloped.a", "x", "--correlation-id", "c", code=2).stderr
-    assert "add --envelope" in " ".join(said.split())
+    for alone in (("--correlation-id", "c"), ("--crc",)):
+        said = run("publish", "enveloped.a", "x", *alone, code=2).stderr
+        assert "add --envelope" in " ".join(said.split())
     run("stream", "delete", "enveloped", "--yes")
 
 

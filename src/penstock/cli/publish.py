@@ -106,6 +106,9 @@ def publish(
             show_default=False,
         ),
     ] = None,
+    crc: Annotated[
+        bool, typer.Option("--crc", metavar="", help="With --envelope: have the broker check what arrives.")
+    ] = False,
     retries: Annotated[
         int,
         typer.Option(
@@ -129,7 +132,7 @@ def publish(
     """
     _check(subject, value, key, lines, count, tombstone, ack)
     options: dict[str, Any] = {"key": key, "headers": _headers(header or [])}
-    options["envelope"] = _envelope(envelope, correlation_id, expect_offset)
+    options["envelope"] = _envelope(envelope, correlation_id, expect_offset, crc=crc)
     values = _values(value, lines=lines, count=count, tombstone=tombstone)
     urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
     nats_options = {"user_credentials": nats_creds} if nats_creds else None
@@ -220,13 +223,13 @@ def _check(
         raise typer.BadParameter("give either --lines or --count")
 
 
-def _envelope(wanted: bool, correlation_id: str | None, expect_offset: int | None) -> Envelope | None:
+def _envelope(wanted: bool, correlation_id: str | None, expect_offset: int | None, *, crc: bool) -> Envelope | None:
     from penstock.client.values import Envelope
 
     if wanted:
-        return Envelope(correlation_id or "", expect_offset)
-    if correlation_id is not None or expect_offset is not None:
-        raise typer.BadParameter("--correlation-id and --expect-offset stand in an envelope: add --envelope")
+        return Envelope(correlation_id or "", expect_offset, crc)
+    if correlation_id is not None or expect_offset is not None or crc:
+        raise typer.BadParameter("--correlation-id, --expect-offset and --crc stand in an envelope: add --envelope")
     return None
 
 

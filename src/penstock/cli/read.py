@@ -40,6 +40,7 @@ EXAMPLES = examples(
     "penstock read orders --from '15m ago' --format json | jq .value",
     "penstock read orders --from 2026-01-31T08:00 --to 2026-01-31T09:00",
     "penstock read orders --key customer-7 --limit 5",
+    "penstock read orders --header Colour=red",
     "# and go on there the next time",
     "penstock read orders --group billing",
     "# for pandas, Polars, DuckDB, ...",
@@ -119,6 +120,14 @@ def read(
     subject: Annotated[
         str | None, typer.Option("--subject", metavar="PATTERN", help="Only subjects that match, such as 'orders.*'.")
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header",
+            metavar="NAME[=VALUE]",
+            help="Only messages with this header, and this value if one is given; may be given several times.",
+        ),
+    ] = None,
     server: Server = None,
     timeout: _ReadTimeout = None,
     debug: Debug = False,
@@ -128,7 +137,7 @@ def read(
     json: [bold]offset, timestamp, subject, key, value, headers[/bold]; bytes that are no text come as value_base64,
     key_base64, headers_base64. A value of null is a tombstone.
 
-    Filters (--key, --subject) are applied here, not by the broker.
+    Filters (--key, --subject, --header) are applied here, not by the broker.
 
     Of several partitions all are read, each in its order; an offset is a place in one, so it takes --partition.
 
@@ -174,7 +183,7 @@ def read(
                 batches = _with_progress(begin, source)
             why = _why_nothing(info.name, begin, stop)
         with closing(batches):
-            wanted = seen.counted(_limited(_chosen(batches, key, subject), limit))
+            wanted = seen.counted(_limited(_chosen(batches, key, subject, header), limit))
             _print(wanted if consuming is None or limit is None else consuming.counted(wanted), chosen)
     if not (seen.rows or follow or limit == 0):
         say_note(f"no messages: {why}")
@@ -270,30 +279,33 @@ def _with_progress(at: OffsetAt, source: Batches) -> Batches:
                 yield batch
 
 
-def _chosen(batches: Iterator[pa.RecordBatch], key: str | None, subject: str | None) -> Iterator[pa.RecordBatch]:
+def _chosen(
+    batches: Iterator[pa.RecordBatch], key: str | None, subject: str | None, headers: list[str] | None
+) -> Iterator[pa.RecordBatch]:
     """The rows that the filters let through."""
-    if key is None and subject is None:
+    if key is None and subject is None and not headers:
         yield from batches
         return
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    from penstock.client.filters import Filter
 
-    from penstock.base.subjects import matches, subject_mistake
-
-    if subject is not None and (mistake := subject_mistake(subject, wildcards=True)) is not None:
-        raise typer.BadParameter(mistake)
+    try:
+        wanted = Filter(key=key, subject=subject, headers=_named(headers or []))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     for batch in batches:
-        mask = None
-        if key is not None:
-            mask = pc.fill_null(pc.equal(batch.column("key"), pa.scalar(key.encode(), pa.binary())), False)
-        if subject is not None:
-            # Each different subject is matched once.
-            known = [one for one in pc.unique(batch.column("subject")).to_pylist() if one and matches(subject, one)]
-            found = pc.is_in(batch.column("subject"), pa.array(known, pa.string()))
-            mask = found if mask is None else pc.and_(mask, found)
-        rows = batch if mask is None else batch.filter(mask)
+        rows = wanted.rows(batch)
         if rows.num_rows:
             yield rows
+
+
+def _named(texts: list[str]) -> dict[str, str | None]:
+    headers: dict[str, str | None] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if name in headers:
+            raise typer.BadParameter(f"--header {name!r} is given twice")
+        headers[name] = value if separator else None
+    return headers
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -23,6 +23,7 @@ from penstock.base.ids import PartitionId, StreamId
 from penstock.client import appending, batches, reading, truncating
 from penstock.client.checks import check_asked_for, require, stream_config, wanted_columns
 from penstock.client.consumers import Consumer, wanted
+from penstock.client.filters import Filter
 from penstock.client.groups import Groups
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link import Link
@@ -179,6 +180,7 @@ class Client:
         follow: bool = False,
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
+        where: Filter | None = None,
         timeout: float = 10.0,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
@@ -188,11 +190,12 @@ class Client:
         `timeout` bounds each answer, that included.
         Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
         rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
+        With `where` only the messages that it lets through: all are fetched, and the others dropped here.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
-        reader = await self._reader(stream, start, end, partition, follow, batch_rows_max, columns, timeout)
+        reader = await self._reader(stream, start, end, partition, follow, batch_rows_max, columns, timeout, where)
         async with reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
@@ -206,11 +209,12 @@ class Client:
         end: Start | None = None,
         partition: int | None = None,
         follow: bool = False,
+        where: Filter | None = None,
         timeout: float = 10.0,
     ) -> AsyncGenerator[Message, None]:
         """As `read`, one `Message` at a time."""
         rows_max = limits.READ_BATCH_ROWS_DEFAULT
-        reader = await self._reader(stream, start, end, partition, follow, rows_max, None, timeout)
+        reader = await self._reader(stream, start, end, partition, follow, rows_max, None, timeout, where)
         async with reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
@@ -459,6 +463,7 @@ class Client:
         batch_rows_max: int,
         columns: Iterable[str] | None,
         timeout: float,
+        where: Filter | None = None,
     ) -> reading.Reader:
         if batch_rows_max < 1:
             raise ValueError(f"batch_rows_max is {batch_rows_max}; a batch has at least one row")
@@ -466,7 +471,7 @@ class Client:
         info = await self._streams.now(stream, timeout)
         link = self._link
         what = await reading.plans(link, info, partition, start, end, follow=follow, timeout_s=timeout)
-        return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout)
+        return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout, where=where)
 
     async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
         async def get(stream_id: StreamId) -> Message:

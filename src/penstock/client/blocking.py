@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client import aio, connecting
+from penstock.client.asynchronous import End, close_soon, next_of
 from penstock.client.batches import messages_of
 from penstock.client.blocking_groups import Consumer, Groups
 from penstock.client.blocking_producer import Producer
+from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.reading import Reader
@@ -209,6 +211,7 @@ class Client:
         follow: bool = False,
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
+        where: Filter | None = None,
         timeout: float = 10.0,
     ) -> Generator[pa.RecordBatch, None, None]:
         """Committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
@@ -218,11 +221,12 @@ class Client:
         `timeout` bounds each answer, that included.
         Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
         rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
+        With `where` only the messages that it lets through: all are fetched, and the others dropped here.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
-        wanted = (stream, start, end, partition, follow, batch_rows_max, columns, timeout)
+        wanted = (stream, start, end, partition, follow, batch_rows_max, columns, timeout, where)
         return self._iterate(_answers(lambda: self._client._reader(*wanted)))  # noqa: SLF001 (the same client's face)
 
     def messages(
@@ -233,10 +237,12 @@ class Client:
         end: Start | None = None,
         partition: int | None = None,
         follow: bool = False,
+        where: Filter | None = None,
         timeout: float = 10.0,
     ) -> Generator[Message, None, None]:
         """As `read`, one `Message` at a time."""
-        for batch in self.read(stream, start, end=end, partition=partition, follow=follow, timeout=timeout):
+        options = {"end": end, "partition": partition, "follow": follow, "where": where, "timeout": timeout}
+        for batch in self.read(stream, start, **options):  # type: ignore[arg-type]
             yield from messages_of(batch)
 
     def get(self, stream: StreamName, offset: int, *, partition: int = 0, timeout: float = 10.0) -> Message:
@@ -451,15 +457,15 @@ class Client:
         thread = self._thread
         try:
             while True:
-                items = thread.run(_next(source))
-                if isinstance(items, _End):
+                items = thread.run(next_of(source))
+                if isinstance(items, End):
                     return
                 yield from items
         finally:
             # Also when the garbage collector ends us, on whichever thread it runs: never wait here.
             if thread.is_running:
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                    thread.loop.call_soon_threadsafe(_close_soon, source)
+                    thread.loop.call_soon_threadsafe(close_soon, source)
 
 
 async def _answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
@@ -471,28 +477,3 @@ async def _answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Ite
 async def _close_client(client: aio.Client) -> None:
     async with asyncio.timeout(JOIN_S):
         await client.close()
-
-
-class _End:
-    """What `_next` gives behind the last item."""
-
-
-async def _next(source: AsyncGenerator[T, None]) -> T | _End:
-    try:
-        return await anext(source)
-    except StopAsyncIteration:
-        return _End()
-
-
-def _close_soon(source: AsyncGenerator[Any, None]) -> None:
-    task = asyncio.get_running_loop().create_task(_close(source))
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
-
-
-_closing: set[asyncio.Task[None]] = set()
-
-
-async def _close(source: AsyncGenerator[Any, None]) -> None:
-    with contextlib.suppress(Exception):  # it may be running still, and ends then by its cancellation
-        await source.aclose()

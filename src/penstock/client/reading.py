@@ -29,6 +29,7 @@ from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.client import batches
 from penstock.client.batches import Range
 from penstock.client.errors import OffsetOutOfRange, TimedOut
+from penstock.client.filters import Filter
 from penstock.client.link import Link
 from penstock.client.values import Place, Start, microseconds_of
 from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, StreamInfo
@@ -197,13 +198,21 @@ class Reader:
     # Not a generator: of two generators within each other, a loop that ends closes both at once, and one complains.
 
     def __init__(
-        self, link: Link, what: Sequence[Plan], *, batch_rows_max: int, columns: list[str] | None, timeout_s: float
+        self,
+        link: Link,
+        what: Sequence[Plan],
+        *,
+        batch_rows_max: int,
+        columns: list[str] | None,
+        timeout_s: float,
+        where: Filter | None = None,
     ) -> None:
         assert what
         self._link = link
         self._what = what
         self._batch_rows_max = batch_rows_max
         self._columns = columns
+        self._where = where
         self._timeout_s = timeout_s
         self._queue: _Queue = asyncio.Queue(max(1, limits.PREFETCHED_FETCHES_MAX - 1))
         self._fetching: list[asyncio.Task[None]] = []
@@ -242,6 +251,10 @@ class Reader:
         covers = Range(response.base_offset, response.end_offset)
         source = _source(self._link, what)
         for batch in batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source):
+            if self._where is not None:
+                batch = self._where.rows(batch)
+                if not batch.num_rows:
+                    continue
             selected = batch if self._columns is None else batch.select(self._columns)
             yield batches.of_partition(selected, what.partition) if what.is_one_of_several else selected
 

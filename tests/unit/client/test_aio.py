@@ -29,6 +29,7 @@ from penstock.messages import (
     StatusRequest,
 )
 from tests.fake_broker import Answer, Cut, FakeBroker, columns
+from tests.groups import Columns
 
 
 @pytest.fixture
@@ -454,6 +455,25 @@ async def test_a_newer_format_is_refused(broker: FakeBroker, client: aio.Client)
     with pytest.raises(RemoteError, match="upgrade") as caught:
         await offsets_read(client, "a")
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_only_what_is_wanted_comes(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    for number in range(4):
+        keys: list[bytes | None] = [b"k", None, b"j"]
+        headers: list[bytes | None] = [b"NATS/1.0\r\nA: %d\r\n\r\n" % number, None, None]
+        stream.append(Columns([b"s"] * 3, keys, [b"%d" % number] * 3, headers))
+    wanted = penstock.Filter(key="k", headers={"A": "2"})
+    (batch,) = [batch async for batch in client.read("a", where=wanted, columns=["value"])]
+    assert batch.to_pylist() == [{"value": b"2"}]
+    assert [message.offset async for message in client.messages("a", where=penstock.Filter(key=b"j"))] == [2, 5, 8, 11]
+    assert [batch async for batch in client.read("a", where=penstock.Filter(subject="other"))] == []
+
+    def blocking() -> list[int]:
+        with penstock.connect(broker.address) as other:
+            return [message.offset for message in other.messages("a", where=wanted)]
+
+    assert await asyncio.to_thread(blocking) == [6]
 
 
 async def test_a_read_goes_on_where_it_was_when_connections_break(broker: FakeBroker, client: aio.Client) -> None:
