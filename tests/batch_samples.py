@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
 from penstock.batch import codec, layout, schema
-from penstock.batch.header import CRC_POSITION, HEADER_POSITION, PACKING
-from penstock.hot.crc import crc32c_with_gap
+from penstock.batch.header import CRC_HEX_BYTES, CRC_POSITION, HEADER_HEX_BYTES, HEADER_POSITION, PACKING
+from penstock.hot.crc import crc32c, crc32c_with_gap
 from tests.groups import Columns, encoded
 
 
@@ -115,3 +115,13 @@ ROWS = st.lists(
 OFFSETS = st.integers(0, 2**63 - 100)
 TIMESTAMPS_US = st.integers(-(2**63), 2**63 - 1)
 LEADER_EPOCHS = st.integers(0, 2**32 - 1)
+
+
+def resealed(message: bytes, **fields: Any) -> bytes:
+    """The same batch with other fields in its header, and the checksum that they want."""
+    header = replace(codec.read_header(message), crc=0, **fields)
+    out = bytearray(message)
+    out[HEADER_POSITION : HEADER_POSITION + HEADER_HEX_BYTES] = PACKING.pack(*astuple(header)).hex().encode()
+    out[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc32c(bytes(out))
+    codec.verify(out)
+    return bytes(out)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         RemoteError as RemoteError,
     )
     from penstock.batch.reader import open_segment as open_segment
+    from penstock.batch.reader import segment_files as segment_files
     from penstock.client.blocking import Client as Client
     from penstock.client.blocking import connect as connect
     from penstock.client.blocking_groups import Consumer as Consumer
@@ -131,6 +132,7 @@ _MODULE_OF = {
     "PenstockError": "penstock.base.errors",
     "RemoteError": "penstock.base.errors",
     "open_segment": "penstock.batch.reader",
+    "segment_files": "penstock.batch.reader",
     "Client": "penstock.client.blocking",
     "connect": "penstock.client.blocking",
     "Consumer": "penstock.client.blocking_groups",
@@ -172,6 +174,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "LATEST",
     "aio",
     "open_segment",
+    "segment_files",
     "AppendResult",
     "Consumer",
     "Producer",

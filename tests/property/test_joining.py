@@ -9,16 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import astuple, replace
 
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, joining
-from penstock.batch.header import CRC_HEX_BYTES, CRC_POSITION, HEADER_HEX_BYTES, HEADER_POSITION, PACKING
 from penstock.batch.schema import arrow_schema
 from penstock.client.batches import Range, batches_of
-from penstock.hot.crc import crc32c
 from tests import hot_modes
-from tests.batch_samples import MIXED, ROWS, SMALL, Row, message_of, with_buffer
+from tests.batch_samples import MIXED, ROWS, SMALL, Row, message_of, resealed, with_buffer
 
 EVERYTHING = (0, 2**63 - 1)
 BYTES_MAX = 10**9
@@ -216,7 +213,8 @@ def test_what_is_merged_for_good_is_alike(batches: list[tuple[list[Row], int, in
             begins.append(len(raw))
             ends.append(offset + len(rows))
             flags |= flag
-        raw += sealed(message_of(rows, base_offset=offset, timestamp_us=number), leader_epoch, flag, is_produced)
+        message = message_of(rows, base_offset=offset, timestamp_us=number)
+        raw += resealed(message, leader_epoch=leader_epoch, flags=flag, producer_id=int(is_produced))
         offset += len(rows)
     view = memoryview(raw)
     for one in JOINERS:
@@ -225,16 +223,3 @@ def test_what_is_merged_for_good_is_alike(batches: list[tuple[list[Row], int, in
         assert found.max_timestamp_us == max(0, len(begins) - 1)
         if flags:
             assert one.gather(view, 0, 7, EVERYTHING, 10**6, BYTES_MAX, BYTES_MAX, epoch, 0).flags == 0
-
-
-def sealed(message: bytes, leader_epoch: int, flags: int, is_produced: bool) -> bytes:
-    """The same batch with another header."""
-    header = replace(
-        codec.read_header(message), leader_epoch=leader_epoch, flags=flags, producer_id=int(is_produced), crc=0
-    )
-    begin, end = HEADER_POSITION, HEADER_POSITION + HEADER_HEX_BYTES
-    out = bytearray(message)
-    out[begin:end] = PACKING.pack(*astuple(header)).hex().encode()
-    out[CRC_POSITION : CRC_POSITION + CRC_HEX_BYTES] = b"%08x" % crc32c(bytes(out))
-    assert codec.verify(out).leader_epoch == leader_epoch
-    return bytes(out)

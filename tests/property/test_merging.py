@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.batch import codec, merging
 from penstock.batch.schema import arrow_schema
-from tests.batch_samples import ROWS, message_of
+from tests.batch_samples import ROWS, Row, message_of
 
 LOGS = st.lists(st.tuples(ROWS, st.integers(0, 3)), min_size=1, max_size=12)
 
@@ -41,6 +41,19 @@ def test_all_rows_are_there_in_fewer_batches(
         sources += found.sources
     assert (at, sources) == (offset, len(batches))
     assert _rows(merged).equals(wanted)
+
+
+@given(ROWS, st.integers(0, 2**40), st.integers(0, 70))
+def test_the_rest_of_a_batch_is_what_comes_from_an_offset_on(rows: list[Row], base_offset: int, skipped: int) -> None:
+    message = message_of(rows, base_offset=base_offset, timestamp_us=9)
+    rest = codec.rest_of(message, base_offset + skipped)
+    if skipped >= len(rows):
+        assert rest is None
+        return
+    assert rest is not None
+    header = codec.verify(rest)
+    assert (header.base_offset, header.end_offset) == (base_offset + skipped, base_offset + len(rows))
+    assert codec.check_rows(rest).equals(codec.check_rows(message).slice(skipped))
 
 
 def _rows(raw: bytes) -> pa.Table:

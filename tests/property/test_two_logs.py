@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionKey
-from penstock.commitlog import Log, LogConfig, LogState, RangeRefusedError
+from penstock.commitlog import Log, LogConfig, LogState
 from penstock.messages import Divergence, ReplicaNews
 from penstock.replication import rules
 from penstock.replication.follower import Following, Orders
@@ -95,13 +95,10 @@ class TwoLogs(RuleBasedStateMachine):
         else:
             assert following.news(self.news(size_bytes=piece.length)) == Orders(append=True)
             data = self.disks[self.leader].open(piece.path).read_at(piece.position, piece.length)
-            try:
-                assert follower.append_fetched(data).size_bytes == piece.length
-            except RangeRefusedError as error:
-                if error.truncate_to is None:
-                    raise
-                self.obey(following.overlaps(error.truncate_to))
-                assert follower.append_fetched(data).size_bytes == piece.length
+            overlaps = piece.base_offset < named.log_end
+            appended = follower.append_fetched(data)
+            assert appended.log_end == piece.end_offset
+            assert overlaps or appended.size_bytes == piece.length
         if (log_start := following.ends().log_start) is not None:
             follower.follow_start(log_start)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from binascii import unhexlify
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -367,6 +368,31 @@ def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordB
     header = read_header(data, file=file, position=position)
     check_numbers(offsets_of_rows, timestamps_of_rows, header, file=file, position=position)
     return batch
+
+
+def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> bytearray | None:
+    """The rows of a verified message from `offset` on, each checked, in a message that covers the rest; None: no row.
+
+    It has no producer and no run, but all else of the header. CorruptionError as of `check_rows`.
+    """
+    rows = check_rows(data, file=file, position=position)
+    first = bisect_left(offsets(data), offset)
+    if first == rows.num_rows:
+        return None
+    header = read_header(data)
+    times = timestamps(data)[first:]
+    rest = rows.slice(first)
+    message, _ = assemble(
+        offsets(data)[first:].tobytes(),
+        times.tobytes(),
+        [_from_arrow(rest.column(name)) for name in _VAR_COLUMNS],
+        rest.num_rows,
+        offset_range=(offset, header.end_offset),
+        timestamp_range_us=(times[0], times[-1]),
+        leader_epoch=header.leader_epoch,
+        flags=header.flags,
+    )
+    return message
 
 
 def _from_arrow(column: pa.Array) -> VarColumn:

@@ -10,6 +10,7 @@ its end rows that are not committed yet: only the broker knows these two places.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_SEGMENT = re.compile(r"(\d{20})(?:\.([1-9]\d{0,8}))?\.arrows")
+
+
 def open_segment(path: str | os.PathLike[str]) -> SegmentReader:
     """Open one segment file (`.arrows`) for reading; see SegmentReader.
 
@@ -32,6 +36,19 @@ def open_segment(path: str | os.PathLike[str]) -> SegmentReader:
     OSError if it cannot be read, CorruptionError if it is no segment, RemoteError (unsupported_version) if it is newer.
     """
     return SegmentReader(Path(path))
+
+
+def segment_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The segment files (`.arrows`) in the folder of a partition that make up its log, in the order of their offsets.
+
+    A segment that the cleaner has written anew may be there twice for a while: then the newer one. OSError.
+    """
+    newest: dict[int, tuple[int, Path]] = {}
+    for path in Path(folder).iterdir():
+        if (match := _SEGMENT.fullmatch(path.name)) is not None:
+            base_offset, generation = int(match[1]), int(match[2] or 0)
+            newest[base_offset] = max(newest.get(base_offset, (generation, path)), (generation, path))
+    return [newest[base_offset][1] for base_offset in sorted(newest)]
 
 
 class SegmentReader:

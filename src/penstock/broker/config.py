@@ -72,6 +72,7 @@ class BrokerConfig:
     log_format: str
     partition_in_flight_bytes: int
     broker_in_flight_bytes: int
+    cleaner_rate: int
     disk_threads: int
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     shown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
@@ -362,6 +363,7 @@ def _build(given: Mapping[str, _Given], mistakes: _Mistakes) -> BrokerConfig | N
         log_format=value["log_format"],
         partition_in_flight_bytes=value["partition_in_flight_bytes"],
         broker_in_flight_bytes=value["broker_in_flight_bytes"],
+        cleaner_rate=value["cleaner_rate"],
         disk_threads=value["disk_threads"],
         origins=MappingProxyType({name: at.origin for name, at in given.items()}),
         shown=MappingProxyType(_shown(value, servers)),

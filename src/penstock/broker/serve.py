@@ -319,6 +319,7 @@ def _settings(
         partition_in_flight_bytes_max=config.partition_in_flight_bytes,
         broker_in_flight_bytes_max=config.broker_in_flight_bytes,
         log_files_max=max(1, open_files_max // limits.LOG_FILES_SHARE),
+        cleaner_bytes_per_s=config.cleaner_rate,
     )
 
 

@@ -94,6 +94,13 @@ def _in_flight_bytes(value: object) -> int:
     return size
 
 
+def _cleaner_rate(value: object) -> int:
+    size = parse_bytes(value) if isinstance(value, str) else value
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= 64 * limits.GIB:
+        raise ValueError(f"{value!r} is not a size between 0 and 64GiB")
+    return size
+
+
 def _boolean(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -330,6 +337,13 @@ _TABLE = (
         limits.BROKER_IN_FLIGHT_BYTES_MAX,
         "SIZE",
         "The same for all streams; at it the broker stops reading from NATS.",
+    ),
+    Setting(
+        "cleaner_rate",
+        _cleaner_rate,
+        limits.CLEANING_BYTES_PER_S_DEFAULT,
+        "SIZE",
+        "Bytes a second that the cleaner reads and writes while it merges small batches; 0 turns it off.",
     ),
     Setting(
         "disk_threads",

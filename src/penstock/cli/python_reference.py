@@ -53,7 +53,7 @@ def python_reference() -> str:
     parts += [f"`consumer.{name}`: {_text(getattr(blocking_groups.Consumer, name))}" for name in _TELLS]
     parts += ["## Producer", _text(penstock.Producer), *_calls("producer", penstock.Producer)]
     parts += [f"`producer.{name}`: {_text(getattr(penstock.Producer, name))}" for name in _COUNTS]
-    parts += ["## Files", _call("penstock.open_segment", penstock.open_segment), "## Values", *_values()]
+    parts += ["## Files", *_files(), "## Values", *_values()]
     parts += ["## Errors", "\n".join(["| error | is also | when |", "|---|---|---|", *_errors()])]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -61,6 +61,13 @@ def python_reference() -> str:
 def _calls(owner: str, kind: type) -> list[str]:
     methods = {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
     return [_call(f"{owner}.{name}", method) for name, method in methods.items()]
+
+
+def _files() -> list[str]:
+    return [
+        _call("penstock.open_segment", penstock.open_segment),
+        _call("penstock.segment_files", penstock.segment_files),
+    ]
 
 
 def _call(name: str, function: Any) -> str:

@@ -6,6 +6,7 @@ that does concern it makes what is under way void; no name is used again while a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from penstock.base import limits
@@ -105,6 +106,13 @@ class CleanedLog(LogWriter):
     def dispose(self) -> Disposal | None:
         """A task that removes what `cleaned` has left; then `disposed`. None: nothing, or the log is being cut."""
         return None if self._state is LogState.TRUNCATING else self._cleaner.dispose(self._vfs, self._directory)
+
+    def _dispose_now(self) -> None:
+        """Before the log is closed: nobody reads any more."""
+        if (disposal := self.dispose()) is not None:
+            with contextlib.suppress(OSError):  # the next start does
+                disposal.run()
+            self.disposed()
 
     @property
     def is_disposing(self) -> bool:

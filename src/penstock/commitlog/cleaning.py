@@ -6,8 +6,8 @@ and only then `Log.cleaned` gives it the name of a segment. So a crash at any po
 both the newer counts; it goes once nobody can be about to read it. Memory is bounded by one merged batch and what it
 is made of, whatever the size of the segment.
 
-Theory: a batch costs 720 bytes beside its rows, and a reader some microseconds. A lone message of 256 bytes takes 900
-on the disk, and 290 in a batch of thousands.
+Theory: a batch costs 720 bytes beside its rows, and a reader some microseconds. A lone message of 256 bytes takes 1,050
+on the disk, and 300 in a batch of thousands.
 
     0…0.arrows ──▶ 0…0.1.cleaned ──synced, verified, index written──▶ 0…0.1.arrows      later: 0…0.arrows goes
 """

@@ -11,9 +11,10 @@ it came, byte for byte.
 | timestamps            | those of the one before it: they never fall                        |
 | leader epoch          | that of the one before it: it never falls, and is 1 at least       |
 
-A leader's cleaner merges batches, so its first batch may begin before log_end and end behind it. Then `truncate_to`
-says where: what the follower has from there on is to be cut, and to be taken anew. It may be below log_start: then
-`Log.reset` to it.
+A leader's cleaner merges batches, so its first batch may begin before log_end and end behind it: of that one only the
+rest is taken (`without_overlap`). What the follower has is not cut for it: that may be merged as well, in other places,
+and readers have seen it. Where there is no such rest, `truncate_to` says from where on the follower's log is to be cut,
+and taken anew. It may be below log_start: then `Log.reset` to it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec
-from penstock.batch.header import BatchHeader
+from penstock.batch.header import NO_RUN, BatchHeader
 from penstock.commitlog.errors import RangeRefusedError
 from penstock.vfs import Buffer
 
@@ -66,6 +67,23 @@ def checked(data: memoryview, before: Before) -> list[BatchHeader]:
         position += header.size_bytes
         before = Before(header.end_offset, header.max_timestamp_us, header.leader_epoch)
     return headers
+
+
+def without_overlap(data: memoryview, end_offset: int) -> memoryview:
+    """The range without the rows of its first batch that come before `end_offset`, if that lies in the midst of it.
+
+    Batches of producers and runs are left whole: they are never merged, and a part would say something else.
+    """
+    try:
+        prefix = codec.read_header(data[: codec.PREFIX_BYTES])
+        is_inside = prefix.base_offset < end_offset < prefix.end_offset
+        if not is_inside or prefix.producer_id or prefix.run_id != NO_RUN:
+            return data
+        codec.verify(data[: prefix.size_bytes])
+        rest = codec.rest_of(data[: prefix.size_bytes], end_offset)
+    except CorruptionError:
+        return data  # whoever checks it says what is wrong
+    return data if rest is None else memoryview(rest + data[prefix.size_bytes :])
 
 
 def _misfit(header: BatchHeader, before: Before) -> str | None:

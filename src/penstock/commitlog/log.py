@@ -144,14 +144,15 @@ class Log(CleanedLog):
     # Following a leader.
 
     def append_fetched(self, data: Buffer) -> Appended:
-        """Write whole batches of a leader's log, as they lie there one after the other, at the end of this one.
+        """Write whole batches of a leader's log, as they lie there one after the other, at the end of this one; of a
+        first one that this log has in part, the rest.
 
         RangeRefusedError: nothing was written. StorageFailedError: the same; if the disk fails behind the first
         batches, these are appended, and the next call says so. NotWritableError.
         """
         self._check_writable()
-        view = fetched.as_bytes(data)
         begin = self.log_end
+        view = fetched.without_overlap(fetched.as_bytes(data), begin)
         last_timestamp_us = self.last_timestamp_us if self.log_start < begin else 0  # of what is not here any more
         headers = fetched.checked(view, fetched.Before(begin, last_timestamp_us, self.last_epoch))
         size_bytes = batches = 0
@@ -401,6 +402,7 @@ class Log(CleanedLog):
             self.note_flushed()
             if self._state is LogState.WRITABLE and self._checkpoint.is_dirty:
                 self.checkpoint()
+            self._dispose_now()
         except OSError as error:
             raise storage_error(f"{self._directory} cannot be closed cleanly", error) from error
         finally:

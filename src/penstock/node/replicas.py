@@ -74,7 +74,7 @@ class Replicas:
         self._told_resigned = 0  # where to begin next, of those that are too many for one heartbeat
         self._room = Room(vfs, outbox, self._free)
         self.partitions: dict[PartitionKey, Partition] = {}
-        self.upkeep = Upkeep(outbox, self, clock)
+        self.upkeep = Upkeep(outbox, self, clock, settings.cleaner_bytes_per_s)
         self.leading = Leading(
             outbox,
             settings.broker_id,
@@ -284,6 +284,7 @@ class Replicas:
         self.streams.confirmations.expire(now.elapsed_us)
         self.upkeep.flush_due(now.elapsed_us)
         self.upkeep.find_stalls(now.elapsed_us)
+        self.upkeep.cleaners.tick(now.elapsed_us)
         self.leading.tick(now)
         self.follows.tick(now)
         self._room.tick(now.elapsed_us)
@@ -295,6 +296,7 @@ class Replicas:
         return earliest(
             self.streams.confirmations.next_deadline_us,
             self.upkeep.next_deadline_us,
+            self.upkeep.cleaners.next_deadline_us,
             self.leading.next_deadline_us,
             self.follows.next_deadline_us(self._clock()),
             self._room.next_deadline_us,

@@ -32,3 +32,4 @@ class Settings:
     partition_in_flight_bytes_max: int = limits.PARTITION_IN_FLIGHT_BYTES_MAX
     broker_in_flight_bytes_max: int = limits.BROKER_IN_FLIGHT_BYTES_MAX
     log_files_max: int = limits.LOG_FILES_MAX
+    cleaner_bytes_per_s: int = limits.CLEANING_BYTES_PER_S_DEFAULT

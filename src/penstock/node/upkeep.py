@@ -28,6 +28,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, Removal, Retention
+from penstock.node.cleaning import Cleaners
 from penstock.node.dedup import IdReader
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
@@ -71,11 +72,12 @@ class Upkeep:
     `stalled` and `resumed` when a sync takes too long, and when it is over.
     """
 
-    def __init__(self, outbox: Outbox, heard: Heard, clock: Callable[[], Now]) -> None:
+    def __init__(self, outbox: Outbox, heard: Heard, clock: Callable[[], Now], cleaner_bytes_per_s: int = 0) -> None:
         self._outbox = outbox
         self._heard = heard
         self._clock = clock
         self.ids = IdReader(outbox, clock)
+        self.cleaners = Cleaners(outbox, clock, cleaner_bytes_per_s, again=self.touch, idle=self._disposed)
         self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
         self._syncs: dict[Partition, int] = {}  # under way, and when each is overdue, soonest first
         self._stalled: set[Partition] = set()  # whose syncs are
@@ -150,6 +152,7 @@ class Upkeep:
             else:
                 partition.log.flush_failed(flush, error if isinstance(error, OSError) else OSError(str(error)))
             if partition.when_idle is not None:
+                partition.cutting = None  # it has not begun
                 partition.when_idle()
             elif error is not None:
                 self._fenced(partition, str(error))
@@ -225,15 +228,21 @@ class Upkeep:
             self.flush(partition)
 
     def cut(self, partition: Partition, run: Callable[[], None]) -> None:
-        """`run` once no sync is under way; and none begins until `cut_done`."""
+        """`run` once no sync is under way, and no removal; and none begins until `cut_done`."""
         assert partition.cutting is None
         partition.cutting = run
-        if not partition.flushing:
-            run()
+        self._cut_now(partition)
 
     def _cut_now(self, partition: Partition) -> None:
-        if partition.cutting is not None:
+        if partition.cutting is not None and not (partition.flushing or partition.log.is_disposing):
             partition.cutting()
+
+    def _disposed(self, partition: Partition) -> None:
+        """What the cleaner had left is removed."""
+        if partition.when_idle is None:
+            self._cut_now(partition)
+        elif partition.cutting is not None and not partition.flushing:
+            self.cut_done(partition)
 
     def cut_done(self, partition: Partition) -> None:
         """The log may be synced again."""
@@ -315,6 +324,7 @@ class Upkeep:
         if partition.cannot_lead:
             self.lead(partition)
         self.flush(partition)
+        self.cleaners.look(partition)
 
     def _retain(self, partition: Partition, retention: Retention) -> None:
         """Look up where the log is to begin; then remove what lies below."""
@@ -398,6 +408,7 @@ class Upkeep:
 
     def close(self, partition: Partition) -> None:
         """Sync, answer who waits for that, close; blocking. A log whose sync is still under way is left as it is."""
+        self.cleaners.forget(partition)
         if partition.flushing or partition.cutting is not None:
             text = "the broker stopped while the disk did not answer"
             partition.fail_pending(text, self._outbox.step)

@@ -254,9 +254,8 @@ class Following:
     def cut(self) -> None:
         """The truncation or the reset is done."""
         self._on(_On.CUT)
-        self.committed_end = Offset(
-            max(self.committed_end, self.log.log_start)
-        )  # not before: it still had another past
+        # Not before: it still had another past. The cut is where a batch begins, so it may be further back.
+        self.committed_end = Offset(min(max(self.committed_end, self.log.log_start), self.log.log_end))
 
     def refilled(self) -> NewEnds:
         """The batches of `overlaps` are in the log, behind the cut: with them what readers have seen is there again."""

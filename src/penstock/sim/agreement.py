@@ -4,15 +4,15 @@
 |-----------------------------------------------------------------------|---------------------------------------|
 | one leader in each Raft term, also one that nobody hears              | every event of a broker               |
 | images at the same index are the same                                 | whenever a broker has applied more    |
-| logs hold the same batches below `committed_end`                      | whenever a broker's has moved         |
+| logs hold the same messages below `committed_end`                      | whenever a broker's has moved         |
 | every member of the ISR that follows this leader has all it committed | whenever the leader's has moved       |
 
-A batch is known by its offsets, its leader epoch and its checksum.
+A message is known by its offset, its leader epoch and a checksum: one broker may have merged batches, another not yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.errors import PenstockError
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker
 
 
-class _Batch(NamedTuple):
-    end_offset: int
+class _Message(NamedTuple):
     leader_epoch: int
     crc: int
 
@@ -40,7 +39,7 @@ class Agreement:
         self._leaders: dict[int, int] = {}  # Raft term → broker
         self._images: dict[int, str] = {}  # index → digest
         self._applied: dict[int, tuple[int, int]] = {}  # broker → its run, and what it had applied
-        self._batches: dict[int, dict[int, _Batch]] = {}  # history (by its identity) → base offset → batch
+        self._messages: dict[int, dict[int, _Message]] = {}  # history (by its identity) → offset → message
         self._compared: dict[tuple[int, int], int] = {}  # history and broker → up to where
         self._committed: dict[tuple[int, int], tuple[int, int, int]] = {}  # as its leader saw it last
 
@@ -89,22 +88,22 @@ class Agreement:
 
     def cut(self, history: History, end: int) -> None:
         """What lay behind `end` was lost, as it may: what comes there is new."""
-        batches = self._batches.get(id(history), {})
-        for base_offset in [base for base, batch in batches.items() if batch.end_offset > end]:
-            del batches[base_offset]
+        messages = self._messages.get(id(history), {})
+        for offset in [offset for offset in messages if offset >= end]:
+            del messages[offset]
         for key in [key for key, compared in self._compared.items() if key[0] == id(history) and compared > end]:
             self._compared[key] = end
 
     def agreed_end(self, history: History, look: looks.Look, broker: SimBroker) -> int:
         """Where a broker's log has a batch that is not the one that was committed there; else where it ends."""
-        known = self._batches.get(id(history), {})
+        known = self._messages.get(id(history), {})
         assert broker.node is not None
         with broker.disk.undisturbed():
             try:
-                headers = looks.batches(broker.node, look, look.log_start, look.log_end)
+                batches = looks.batches(broker.node, look, look.log_start, look.log_end)
             except (OSError, PenstockError):
                 return look.log_end
-        others = (one.base_offset for one in headers if known.get(one.base_offset, _batch(one)) != _batch(one))
+        others = (offset for offset, message in _messages(batches) if known.get(offset, message) != message)
         return min(others, default=look.log_end)
 
     def has_committed(self, history: History, broker_id: int, end: int) -> bool:
@@ -117,27 +116,26 @@ class Agreement:
             return False
         with broker.disk.undisturbed():
             try:
-                headers = looks.batches(broker.node, look, max(end, look.log_start), look.log_end)
+                batches = looks.batches(broker.node, look, max(end, look.log_start), look.log_end)
             except (OSError, PenstockError):
                 return False
-        known = self._batches.get(id(history), {})
-        return any(known.get(one.base_offset) == _batch(one) for one in headers)
+        known = self._messages.get(id(history), {})
+        return any(known.get(offset) == message for offset, message in _messages(batches))
 
     def _compare(self, history: History, broker: SimBroker, look: looks.Look, begin: int) -> None:
-        batches = self._batches.setdefault(id(history), {})
+        messages = self._messages.setdefault(id(history), {})
         assert broker.node is not None
         with broker.disk.undisturbed():
             try:
-                headers = looks.batches(broker.node, look, begin, look.committed_end)
+                batches = looks.batches(broker.node, look, begin, look.committed_end)
             except (OSError, PenstockError):
                 return  # it cannot be read now
-        for header in headers:
-            if history.is_lost(header.end_offset - 1, header.leader_epoch):
+        for offset, message in _messages(batches):
+            if history.is_lost(offset, message.leader_epoch):
                 continue  # it shows what it knew to be committed, until it hears from the leader
-            batch = _batch(header)
-            known = batches.setdefault(header.base_offset, batch)
-            if known != batch:
-                text = f"{history.name()}: {broker.name} has {batch} at {header.base_offset}, others have {known}"
+            known = messages.setdefault(offset, message)
+            if known != message:
+                text = f"{history.name()}: {broker.name} has {message} at {offset}, others have {known}"
                 raise ViolationError(text)
 
     def _members_have(self, history: History, leader: SimBroker, look: looks.Look) -> None:
@@ -162,5 +160,7 @@ class Agreement:
                 raise ViolationError(f"{text} which is in the ISR, has it up to {end}")
 
 
-def _batch(header: BatchHeader) -> _Batch:
-    return _Batch(header.end_offset, header.leader_epoch, header.crc)
+def _messages(batches: Iterable[tuple[BatchHeader, list[tuple[int, int]]]]) -> Iterator[tuple[int, _Message]]:
+    for header, rows in batches:
+        for offset, crc in rows:
+            yield offset, _Message(header.leader_epoch, crc)

@@ -28,6 +28,7 @@ from penstock.node.belonging import OLDER_COPY
 from penstock.node.node import Node
 from penstock.node.settings import Settings
 from penstock.node.step import Answers, DiskWork, Extent, Payload, Reply, Step
+from penstock.sim import looks
 from penstock.sim.disk import Disk, PowerCut
 from penstock.sim.link import Link
 from penstock.sim.nats import NatsServer
@@ -204,6 +205,7 @@ class SimBroker:
         self._paused = False
         node, self.node = self.node, None
         if node is not None:
+            self._around.count("segments written anew", looks.counters(node)["cleaned_segments"])
             self._around.watchers.ended(self, self.disk.is_off or self._is_refused)
         if self._is_refused:
             self._is_refused = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogState
+from penstock.hot.crc import crc32c
 from penstock.metadata import elections
 from penstock.metadata.snapshot import encode_image
 from penstock.node.node import Node
@@ -280,18 +282,43 @@ def image_digest(node: Node) -> str:
     return sha256(encode_image(node._cluster.image)).hexdigest()[:16]
 
 
-def batches(node: Node, look: Look, start: int, end: int) -> list[BatchHeader]:
-    """The headers of the batches from `start` to `end`, as they lie on the disk and verified. What the log raises."""
+def counters(node: Node) -> Counter[str]:
+    """What it has counted since it was started."""
+    return node._budget.counters
+
+
+def batches(node: Node, look: Look, start: int, end: int) -> list[tuple[BatchHeader, list[tuple[int, int]]]]:
+    """The batches from `start` to `end`, as they lie on the disk and verified: headers, and rows from `start` on.
+
+    A row is its offset and a checksum of all that it holds. Raises what the log raises.
+    """
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     view = partition.log._view()
-    headers = []
+    found_batches = []
+    first = start
     while start < end and (found := view.slice(start, end=end, bytes_max=_READ_BYTES)) is not None:
         file = partition.vfs.open(found.path, read_only=True)
         data = memoryview(file.read_at(found.position, found.length))
         file.close()
         while data:
             header = codec.verify(data[: codec.read_header(data).size_bytes], file=found.path)
-            headers.append(header)
+            found_batches.append((header, _rows(data[: header.size_bytes], first)))
             data = data[header.size_bytes :]
         start = found.end_offset
-    return headers
+    return found_batches
+
+
+def _rows(data: memoryview, start: int) -> list[tuple[int, int]]:
+    _, _, _, _, *columns = codec.buffers(data)
+    offsets, timestamps = codec.offsets(data), codec.timestamps(data)
+    cells = [(columns[at], columns[at + 1].cast("i"), columns[at + 2]) for at in range(0, len(columns), 3)]
+    rows = []
+    for row, (offset, timestamp_us) in enumerate(zip(offsets, timestamps, strict=True)):
+        if offset < start:
+            continue
+        found = timestamp_us & 0xFFFFFFFF
+        for validity, ends, values in cells:
+            is_there = not validity or validity[row // 8] >> row % 8 & 1
+            found = crc32c(values[ends[row] : ends[row + 1]], found ^ is_there)
+        rows.append((offset, found))
+    return rows

@@ -112,9 +112,21 @@ MUTANTS = (
         "                producers.known(work.found)",
         "                producers.known(Backwards(0))",
     ),
+    Mutant(
+        "merged batches do not say that they have ids",
+        "penstock.batch.merging",
+        "        flags=gathered.flags,",
+        "        flags=0,",
+    ),
 )
 
 CLUSTER_MUTANTS = (
+    Mutant(
+        "batches of two leaderships are merged",
+        "penstock.batch.merging",
+        "            leader_epoch,\n            MAY_HOLD_IDS,",
+        "            -1,\n            MAY_HOLD_IDS,",
+    ),
     Mutant(
         "answers a truncation that nobody else knows of",
         "penstock.node.truncations",

@@ -35,6 +35,7 @@ _ALWAYS = (
     "pauses",
     "nats losses",
     "recovered logs",
+    "segments written anew",
     "failed logs",
     "fenced logs",
 )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.errors import CorruptionError, RemoteError
-from penstock.batch.reader import open_segment
+from penstock.batch.reader import open_segment, segment_files
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from tests.batch_samples import MIXED, SMALL, message_of, numbers_of, rows_of, segment_of
 from tests.groups import Columns, encoded
@@ -161,3 +161,22 @@ def test_closing_twice_is_fine(path: Path) -> None:
     assert numbers_of(reader.read_all(), "offset") == [0]
     reader.close()
     reader.close()
+
+
+def test_of_segments_that_were_written_anew_the_newest_counts(tmp_path: Path) -> None:
+    names = [
+        "00000000000000000000.arrows",
+        "00000000000000000000.9.arrows",
+        "00000000000000000000.10.arrows",
+        "00000000000000000007.arrows",
+        "00000000000000000007.1.cleaned",
+        "00000000000000000003.2.arrows",
+        "00000000000000000003.2.index",
+        "3.arrows",
+        "checkpoint",
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    found = [path.name for path in segment_files(tmp_path)]
+    assert found == ["00000000000000000000.10.arrows", "00000000000000000003.2.arrows", "00000000000000000007.arrows"]
+    assert all(path.parent == tmp_path for path in segment_files(str(tmp_path)))

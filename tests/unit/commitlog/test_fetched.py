@@ -22,7 +22,8 @@ from penstock.commitlog import lineage as lineages
 from penstock.commitlog.files import segment_path
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import DIRECTORY, append, flush, flush_and_note, make_batch, open_log, read_slices
+from tests.batch_samples import resealed
+from tests.logs import DIRECTORY, append, flush, flush_and_note, make_batch, messages_in, open_log, read_slices
 
 WIDE = LogConfig(segment_bytes=100_000)
 
@@ -150,11 +151,36 @@ def test_what_follows_must_go_on_from_what_is_there() -> None:
     assert log.log_end == 4
 
 
-def test_a_merged_batch_that_begins_before_the_end_says_where_to_cut() -> None:
+def test_of_a_merged_batch_that_begins_before_the_end_the_rest_is_taken() -> None:
+    vfs = MemoryVfs()
+    log = open_log(vfs, WIDE)
+    log.append_fetched(batches((0, 2, 1, 1), (2, 2, 2, 1)))
+    appended = log.append_fetched(batches((2, 6, 2, 1), (8, 1, 3, 1)))
+    assert (appended.log_end, appended.batches) == (9, 2)
+    headers = [header for header, _ in log.view().batches(0, 9)]
+    assert [(one.base_offset, one.end_offset, one.count) for one in headers] == [
+        (0, 2, 2), (2, 4, 2), (4, 8, 4), (8, 9, 1)
+    ]  # fmt: skip
+    assert read_slices(vfs, log.view())[4:] == list(messages_in(batches((2, 6, 2, 1), (8, 1, 3, 1))))[2:]
+
+
+def test_a_damaged_batch_is_refused_though_only_its_rest_is_wanted() -> None:
+    log = open_log(MemoryVfs(), WIDE)
+    log.append_fetched(batches((0, 4, 1, 1)))
+    data = bytearray(batches((2, 6, 2, 1)))
+    data[-9] ^= 1
+    with pytest.raises(RangeRefusedError) as caught:
+        log.append_fetched(data)
+    assert caught.value.truncate_to is None
+    assert log.log_end == 4
+
+
+def test_a_batch_of_a_producer_is_taken_whole_or_not_at_all() -> None:
     log = open_log(MemoryVfs(), WIDE)
     log.append_fetched(batches((0, 2, 1, 1), (2, 2, 2, 1)))
+    merged = resealed(batches((2, 6, 2, 1)), producer_id=5)
     with pytest.raises(RangeRefusedError) as caught:
-        log.append_fetched(batches((2, 6, 2, 1)))
+        log.append_fetched(merged)
     assert caught.value.truncate_to == 2
     with pytest.raises(RangeRefusedError) as caught:
         log.append_fetched(batches((4, 1, 2, 1), (3, 6, 2, 1)))

@@ -118,8 +118,8 @@ class MemberStory:
 
     # Brokers, network, time
 
-    def _cluster(self, metadata: str) -> None:
-        self._members = Brokers(*self._ids)
+    def _cluster(self, metadata: str, cleaner: str = "on") -> None:
+        self._members = Brokers(*self._ids, cleans=cleaner == "on")
         self._tick("5000")
         leader = self._members.leader
         if leader.broker_id != int(metadata):

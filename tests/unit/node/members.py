@@ -42,6 +42,7 @@ class Member(Broker):
             address=f"b{broker_id}:1",
             data_dir_id=disk,
             cluster_id=brokers.cluster_ids.get(disk, ""),
+            **brokers.settings,
         )
 
     @property
@@ -80,8 +81,9 @@ class Member(Broker):
 class Brokers:
     """All of them, with first voters `ids`."""
 
-    def __init__(self, *ids: int) -> None:
+    def __init__(self, *ids: int, cleans: bool = True) -> None:
         self.ids = ids
+        self.settings = {} if cleans else {"cleaner_bytes_per_s": 0}
         self.clock = Clock()
         self.carry: deque[tuple[BrokerId, Any]] = deque()
         self.members: dict[BrokerId, Member] = {}
