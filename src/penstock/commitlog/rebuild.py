@@ -158,29 +158,53 @@ def _hints(vfs: Vfs, path: str, position: int) -> Iterator[int]:
 
 
 def rebuild_index(
-    vfs: Vfs, file: File, segment: Segment, *, may_write: bool
+    vfs: Vfs, file: File, segment: Segment, *, may_write: Callable[[], bool]
 ) -> tuple[PackedEntries, tuple[Damage, ...]]:
-    """The entries of a sealed segment, from the segment itself; if all is sound, its index file gets them, too."""
+    """The entries of a sealed segment, from the segment itself; if all is sound, its index file gets them, too.
+
+    `may_write`: whether the segment is still the one that was read; asked in this thread, while others may cut the log.
+    """
     entries, damage = rebuild_entries(
         vfs, file, base_offset=segment.base_offset, end_position=segment.size_bytes, end_offset=segment.end_offset
     )
-    if may_write and not damage:
-        with contextlib.suppress(OSError):
-            write_index(vfs, file.path, entries.data)
+    if not damage:
+        _write_while(may_write, vfs, file.path, entries)
     return entries, damage
 
 
-def rebuild_head(vfs: Vfs, file: File, base_offset: int, head: Head, *, may_write: bool) -> tuple[Damage, ...]:
-    """Give a head the entries that the segment itself says; if all is sound, the index file gets them, too."""
+def rebuild_head(
+    vfs: Vfs, file: File, base_offset: int, head: Head, *, may_write: Callable[[], bool]
+) -> tuple[Damage, ...]:
+    """Give a head the entries that the segment itself says; if all is sound, the index file gets them, too.
+
+    `may_write` as of `rebuild_index`.
+    """
     entries, damage = rebuild_entries(
         vfs, file, base_offset=base_offset, end_position=head.end_position, end_offset=head.end_offset
     )
-    if may_write and not damage:
-        with contextlib.suppress(OSError):
-            # A flush may write those behind them meanwhile.
-            write_index(vfs, file.path, entries.data, are_last=False)
+    if not damage:
+        _write_while(
+            may_write, vfs, file.path, entries, are_last=False
+        )  # a flush may write those behind them meanwhile
     head.entries = entries
     return damage
+
+
+def _write_while(
+    may_write: Callable[[], bool], vfs: Vfs, segment_path: str, entries: PackedEntries, *, are_last: bool = True
+) -> None:
+    """Have the index file hold the entries, if it can be had, and if they are still those of the segment.
+
+    A cut does not wait for readers, and may come at any step of one: it is looked for before and after, and what was
+    written behind it goes again. If that was the index of what is left, somebody builds it anew.
+    """
+    if not may_write():
+        return
+    with contextlib.suppress(OSError):
+        write_index(vfs, segment_path, entries.data, are_last=are_last)
+    if not may_write():
+        with contextlib.suppress(OSError):
+            vfs.remove(files.index_path(segment_path))
 
 
 def rebuild_entries(

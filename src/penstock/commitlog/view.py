@@ -363,9 +363,8 @@ class LogView:
 
     def _rebuild(self, segment: Segment, opened: File | None) -> PackedEntries:
         file = self._open(segment) if opened is None else opened
-        may_write = self._validity.is_whole and segment.successor is None
         try:
-            entries, damage = rebuild_index(self._vfs, file, segment, may_write=may_write)
+            entries, damage = rebuild_index(self._vfs, file, segment, may_write=lambda: self._is_still(segment))
         finally:
             if opened is None:
                 file.close()
@@ -381,7 +380,7 @@ class LogView:
     def _rebuild_head(self, segment: Segment, head: Head) -> None:
         file = self._open(segment)
         try:
-            damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=self._validity.is_whole)
+            damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=lambda: self._is_still(segment))
         finally:
             file.close()
         if damage:
@@ -389,6 +388,10 @@ class LogView:
         segment.damage = (*segment.damage, *damage)
         for one in damage:
             self._on_damage(one)
+
+    def _is_still(self, segment: Segment) -> bool:
+        """Whether its file is what this view takes it for: the log was not cut, nor was the segment written anew."""
+        return self._validity.is_whole and segment.successor is None
 
     def _check_not_cut(self, end_offset: int) -> None:
         """LogCutError if the log was cut before this offset: what is read there now says nothing about this view."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from penstock.commitlog import (
     StorageFailedError,
 )
 from penstock.commitlog.files import index_path, segment_path
+from penstock.commitlog.index import ENTRY_BYTES
+from penstock.commitlog.rebuild import rebuild_entries
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, no_faults, nth
 from penstock.vfs.memory import Keep, MemoryVfs
 from penstock.vfs.real import RealVfs
@@ -479,3 +482,75 @@ def test_a_folder_of_this_machine_is_cut_as_one_in_memory_is(tmp_path: Path) -> 
     again = open_log(vfs)
     assert (again.state, again.log_start, again.log_end) == (LogState.WRITABLE, 50, 52)
     again.close()
+
+
+# Readers that are at it meanwhile.
+
+
+def indexes_that_lie(disk: MemoryVfs, log: Log) -> list[str]:
+    """Index files on the disk that name what their segment does not hold, or whose segment is gone."""
+    found = []
+    sizes = {segment.path: segment for segment in log.view().segments}
+    for path in [path for path in disk.files() if path.endswith(".index")]:
+        owner = sizes.get(path.removesuffix(".index") + ".arrows")
+        content = disk.open(path).read_at(0, disk.open(path).size())
+        sound = b""
+        if owner is not None:
+            file = disk.open(owner.path)
+            base, position, end = owner.base_offset, owner.size_bytes, owner.end_offset
+            sound = rebuild_entries(disk, file, base_offset=base, end_position=position, end_offset=end)[0].data
+        # What a flush writes behind entries that are gone leaves a hole before it.
+        places = range(0, len(content), ENTRY_BYTES)
+        if any(
+            content[at : at + ENTRY_BYTES] not in (sound[at : at + ENTRY_BYTES], bytes(ENTRY_BYTES)) for at in places
+        ):
+            found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("at_rest", [False, True])
+@pytest.mark.parametrize("anew", [False, True])
+def test_no_reader_leaves_an_index_of_what_was_cut_off(at_rest: bool, anew: bool) -> None:
+    """The cut comes between any two steps of a reader that misses the indexes, and the log grows again."""
+    end, config = 5, LogConfig(segment_bytes=8_000)  # some four batches
+    step = cuts = 0
+    while step == cuts:
+        memory = MemoryVfs()
+        disk = FaultyVfs(memory)
+        log, wanted = filled(disk, 11, config)
+        flush_and_note(log)
+        if at_rest:
+            save(log)
+            log.close()
+            log = open_log(disk, config)
+        view = log.view()
+        for path in [path for path in memory.files() if path.endswith(".index")]:
+            memory.remove(path)
+        kept = [] if anew else wanted[: end - end % 2]
+        left = step
+
+        def cut(operation: Operation, log: Log = log, kept: list[Message] = kept, disk: FaultyVfs = disk) -> None:
+            nonlocal left, cuts
+            left -= 1
+            if left >= 0:
+                return
+            disk.watcher = None
+            cuts += 1
+            run(log, log.reset(0) if anew else log.truncate(end))
+            for number in range(6):
+                kept += append(log, 1 + number % 3, 10**6, size_bytes=400)
+            flush_and_note(log)
+
+        disk.watcher = cut
+        for start in (2, 0):
+            with contextlib.suppress(LogCutError, RemoteError, OSError):
+                read_batches(view, start, view.log_end)
+        disk.watcher = None
+        assert indexes_that_lie(memory, log) == [], f"cut after step {step}"
+        if cuts > step:
+            assert (log.state, log.damage) == (LogState.WRITABLE, ())
+            again = open_log(memory.crash_clone(Keep.ALL), config)
+            assert read_slices(disk, log.view()) == kept
+            assert (again.state, again.damage, again.log_end) == (LogState.WRITABLE, (), log.log_end)
+        step += 1
+    assert step > 20
