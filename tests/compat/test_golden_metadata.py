@@ -5,8 +5,9 @@ They are written as they were, too, but for those that hold a config: its later 
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from penstock.metadata.commands import Command, decode_command
@@ -51,3 +52,31 @@ def test_the_image_has_something_in_every_field() -> None:
     assert read_only_image().by_name("orders").intake_us
     assert truncated_image().by_name("orders").truncated
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)
+
+
+def grown(value: Any, path: tuple[Any, ...]) -> Any:
+    """The same with a field more, at `path`: in a map, or at the end of an array."""
+    if not path:
+        return [*value, 7] if isinstance(value, list) else {**value, "a_later_field": 7}
+    copy = list(value) if isinstance(value, list) else dict(value)
+    copy[path[0]] = grown(value[path[0]], path[1:])
+    return copy
+
+
+PLACES: list[tuple[str, tuple[Any, ...]]] = [
+    *((name, ()) for name in COMMANDS),
+    ("create-stream", ("config",)),
+    ("change-isr", ("changes", 0)),
+    ("change-isr", ("changes", 0, 4, 0)),
+    ("elect-leaders", ("elections", 2)),
+    ("recover-partitions", ("recoveries", 0)),
+    ("recover-partitions", ("recoveries", 0, 3, 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "path"), PLACES)
+def test_what_a_later_version_has_added_is_not_dropped(name: str, path: tuple[Any, ...]) -> None:
+    fields = msgspec.msgpack.decode((GOLDEN / f"command-{name}.bin").read_bytes())
+    decode_command(msgspec.msgpack.encode(fields))
+    with pytest.raises(msgspec.DecodeError):
+        decode_command(msgspec.msgpack.encode(grown(fields, path)))

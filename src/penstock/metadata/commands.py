@@ -2,6 +2,11 @@
 
 Rules: a command holds all that its effect depends on, the time included, so that every broker that folds the same
 commands gets the same image. A command type never changes its meaning; new needs get new types or defaulted fields.
+What is not known is refused, never dropped: a field that is there changes what the command comes to, and a broker that
+went on without it would come to another image. It ends, and says that it must be upgraded (`node/entries.py`). So a
+later version gives a field that it adds to a command the default that means what was meant before, and leaves it out
+where it has that (`omit_defaults`); to an array it adds none, but makes a new type. It proposes what older versions do
+not know only where somebody asks for what they cannot do, or where all brokers are of its version.
 What a command does to each partition (who leads, which ISRs shrink) is not in it: that follows from the image.
 
 | command        | proposed by                | when                                                              |
@@ -22,16 +27,20 @@ What a command does to each partition (who leads, which ISRs shrink) is not in i
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
-from penstock.messages.peers import IsrChange
+from penstock.messages.peers import IsrChange, IsrMember
 
 
-class CreateStream(msgspec.Struct, frozen=True, kw_only=True, tag="create_stream"):
+class _Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class CreateStream(_Command, frozen=True, kw_only=True, tag="create_stream"):
     """Make a stream; its id is the command's index."""
 
     config: StreamConfig
@@ -39,20 +48,20 @@ class CreateStream(msgspec.Struct, frozen=True, kw_only=True, tag="create_stream
     assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; none: all on the first broker
 
 
-class AlterStream(msgspec.Struct, frozen=True, kw_only=True, tag="alter_stream"):
+class AlterStream(_Command, frozen=True, kw_only=True, tag="alter_stream"):
     """Change fields of a stream's config."""
 
     stream_id: int
     changes: dict[str, Any]
 
 
-class DeleteStream(msgspec.Struct, frozen=True, kw_only=True, tag="delete_stream"):
+class DeleteStream(_Command, frozen=True, kw_only=True, tag="delete_stream"):
     """Delete a stream."""
 
     stream_id: int
 
 
-class TruncatePartition(msgspec.Struct, frozen=True, kw_only=True, tag="truncate_partition"):
+class TruncatePartition(_Command, frozen=True, kw_only=True, tag="truncate_partition"):
     """Give up what comes before an offset, all of which its leader has committed in that leader epoch."""
 
     stream_id: StreamId
@@ -61,7 +70,7 @@ class TruncatePartition(msgspec.Struct, frozen=True, kw_only=True, tag="truncate
     before: Offset
 
 
-class SetIntake(msgspec.Struct, frozen=True, kw_only=True, tag="set_intake"):
+class SetIntake(_Command, frozen=True, kw_only=True, tag="set_intake"):
     """Have a stream take messages, or not."""
 
     stream_id: StreamId
@@ -69,13 +78,13 @@ class SetIntake(msgspec.Struct, frozen=True, kw_only=True, tag="set_intake"):
     since_us: int
 
 
-class FormCluster(msgspec.Struct, frozen=True, kw_only=True, tag="form_cluster"):
+class FormCluster(_Command, frozen=True, kw_only=True, tag="form_cluster"):
     """Name the cluster, once."""
 
     cluster_id: str
 
 
-class RegisterBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="register_broker"):
+class RegisterBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="register_broker"):
     """A broker has started. `clean_stop`: nothing that it had written can be lost since the run `run_before`.
 
     That counts only if it was its last run, or if the same `process` asks again: what is older may be a copy of its
@@ -93,7 +102,7 @@ class RegisterBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     process: str = ""  # random for each start; "": not known
 
 
-class FenceBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fence_broker"):
+class FenceBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="fence_broker"):
     """That run of a broker is taken for dead.
 
     `silent`: live ones that were not heard of lately, or cannot listen to NATS: any other leads before them.
@@ -104,7 +113,7 @@ class FenceBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     silent: tuple[BrokerId, ...] = ()
 
 
-class StopBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="stop_broker"):
+class StopBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="stop_broker"):
     """That run of a broker ends by its own wish. `silent` as above."""
 
     broker_id: BrokerId
@@ -112,7 +121,7 @@ class StopBroker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     silent: tuple[BrokerId, ...] = ()
 
 
-class ChangeIsr(msgspec.Struct, frozen=True, kw_only=True, tag="change_isr"):
+class ChangeIsr(_Command, frozen=True, kw_only=True, tag="change_isr"):
     """Compare-and-set of the ISRs of partitions that a broker leads, each for itself."""
 
     broker_id: BrokerId
@@ -129,7 +138,7 @@ class ElectionReason(StrEnum):
     PREFERRED = "preferred"  # the first of the replicas is in sync again
 
 
-class Election(msgspec.Struct, frozen=True, array_like=True):
+class Election(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One partition whose leadership in that epoch is to end."""
 
     stream_id: StreamId
@@ -138,14 +147,14 @@ class Election(msgspec.Struct, frozen=True, array_like=True):
     reason: ElectionReason
 
 
-class ElectLeaders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="elect_leaders"):
+class ElectLeaders(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="elect_leaders"):
     """Give partitions another leader, each for itself. `silent` as above."""
 
     elections: tuple[Election, ...]
     silent: tuple[BrokerId, ...] = ()
 
 
-class ReplicaEnd(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where the log of a replica ended, in that run of its broker."""
 
     broker_id: BrokerId
@@ -165,7 +174,7 @@ class ReplicaEnd(msgspec.Struct, frozen=True, array_like=True):
         return self.last_epoch, self.log_end
 
 
-class Recovery(msgspec.Struct, frozen=True, array_like=True):
+class Recovery(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One partition that nobody leads since that epoch, and all its logs that there are."""
 
     stream_id: StreamId
@@ -174,14 +183,14 @@ class Recovery(msgspec.Struct, frozen=True, array_like=True):
     ends: tuple[ReplicaEnd, ...]
 
 
-class RecoverPartitions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="recover_partitions"):
+class RecoverPartitions(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="recover_partitions"):
     """Have the longest logs lead, each partition for itself. `silent` as above, where logs are equally long."""
 
     recoveries: tuple[Recovery, ...]
     silent: tuple[BrokerId, ...] = ()
 
 
-class StartBroker(msgspec.Struct, frozen=True, kw_only=True, tag="start_broker"):
+class StartBroker(_Command, frozen=True, kw_only=True, tag="start_broker"):
     """A broker that is alone has started: every partition begins a new leader epoch."""
 
     started_us: int
@@ -203,8 +212,24 @@ Command = (
     | StartBroker
 )
 
+
+class _IsrChangeShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    # IsrChange is a message, too, and of those what is not known is passed over.
+    stream_id: Any
+    partition: Any
+    leader_epoch: Any
+    version: Any
+    isr: tuple[Annotated[list[Any], msgspec.Meta(max_length=len(IsrMember.__struct_fields__))], ...]
+    commits_resumed: Any = False
+
+
+class _ChangeIsrShape(msgspec.Struct, frozen=True, tag="change_isr"):
+    changes: tuple[_IsrChangeShape, ...]
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Command)
+_change_isr_decoder = msgspec.msgpack.Decoder(_ChangeIsrShape)
 
 
 def encode_command(command: Command) -> bytes:
@@ -213,6 +238,8 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes) -> Command:
-    """The command in `data`; msgspec.DecodeError if it is none that this version knows."""
+    """The command in `data`; msgspec.DecodeError if it is none that this version knows, and knows all of."""
     command: Command = _decoder.decode(data)
+    if isinstance(command, ChangeIsr):
+        _change_isr_decoder.decode(data)
     return command
