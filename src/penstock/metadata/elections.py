@@ -18,15 +18,15 @@ Rules:
     who leaves the ISR            becomes eligible if      and no more, once
     -------------------------     --------------------     -------------------------------------------------
     fenced, stopped, moved        always                   the leader says that it commits (it waits with that)
-    behind, says its leader       |isr| < min_isr          it returns from an unclean stop: then it is unsure
-                                                           it returns with another disk
-                                                           or it held the stream in memory only
+    behind, says its leader       |isr| < min_isr, or      it returns from an unclean stop: then it is unsure
+                                  others are eligible      it returns with another disk
+                                  or unsure already        or it held the stream in memory only
 
     who had all that was acked     becomes unsure when it        and no more, once
     --------------------------     -------------------------     -------------------------------------------------
-    eligible, or last in the ISR   returns from an unclean       as above; or it is in sync again, or leads; or the
-                                   stop with its own disk        longest log leads: who has as much is eligible;
-    leader                         has resigned: its log may     they stay so if it is none of theirs
+    eligible, or last in the ISR   returns from an unclean       as above; or it is in sync again, or leads; or it
+                                   stop with its own disk        has as much as the longest log, which leads: then
+    leader                         has resigned: its log may     it is eligible
                                    have failed
 
 Why the first row: whom the cluster elects may be dead for as long as a session, and may come back without its tail. Who
@@ -157,18 +157,18 @@ def recovered(
     *,
     silent: Set[BrokerId] = _NOBODY,
 ) -> Elected | None:
-    """Led by the longest of the logs that end so; None while one is missing that counts, or where none may lead.
+    """Led by the longest of the logs that end so; None where none may lead.
 
     Who counts had all that was acked. Another replica leads only if its log goes on where theirs ends. Who has as much
     as the leader is as good: eligible. A log that has failed cannot lead; where that of one who counts may be longer
-    than all that can, another leads only if the stream allows it.
+    than all that can, or has not been told of, another leads only if the stream allows it.
     """
-    having = holders(partition)
-    if not (recovers(partition, live) and having <= ends.keys()):
+    if not recovers(partition, live):
         return None
+    having = holders(partition)
     may_lead = tuple(one for one in partition.replicas if one in live and one in ends and not ends[one].has_failed)
-    known = [ends[one] for one in having]
-    whole = () if any(end.is_unknown for end in known) else _going_on(may_lead, ends, max(known, key=_length))
+    known = [end for one in having if (end := ends.get(one)) is not None and not end.is_unknown]
+    whole = _going_on(may_lead, ends, max(known, key=_length)) if len(known) == len(having) else ()
     is_unclean = not whole
     if is_unclean and not (may_lead and rules.allow_unclean_election):
         return None
@@ -180,8 +180,8 @@ def recovered(
     assert chosen is not None
     if is_unclean:
         return Elected(_led_by(partition, chosen, (chosen,), (), ()), is_unclean)
-    # If the disk is lost that is longer than all of theirs, they are the last that had all.
-    unsure = tuple(sorted(having)) if having.isdisjoint(equals) else ()
+    # Who has less counts on: the longest log may be in memory only, and be lost before its leader says that it commits.
+    unsure = tuple(one for one in having if one not in equals)
     return Elected(_led_by(partition, chosen, (chosen,), equals, unsure))
 
 
@@ -236,9 +236,17 @@ def preferred(partition: PartitionState, live: Set[BrokerId]) -> PartitionState 
     return _led_by(partition, first, partition.isr, partition.eligible, partition.unsure)
 
 
-def eligible_beside(isr: tuple[BrokerId, ...], eligible: tuple[BrokerId, ...], rules: Rules) -> tuple[BrokerId, ...]:
-    """Who of them has all that was acked, beside the ISR that its leader wants: nobody, once that can ack anything."""
-    return () if len(isr) >= rules.min_isr else _beside(isr, eligible)
+def beside_wanted(
+    partition: PartitionState, isr: tuple[BrokerId, ...], rules: Rules
+) -> tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]:
+    """Who is eligible and who unsure beside the ISR that a leader wants that does not say that it commits.
+
+    Who leaves it has all that was acked, as long as that leader acks nothing: below `min_isr`, or beside others.
+    """
+    acks_nothing = len(isr) < rules.min_isr or partition.eligible or partition.unsure
+    left = partition.isr if acks_nothing else ()
+    unsure = _beside(isr, partition.unsure)
+    return _beside((*isr, *unsure), (*partition.eligible, *left)), unsure
 
 
 def _left(partition: PartitionState, broker_id: BrokerId) -> PartitionState:

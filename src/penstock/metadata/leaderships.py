@@ -71,9 +71,7 @@ def _with_isr(image: ClusterImage, partition: PartitionState, rules: Rules, chan
     for member in change.isr:
         image.live_run(member.broker_id, member.incarnation)
     isr = tuple(broker_id for broker_id in partition.replicas if broker_id in wanted)
-    left = tuple(broker_id for broker_id in partition.isr if broker_id not in wanted)
-    eligible = () if change.commits_resumed else elections.eligible_beside(isr, (*partition.eligible, *left), rules)
-    unsure = () if change.commits_resumed else elections.eligible_beside(isr, partition.unsure, rules)
+    eligible, unsure = ((), ()) if change.commits_resumed else elections.beside_wanted(partition, isr, rules)
     # A new version also where the members stay: no change that its leader gave up can come into force after this one.
     return with_fields(partition, isr=isr, eligible=eligible, unsure=unsure, version=partition.version + 1)
 

@@ -107,12 +107,12 @@ class Recoveries:
             return None
         ends = _counting(partition, told, live)
         missing = [one for one in partition.replicas if one in live and one not in ends]
-        if not elections.holders(partition).isdisjoint(missing):
+        rules = Rules.of(image.streams[key.stream_id])
+        if not (elections.holders(partition).isdisjoint(missing) or rules.allow_unclean_election):
             return None
         if missing and now_us < told.since_us + _WAIT_US:
             self._next_us = min(self._next_us, told.since_us + _WAIT_US)
             return None
-        rules = Rules.of(image.streams[key.stream_id])
         if elections.recovered(partition, ends, live.keys(), rules) is None:
             return None
         return Recovery(*key, told.leader_epoch, tuple(ends.values()))

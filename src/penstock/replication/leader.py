@@ -364,9 +364,9 @@ class Leadership:
         if now_us < self._retry_us:
             self._agenda.plan(self, self._retry_us)
             return None
-        if self._has_rivals and not self._has_synced:
-            return None  # `flushed` wishes for it again
-        resumes = rules.may_commit(len(wanted), self._terms.min_isr)
+        # Until it goes on without its rivals nothing is committed: others may join all the same, and lead in its place.
+        is_ready = not self._has_rivals or (self._has_synced and not self._has_failed)
+        resumes = is_ready and rules.may_commit(len(wanted), self._terms.min_isr)
         change = IsrChange(*self.key, self.leader_epoch, self.version, wanted, resumes)
         self._under_way = change
         if self._unsettled is None:
@@ -427,7 +427,7 @@ class Leadership:
     @property
     def _may_resume(self) -> bool:
         """Whether to say that this leader goes on without its rivals, whose disks may have what its own has not."""
-        return self._has_rivals and self.accepts and self._has_synced
+        return self._has_rivals and self.accepts and self._has_synced and not self._has_failed
 
     @property
     def _has_synced(self) -> bool:

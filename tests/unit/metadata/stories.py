@@ -7,7 +7,8 @@
 | `alter NAME field=value …`, `delete NAME`                   | changes, deletes                                       |
 | `register ID clean` or `unclean` `[disk=D]`                 | a broker starts                                        |
 | `fence ID [run=N]`, `stop ID [run=N]`                       | a run of it ends; the present one                      |
-| `isr NAME 1,2 [resumed]`                                    | its leader wants that ISR                              |
+| `isr NAME 1,2 [resumed] [unsynced]`                         | its leader wants that ISR; it commits, if they are     |
+|                                                             | enough, unless it has not synced; or at once           |
 | … `by=ID` `run=N` `epoch=N` `version=N` `stale=ID`          | asked for wrongly; `stale`: with an earlier run of it  |
 | `elect NAME REASON [epoch=N]`                               | another leader                                         |
 | `recover NAME 1=EPOCH:END 2=failed … [stale=ID]`            | the longest of these logs leads; `failed:EPOCH:END`    |
@@ -151,7 +152,7 @@ class Story:
             LeaderEpoch(int(options.get("epoch", partition.leader_epoch))),
             int(options.get("version", partition.version)),
             members,
-            "resumed" in words,
+            "resumed" in words or ("unsynced" not in words and len(members) >= (state.config.min_isr or 1)),
         )
         return self.apply(ChangeIsr(broker_id=leader, incarnation=self._run(leader, options), changes=(change,)))
 

@@ -187,6 +187,7 @@ class Cluster:
                 self.partition(stream_id).leader_epoch,
                 self.partition(stream_id).version,
                 tuple(IsrMember(one, self.image.brokers[one].incarnation) for one in isr),
+                len(isr) >= (self.image.streams[stream_id].config.min_isr or 1),
             )
             for stream_id, isr in wishes
         )

@@ -24,6 +24,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "an empty disk": lambda: Model(durability=Durability.FSYNC, append=1, power=1, kill=1, wipe=1),
     "a log fails": lambda: Model(durability=Durability.FSYNC, append=1, fence=1, power=1, fail=1),
     "both must be in sync": lambda: Model(min_isr=2, append=1, fence=1, kill=2),
+    "loses its power twice": lambda: Model(append=2, power=2),
     "three": lambda: Model(replicas=3, append=1, power=1),
     "three, one is fenced": lambda: Model(replicas=3, append=1, fence=1),
 }

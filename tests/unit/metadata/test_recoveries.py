@@ -61,6 +61,19 @@ def test_who_was_not_in_sync_is_waited_for_a_while_and_who_was_as_long_as_it_is_
     assert cluster.partition(stream_id).leader == TWO
 
 
+def test_who_is_there_and_does_not_tell_is_waited_for_unless_the_stream_allows_another_leader() -> None:
+    """Its disk hangs: an operator who gives up what it may have is heard."""
+    cluster, stream_id = killed(ONE, TWO, THREE)
+    told(cluster, stream_id, ONE, 20)
+    told(cluster, stream_id, TWO, 20)
+    assert cluster.after(10 * limits.RECOVERY_WAIT_MS, ONE, TWO, THREE) == []
+    cluster.apply(AlterStream(stream_id=stream_id, changes={"allow_unclean_election": True}), raft_term=TERM)
+    (command,) = cluster.after(limits.RECOVERY_WAIT_MS + 200, ONE, TWO, THREE)
+    assert isinstance(command, RecoverPartitions)
+    cluster.commit()
+    assert cluster.partition(stream_id).leader == TWO, "of those who tell, one that had all that was acked"
+
+
 def test_who_is_away_is_waited_for_if_it_had_all_that_was_acked() -> None:
     cluster, stream_id = killed(ONE, TWO, THREE)
     told(cluster, stream_id, TWO, 20)

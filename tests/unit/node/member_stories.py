@@ -252,7 +252,8 @@ class MemberStory:
             which = f"{name}/{partition}" if partition else name
             leader = state.leader or "nobody"
             eligible = f" eligible={_tuple(state.eligible)}" if state.eligible else ""
-            yield f"{which} isr={_tuple(state.isr)} leader={leader} epoch={state.leader_epoch}{eligible}"
+            unsure = f" unsure={_tuple(state.unsure)}" if state.unsure else ""
+            yield f"{which} isr={_tuple(state.isr)} leader={leader} epoch={state.leader_epoch}{eligible}{unsure}"
             for number in self._ids:
                 if (member := self._members.members.get(BrokerId(number))) is None:
                     yield f"{number}: is down"
