@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking import connect as connect
     from penstock.client.blocking_groups import Consumer as Consumer
     from penstock.client.blocking_producer import Producer as Producer
+    from penstock.client.blocking_table import Table as Table
     from penstock.client.errors import (
         CorruptRange as CorruptRange,
     )
@@ -154,6 +155,7 @@ _MODULE_OF = {
     "Unavailable": "penstock.client.errors",
     "Group": "penstock.client.groups",
     "GroupOffset": "penstock.client.groups",
+    "Table": "penstock.client.blocking_table",
     "Filter": "penstock.client.filters",
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
@@ -178,6 +180,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "AppendResult",
     "Consumer",
     "Producer",
+    "Table",
     "Envelope",
     "Group",
     "GroupOffset",

@@ -6,5 +6,6 @@ from penstock.client.aio import Client
 from penstock.client.connecting import connect
 from penstock.client.consumers import Consumer
 from penstock.client.producing import Producer
+from penstock.client.tables import Table
 
-__all__ = ["Client", "Consumer", "Producer", "connect"]
+__all__ = ["Client", "Consumer", "Producer", "Table", "connect"]

@@ -40,7 +40,7 @@ _LINE_CHARS_MAX = 100
 _ASKS = ("server", "nats_urls")
 _TELLS = ("group", "positions")
 _COUNTS = ("producer_id", "epoch", "sequence")
-_CALLED = (penstock.Client, penstock.Consumer, penstock.Producer)  # their calls are listed
+_CALLED = (penstock.Client, penstock.Consumer, penstock.Producer, penstock.Table)  # their calls are listed
 
 
 def python_reference() -> str:
@@ -53,6 +53,8 @@ def python_reference() -> str:
     parts += [f"`consumer.{name}`: {_text(getattr(blocking_groups.Consumer, name))}" for name in _TELLS]
     parts += ["## Producer", _text(penstock.Producer), *_calls("producer", penstock.Producer)]
     parts += [f"`producer.{name}`: {_text(getattr(penstock.Producer, name))}" for name in _COUNTS]
+    parts += ["## Table", _text(penstock.Table), *_calls("table", penstock.Table)]
+    parts += ["`len(table)` is the number of keys; `for message in table` gives the messages of all keys."]
     parts += ["## Files", *_files(), "## Values", *_values()]
     parts += ["## Errors", "\n".join(["| error | is also | when |", "|---|---|---|", *_errors()])]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"

@@ -33,6 +33,7 @@ from penstock.client.producing import Producer
 from penstock.client.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.routing import Routes
+from penstock.client.tables import Table
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
@@ -220,6 +221,14 @@ class Client:
                 for batch in found:
                     for message in batches.messages_of(batch):
                         yield message
+
+    async def table(self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0) -> Table:
+        """The latest message of each key, in memory, once it has all that is there now; from then on kept up to date.
+
+        `timeout` bounds each answer while it is read. Raises what `read` does.
+        """
+        info = await self._streams.now(stream, timeout)
+        return await Table(self._link, timeout).load(info, partition)
 
     async def get(self, stream: StreamName, offset: int, *, partition: int = 0, timeout: float = 10.0) -> Message:
         """The message at `offset`. OffsetOutOfRange, MessageNotFound."""

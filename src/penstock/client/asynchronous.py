@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ class End:
     """What `next_of` gives behind the last item."""
 
 
-async def next_of(source: AsyncGenerator[T, None]) -> T | End:
+async def next_of(source: AsyncIterator[T]) -> T | End:
     """The next item, or `End`."""
     try:
         return await anext(source)

@@ -27,6 +27,7 @@ from penstock.client.asynchronous import End, close_soon, next_of
 from penstock.client.batches import messages_of
 from penstock.client.blocking_groups import Consumer, Groups
 from penstock.client.blocking_producer import Producer
+from penstock.client.blocking_table import Table
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.publish_format import Ack, Acked, Value
@@ -244,6 +245,13 @@ class Client:
         options = {"end": end, "partition": partition, "follow": follow, "where": where, "timeout": timeout}
         for batch in self.read(stream, start, **options):  # type: ignore[arg-type]
             yield from messages_of(batch)
+
+    def table(self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0) -> Table:
+        """The latest message of each key, in memory, once it has all that is there now; from then on kept up to date.
+
+        `timeout` bounds each answer while it is read. Raises what `read` does.
+        """
+        return Table(self._thread.run(self._client.table(stream, partition=partition, timeout=timeout)), self._thread)
 
     def get(self, stream: StreamName, offset: int, *, partition: int = 0, timeout: float = 10.0) -> Message:
         """The message at `offset`. OffsetOutOfRange, MessageNotFound."""

@@ -87,6 +87,11 @@ class Link:
         return self._home
 
     @property
+    def is_closed(self) -> bool:
+        """Whether every call fails from now on."""
+        return self._closed
+
+    @property
     def hello(self) -> HelloResponse:
         """What that broker said last about itself."""
         assert self._hello is not None, "connect first"

@@ -37,7 +37,7 @@ from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, L
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_END_OF_LOG = 2**63 - 1
+END_OF_LOG = 2**63 - 1
 
 _EMPTY_PAUSE_S = 0.1  # after an answer that brings nothing and did not wait either
 
@@ -179,7 +179,7 @@ async def plan(
         raise ValueError("a reader that follows the log can end only at an offset")
     stream_id = info.stream_id
     begin = await find_place(link, stream_id, partition, start, timeout_s)
-    stop = _END_OF_LOG if follow else begin.committed_end
+    stop = END_OF_LOG if follow else begin.committed_end
     if isinstance(end, int) and ends_at_offset:
         stop = min(end, stop)
     elif end is not None:

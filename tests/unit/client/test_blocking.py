@@ -19,7 +19,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.base.errors import OperationalError
-from penstock.client import blocking, blocking_producer, producing
+from penstock.client import blocking, blocking_producer, blocking_table, producing, tables
 from penstock.client.link import Link
 from penstock.client.threads import LoopThread, PublishQueue
 from penstock.messages import FetchRequest, Request
@@ -91,6 +91,10 @@ def test_both_faces_have_the_same_calls_parameters_defaults_and_words() -> None:
         assert ours[name].parameters == theirs[name].parameters, name
         if name != "close":
             assert inspect.getdoc(getattr(blocking.Client, name)) == inspect.getdoc(getattr(aio.Client, name)), name
+    for name in ("get", "changes", "wait_for", "close", "__len__", "__iter__"):
+        ours_, theirs_ = getattr(blocking_table.Table, name), getattr(tables.Table, name)
+        assert inspect.signature(ours_).parameters == inspect.signature(theirs_).parameters
+        assert inspect.getdoc(ours_) == inspect.getdoc(theirs_)
     append, their_append = blocking_producer.Producer.append, producing.Producer.append
     assert inspect.signature(append).parameters == inspect.signature(their_append).parameters
     assert inspect.getdoc(append) == inspect.getdoc(their_append)

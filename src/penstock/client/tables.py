@@ -1,0 +1,221 @@
+"""A table of a stream: the latest message of each key, in memory, kept up to date.
+
+Rules: it begins with all that the log holds, and follows it from there; it is made once it has what was committed when
+it was asked for. A tombstone takes its key out; messages without a key are passed over. Of each batch the latest row of
+each key is found by Arrow, and only those become objects. What a reader of changes has not taken yet is kept by key,
+the latest of each: so whoever reads slowly misses what was overwritten, and holds no more than the table.
+Where a key is in several partitions, which publishers with keys avoid, the row that was read last counts.
+
+| what happens                                      | the table                                                      |
+|---------------------------------------------------|----------------------------------------------------------------|
+| no broker answers                                 | stays as it was, and goes on where it was once one does         |
+| retention overtakes it, the log lost what it had  | raises that from every call: make another one                   |
+| read, the stream is deleted, bytes are damaged    |                                                                |
+
+Idea: Kafka Streams' KTable, without its joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.ids import LeaderEpoch, PartitionId
+from penstock.client import batches, reading
+from penstock.client.batches import Range
+from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.link import Link
+from penstock.client.reading import END_OF_LOG, Plan, Reader
+from penstock.client.values import EARLIEST, TOMBSTONE_HEADER, Message
+from penstock.messages import StreamInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_AGAIN_S = 0.5
+_MARK = TOMBSTONE_HEADER.encode()  # headers without it need not be parsed, nor be kept so
+
+
+class Table:
+    """The latest message of each key of a stream, as `Client.table` makes it; `close` it, or use it in `async with`."""
+
+    def __init__(self, link: Link, timeout_s: float) -> None:
+        self._link = link
+        self._timeout_s = timeout_s
+        self._latest: dict[bytes, Message] = {}
+        self._ends: dict[PartitionId, int] = {}  # behind the last row that was taken, by partition
+        self._epochs: dict[PartitionId, LeaderEpoch] = {}  # of the leaders who said so
+        self._moved = asyncio.Event()  # replaced each time
+        self._readers: weakref.WeakSet[Changes] = weakref.WeakSet()
+        self._failure: Exception | None = None
+        self._is_closed = False
+        self._following: asyncio.Task[None] | None = None
+
+    async def load(self, info: StreamInfo, partition: int | None) -> Table:
+        """Read all that is there, and begin to follow; `timeout_s` bounds each answer."""
+        numbers = [reading.partition_number(info, partition)]
+        if partition is None and len(info.partitions) > 1:
+            numbers = [one.partition for one in info.partitions]
+        there: dict[PartitionId, int] = {}
+        for number in numbers:
+            found = await reading.find_place(self._link, info.stream_id, number, EARLIEST, self._timeout_s)
+            self._ends[number], self._epochs[number] = found.offset, found.leader_epoch
+            there[number] = found.committed_end
+        self._following = asyncio.create_task(self._follow(info))
+        try:
+            for number, end in there.items():
+                await self._until(number, end)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def get(self, key: bytes | str) -> Message | None:
+        """The latest message of a key; None: there is none, or it was a tombstone."""
+        self._check()
+        return self._latest.get(key.encode() if isinstance(key, str) else key)
+
+    def __len__(self) -> int:
+        """How many keys there are."""
+        self._check()
+        return len(self._latest)
+
+    def __iter__(self) -> Iterator[Message]:
+        """The messages of all keys, as they are now; those of keys that came first come first."""
+        self._check()
+        return iter(list(self._latest.values()))
+
+    def changes(self) -> Changes:
+        """Each message that changes the table from this call on; of several of one key the latest. Tombstones, too.
+
+        Ends when the table is closed.
+        """
+        made = Changes(self)
+        self._readers.add(made)
+        return made
+
+    async def wait_for(self, offset: int, *, partition: int = 0, timeout: float = 10.0) -> None:
+        """Return once the table has what is at that offset, such as that of an ack. TimedOut."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._until(PartitionId(partition), offset + 1)
+        except TimeoutError:
+            if self._failure is not None:
+                raise
+            raise TimedOut(f"the table has not come to offset {offset} of partition {partition} in time") from None
+
+    async def close(self) -> None:
+        """Follow no more; what is there can still be read. Twice is fine."""
+        self._is_closed = True
+        task, self._following = self._following, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._wake()
+
+    async def __aenter__(self) -> Table:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def moved(self) -> bool:
+        """Whether something more was read, once that is so; if not, the table is closed."""
+        self._check()
+        if not self._is_closed:
+            await self._moved.wait()
+        return not self._is_closed
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _wake(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def _until(self, partition: PartitionId, end: int) -> None:
+        if partition not in self._ends:
+            raise ValueError(f"the table is not made of partition {partition}")
+        while self._ends[partition] < end:
+            self._check()
+            if self._is_closed:
+                raise OperationalError("the table is closed")
+            await self._moved.wait()
+
+    async def _follow(self, info: StreamInfo) -> None:
+        """Take what comes, for ever."""
+        try:
+            while True:
+                try:
+                    await self._read(info)
+                except (TimedOut, Unavailable):
+                    if self._link.is_closed:
+                        raise
+                    await asyncio.sleep(_AGAIN_S)
+        except PenstockError as error:
+            self._failure = error
+            self._wake()
+
+    async def _read(self, info: StreamInfo) -> None:
+        what = [
+            Plan(info.stream_id, info.name, number, Range(end, END_OF_LOG), self._epochs[number], True, True)
+            for number, end in self._ends.items()
+        ]
+        rows_max = limits.READ_BATCH_ROWS_DEFAULT
+        reader = Reader(self._link, what, batch_rows_max=rows_max, columns=None, timeout_s=self._timeout_s)
+        async with reader:
+            while (found := await reader.next_batches()) is not None:
+                for batch in found:
+                    self._take(batch, reader.leader_epochs)
+
+    def _take(self, batch: pa.RecordBatch, epochs: dict[PartitionId, LeaderEpoch]) -> None:
+        number = PartitionId(batches.partition_of(batch) or 0)
+        for message in batches.messages_of(_latest_of(batch)):
+            key = message.key
+            assert key is not None
+            if message.value is None or (_MARK in (message.header_block or b"") and message.is_tombstone):
+                self._latest.pop(key, None)
+            else:
+                self._latest[key] = message
+            for reader in self._readers:
+                reader.pending.pop(key, None)
+                reader.pending[key] = message
+        self._ends[number] = batch.column("offset")[-1].as_py() + 1
+        self._epochs[number] = epochs[number]
+        self._wake()
+
+
+class Changes:
+    """Messages that change a table, as they come: `async for`."""
+
+    def __init__(self, table: Table) -> None:
+        self.pending: dict[bytes, Message] = {}  # not taken yet
+        self._table = table
+
+    def __aiter__(self) -> Changes:
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self.pending:
+            if not await self._table.moved():
+                raise StopAsyncIteration
+        return self.pending.pop(next(iter(self.pending)))
+
+
+def _latest_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The last row of each key."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keyed = batch.filter(pc.is_valid(batch.column("key")))
+    table = pa.table({"key": keyed.column("key"), "offset": keyed.column("offset")})
+    last = table.group_by("key").aggregate([("offset", "max")]).column("offset_max")
+    return keyed.filter(pc.is_in(keyed.column("offset"), last.combine_chunks()))

@@ -1,0 +1,214 @@
+"""A table of a stream, on fake brokers: it has what the log says last of each key, through whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.messages import FetchRequest, Request
+from tests.extent import extent
+from tests.fake_broker import Answer, FakeBroker, FakeStream
+from tests.groups import Columns
+
+TOMBSTONE = b"NATS/1.0\r\nPenstock-Tombstone: 1\r\n\r\n"
+Row = tuple[bytes | None, bytes | None, bytes | None]  # key, value, headers
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker() as broker, asyncio.timeout(60):
+        yield broker
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[aio.Client]:
+    async with await penstock.aio.connect(broker.address) as client:
+        yield client
+
+
+def columns(*rows: Row) -> Columns:
+    keys, values, headers = zip(*rows, strict=True)
+    return Columns([b"s"] * len(rows), list(keys), list(values), list(headers))
+
+
+def plain(key: bytes | None, value: bytes | None) -> Row:
+    return key, value, None
+
+
+def held(table: aio.Table) -> dict[bytes | None, bytes | None]:
+    return {message.key: message.value for message in table}
+
+
+async def test_it_begins_with_all_that_is_there(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1"), plain(b"y", b"1"), plain(None, b"no key"), plain(b"x", b"2")))
+    stream.append(columns(plain(b"z", b"1"), plain(b"y", None), (b"z", b"gone", TOMBSTONE), plain(b"", b"")))
+    async with await client.table("a") as table:
+        assert held(table) == {b"x": b"2", b"": b""}
+        assert len(table) == 2
+        found = table.get("x")
+        assert found is not None
+        assert (found.offset, found.value) == (3, b"2")
+        assert table.get(b"y") is None
+
+
+async def test_an_empty_stream_is_an_empty_table(broker: FakeBroker, client: aio.Client) -> None:
+    broker.create("a")
+    async with await client.table("a") as table:
+        assert (len(table), list(table)) == (0, [])
+
+
+async def test_it_follows_the_log_and_tells_of_changes(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1")))
+    async with await client.table("a") as table:
+        changes = table.changes()
+        await broker.append(stream, columns(plain(b"y", b"2"), plain(None, b"no key")))
+        assert (await anext(changes)).key == b"y"
+        await broker.append(stream, columns(plain(b"x", None), plain(b"y", b"3"), plain(b"y", b"4")))
+        await table.wait_for(5)
+        assert held(table) == {b"y": b"4"}
+        assert [(one.key, one.value) for one in [await anext(changes), await anext(changes)]] == [
+            (b"x", None),
+            (b"y", b"4"),
+        ]
+        waiting = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        await table.close()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+    assert held(table) == {b"y": b"4"}
+
+
+async def test_who_reads_changes_slowly_holds_the_latest_of_each_key(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    async with await client.table("a") as table:
+        changes = table.changes()
+        for number in range(20):
+            await broker.append(stream, columns(plain(b"x", b"%d" % number), plain(b"y", b"%d" % number)))
+        await table.wait_for(39)
+        assert [(one.key, one.value) for one in [await anext(changes), await anext(changes)]] == [
+            (b"x", b"19"),
+            (b"y", b"19"),
+        ]
+        assert not changes.pending
+
+
+async def test_it_waits_for_an_offset_no_longer_than_it_may(broker: FakeBroker, client: aio.Client) -> None:
+    broker.create("a").append(columns(plain(b"x", b"1")))
+    async with await client.table("a") as table:
+        await table.wait_for(0)
+        with pytest.raises(penstock.TimedOut, match="offset 1 of partition 0"):
+            await table.wait_for(1, timeout=0.05)
+
+
+async def test_an_outage_leaves_it_as_it_was(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1")))
+    async with await client.table("a", timeout=0.2) as table:
+        port = int(broker.address.rpartition(":")[2])
+        await broker.stop()
+        assert held(table) == {b"x": b"1"}
+        stream.append(columns(plain(b"x", b"2")))
+        await broker.start(port)
+        await table.wait_for(1, timeout=30)
+        assert held(table) == {b"x": b"2"}
+
+
+async def test_what_is_lost_is_told_by_every_call(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1")))
+    async with await client.table("a") as table:
+
+        async def lost(request: Request) -> Answer | None:
+            if isinstance(request, FetchRequest):
+                raise RemoteError(ErrorCode.LOG_TRUNCATED, "cut", end_offset=0, log_start=0, committed_end=0)
+            return None
+
+        broker.intercept = lost
+        broker.cut_connections()
+        with pytest.raises(penstock.LogTruncated):
+            await anext(table.changes())
+        for call in (lambda: table.get("x"), lambda: len(table), lambda: list(table)):
+            with pytest.raises(penstock.LogTruncated):
+                call()
+
+
+async def test_a_stream_that_is_not_there(client: aio.Client) -> None:
+    with pytest.raises(penstock.StreamNotFound):
+        await client.table("nothing")
+
+
+@pytest.mark.parametrize("seed", range(extent(6, 40)))
+async def test_it_is_what_a_dict_says(broker: FakeBroker, client: aio.Client, seed: int) -> None:
+    chance = random.Random(seed)
+    stream = broker.create("a")
+    wanted: dict[bytes | None, bytes | None] = {}
+
+    def some() -> Columns:
+        rows = []
+        for _ in range(chance.randint(1, 5)):
+            key = chance.choice((None, b"", b"a", b"b", b"c"))
+            value = chance.choice((None, b"", b"%d" % chance.randrange(1_000)))
+            rows.append((key, value, TOMBSTONE if value == b"" and chance.random() < 0.5 else None))
+            if key is not None and (value is None or rows[-1][2] is not None):
+                wanted.pop(key, None)
+            elif key is not None:
+                wanted[key] = value
+        return columns(*rows)
+
+    for _ in range(chance.randrange(8)):
+        stream.append(some())
+    async with await client.table("a") as table:
+        assert held(table) == wanted
+        seen, changes = dict(wanted), table.changes()
+        for _ in range(8):
+            if chance.random() < 0.3:
+                broker.cut_connections()
+            await broker.append(stream, some())
+            await table.wait_for(stream.end - 1)
+            assert held(table) == wanted
+        while changes.pending:
+            message = await anext(changes)
+            if message.is_tombstone:
+                seen.pop(message.key, None)
+            else:
+                seen[message.key] = message.value
+        assert seen == wanted
+
+
+def test_the_blocking_face(tmp_path: object) -> None:
+    async def story() -> None:
+        async with FakeBroker() as broker, asyncio.timeout(30):
+            stream: FakeStream = broker.create("a")
+            stream.append(columns(plain(b"x", b"1")))
+            ready, seen = asyncio.Event(), asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def use() -> list[bytes | None]:
+                with penstock.connect(broker.address) as client, client.table("a") as table:
+                    assert len(table) == 1
+                    changes = table.changes()
+                    loop.call_soon_threadsafe(ready.set)
+                    table.wait_for(1)
+                    assert [message.value for message in table] == [b"2"]
+                    loop.call_soon_threadsafe(seen.set)
+                    assert next(changes).value == b"2"
+                    found = table.get("x")
+                    table.close()
+                    assert list(table.changes()) == []
+                    return [None if found is None else found.value]
+
+            using = asyncio.ensure_future(asyncio.to_thread(use))
+            await ready.wait()
+            await broker.append(stream, columns(plain(b"x", b"2")))
+            await seen.wait()
+            assert await using == [b"2"]
+
+    asyncio.run(story())
