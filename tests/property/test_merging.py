@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.batch import codec, merging
 from penstock.batch.schema import arrow_schema
-from tests.batch_samples import ROWS, Row, message_of
+from tests.batch_samples import MIXED, ROWS, SMALL, Row, message_of
 
 LOGS = st.lists(st.tuples(ROWS, st.integers(0, 3)), min_size=1, max_size=12)
 
@@ -41,6 +41,20 @@ def test_all_rows_are_there_in_fewer_batches(
         sources += found.sources
     assert (at, sources) == (offset, len(batches))
     assert _rows(merged).equals(wanted)
+
+
+def test_so_many_that_they_are_merged_piece_by_piece() -> None:
+    raw, offset, number = bytearray(), 0, 0
+    while len(raw) < 3 * 2**20:
+        rows = MIXED if number % 3 else [*SMALL, Row(b"large", b"k", bytes(5_000), None)]
+        raw += message_of(rows, base_offset=offset, timestamp_us=number)
+        offset, number = offset + len(rows), number + 1
+    found = merging.next_merged(memoryview(raw), 0, rows_max=10**5, bytes_max=10**8)
+    assert (found.sources, found.size_bytes) == (number, len(raw))
+    header = codec.verify(found.data)
+    assert (header.base_offset, header.end_offset, header.count) == (0, offset, offset)
+    assert (header.min_timestamp_us, header.max_timestamp_us) == (0, number - 1)
+    assert _rows(bytes(found.data)).equals(_rows(bytes(raw)))
 
 
 @given(ROWS, st.integers(0, 2**40), st.integers(0, 70))

@@ -8,6 +8,9 @@ all the others with it.
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import accumulate
+from operator import or_
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -20,8 +23,23 @@ from penstock.hot.columns import VarColumn
 from penstock.hot.join import Gathered, Joiner
 from penstock.hot.message import Checker
 
-_PIECE_BYTES = 1 * limits.MIB  # gathered in one call: other threads of Python wait for its end
+_PIECE_BYTES = 1 * limits.MIB  # in one call: other threads of Python wait for its end
 _JOINER = Joiner(LAYOUT, Checker(LAYOUT))
+
+
+class _Piece(NamedTuple):
+    """Some of the messages that are merged."""
+
+    offset: int  # at which they begin
+    gathered: Gathered
+
+    @property
+    def begins(self) -> list[int]:
+        return self.gathered.begins
+
+    @property
+    def end(self) -> int:
+        return self.gathered.end
 
 
 class Merged(NamedTuple):
@@ -40,46 +58,31 @@ def next_merged(raw: memoryview, offset: int, *, rows_max: int, bytes_max: int) 
     CorruptionError, without a file and with its position in `raw`, if that is not sound.
     """
     first = codec.read_header(raw)
-    gathered = _gathered(raw, offset, first.leader_epoch, rows_max, bytes_max)
-    if len(gathered.begins) < 2:
+    pieces = _pieces(raw, offset, first.leader_epoch, rows_max, bytes_max)
+    sources = sum(len(piece.begins) for piece in pieces)
+    if sources < 2:
         size_bytes = first.size_bytes
         header = codec.verify(raw[:size_bytes])
         if header.base_offset != offset:
             raise CorruptionError("", 0, f"offset {offset}", str(header.base_offset))
         return Merged(raw[:size_bytes], header, 1, size_bytes)
-    joined = _JOINER.join(raw, gathered)
-    if isinstance(joined, int):
-        raise CorruptionError("", joined, "value offsets from 0 to the end of the values", "others")
-    data, header = codec.assemble(
-        joined.offsets,
-        joined.timestamps,
-        [
-            VarColumn(one.null_count, memoryview(one.validity), memoryview(one.value_offsets), memoryview(one.data))
-            for one in joined.columns
-        ],
-        gathered.rows,
-        offset_range=(offset, gathered.end_offset),
-        timestamp_range_us=(gathered.min_timestamp_us, gathered.max_timestamp_us),
-        leader_epoch=first.leader_epoch,
-        flags=gathered.flags,
-    )
+    data, header = _joined(raw, pieces, first.leader_epoch)
     codec.check_values(data)
-    return Merged(data, header, len(gathered.begins), gathered.end)
+    return Merged(data, header, sources, pieces[-1].end)
 
 
-def _gathered(raw: memoryview, offset: int, leader_epoch: int, rows_max: int, bytes_max: int) -> Gathered:
+def _pieces(raw: memoryview, offset: int, leader_epoch: int, rows_max: int, bytes_max: int) -> list[_Piece]:
     """Those that go together, found piece by piece."""
-    begins: list[int] = []
-    rows = position = flags = min_timestamp_us = max_timestamp_us = 0
-    end_offset = offset
+    pieces: list[_Piece] = []
+    rows = position = count = 0
     while rows < rows_max:
-        room = bytes_max - (position - BODY_POSITION * len(begins))
+        room = bytes_max - (position - BODY_POSITION * count)
         if room <= BODY_POSITION:
             break
-        piece = _JOINER.gather(
+        found = _JOINER.gather(
             raw,
             position,
-            end_offset,
+            offset,
             (offset, limits.OFFSET_MAX),
             rows_max - rows,
             min(_PIECE_BYTES, room),
@@ -87,12 +90,45 @@ def _gathered(raw: memoryview, offset: int, leader_epoch: int, rows_max: int, by
             leader_epoch,
             MAY_HOLD_IDS,
         )
-        if not piece.begins:
+        if not found.begins:
             break
-        if not begins:
-            min_timestamp_us = piece.min_timestamp_us
-        begins += piece.begins
-        rows += piece.rows
-        flags |= piece.flags
-        position, end_offset, max_timestamp_us = piece.end, piece.end_offset, piece.max_timestamp_us
-    return Gathered(begins, rows, position, end_offset, flags, min_timestamp_us, max_timestamp_us)
+        pieces.append(_Piece(offset, found))
+        rows, count = rows + found.rows, count + len(found.begins)
+        position, offset = found.end, found.end_offset
+    return pieces
+
+
+def _joined(raw: memoryview, pieces: list[_Piece], leader_epoch: int) -> tuple[Buffer, BatchHeader]:
+    """All of them as one message; of several pieces each is one first, so that no call takes long."""
+    if len(pieces) > 1:
+        messages = [_joined(raw, [piece], leader_epoch) for piece in pieces]
+        raw = memoryview(b"".join([data for data, _ in messages]))
+        ends = [*accumulate(header.size_bytes for _, header in messages)]
+        whole = Gathered(
+            [0, *ends[:-1]],
+            sum(header.count for _, header in messages),
+            ends[-1],
+            messages[-1][1].end_offset,
+            reduce(or_, (header.flags for _, header in messages)),
+            messages[0][1].min_timestamp_us,
+            messages[-1][1].max_timestamp_us,
+        )
+    else:
+        whole = pieces[0].gathered
+    joined = _JOINER.join(raw, whole)
+    if isinstance(joined, int):
+        raise CorruptionError("", joined, "value offsets from 0 to the end of the values", "others")
+    columns = [
+        VarColumn(one.null_count, memoryview(one.validity), memoryview(one.value_offsets), memoryview(one.data))
+        for one in joined.columns
+    ]
+    return codec.assemble(
+        joined.offsets,
+        joined.timestamps,
+        columns,
+        whole.rows,
+        offset_range=(pieces[0].offset, whole.end_offset),
+        timestamp_range_us=(whole.min_timestamp_us, whole.max_timestamp_us),
+        leader_epoch=leader_epoch,
+        flags=whole.flags,
+    )

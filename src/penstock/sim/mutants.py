@@ -115,7 +115,7 @@ MUTANTS = (
     Mutant(
         "merged batches do not say that they have ids",
         "penstock.batch.merging",
-        "        flags=gathered.flags,",
+        "        flags=whole.flags,",
         "        flags=0,",
     ),
 )
