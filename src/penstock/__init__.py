@@ -45,10 +45,16 @@ if TYPE_CHECKING:
         CorruptRange as CorruptRange,
     )
     from penstock.client.errors import (
+        GroupInUse as GroupInUse,
+    )
+    from penstock.client.errors import (
         InvalidConfig as InvalidConfig,
     )
     from penstock.client.errors import (
         LogTruncated as LogTruncated,
+    )
+    from penstock.client.errors import (
+        MemberFenced as MemberFenced,
     )
     from penstock.client.errors import (
         MessageNotFound as MessageNotFound,
@@ -139,8 +145,10 @@ _MODULE_OF = {
     "Consumer": "penstock.client.blocking_groups",
     "Producer": "penstock.client.blocking_producer",
     "CorruptRange": "penstock.client.errors",
+    "GroupInUse": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
     "LogTruncated": "penstock.client.errors",
+    "MemberFenced": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",
     "OffsetOutOfRange": "penstock.client.errors",
     "OutcomeUnknown": "penstock.client.errors",
@@ -198,8 +206,10 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "ConfigError",
     "CorruptionError",
     "CorruptRange",
+    "GroupInUse",
     "InvalidConfig",
     "LogTruncated",
+    "MemberFenced",
     "MessageNotFound",
     "OffsetOutOfRange",
     "OutcomeUnknown",

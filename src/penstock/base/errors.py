@@ -62,6 +62,9 @@ class ErrorCode(StrEnum):
     UNKNOWN_SESSION = "unknown_session"  # of fetches of a follower: it begins another
     VERSION_CONFLICT = "version_conflict"  # what was to be changed has changed meanwhile
     BROKER_UNAVAILABLE = "broker_unavailable"
+    UNKNOWN_MEMBER = "unknown_member"  # of a group: it is gone, or was taken for that
+    FENCED_GENERATION = "fenced_generation"  # another member of the group may have it by now
+    GROUP_IN_USE = "group_in_use"  # it has members: only they commit
     CHANGE_REFUSED = "change_refused"  # of who is in the cluster: not safe, or not safe now
 
 

@@ -126,6 +126,13 @@ OFFSETS_SEGMENT_BYTES = 16 * MIB  # of it: what has been replaced lies in few of
 OFFSETS_KEPT_MAX = 50_000  # that one partition of it keeps in memory, for all groups: some 30 MB, 75 with long notes
 OFFSETS_PER_COMMIT_MAX = 1_024  # in one request: a stream has as many partitions
 OFFSET_METADATA_CHARS_MAX = 256  # of the note beside an offset
+GROUP_MEMBERS_MAX = 256  # a row of the log names all of them
+GROUP_PARTITIONS_MAX = 4_096  # that the members of one group share: the same row, of some 60 KB then
+GROUP_STREAMS_MAX = 64  # that a member reads
+GROUP_SESSION_MS_MIN = 500
+GROUP_SESSION_MS_MAX = 60_000  # a member of whom a new coordinator hears nothing keeps what it has for so long
+GROUP_SESSION_MS_DEFAULT = 10_000
+GROUPS_IN_USE_MAX = 1_000  # that have members, of one partition of the stream that holds offsets
 GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of a group and a stream in one page of a list
 
 # Memory

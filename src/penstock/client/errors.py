@@ -10,6 +10,8 @@
 | `OffsetOutOfRange`    | below `log_start` or beyond `committed_end`; `details` has both                |
 | `LogTruncated`        | rows that were read are not in the log any more: it was cut, or began anew     |
 | `MessageNotFound`     | no message at that offset, of that key, on that subject                       |
+| `GroupInUse`          | the group has members: only they commit                                      |
+| `MemberFenced`        | a member of a group lost what it was about to commit for                     |
 | `CorruptRange`        | what is stored there is damaged                                              |
 | `ReadOnly`            | it takes no messages: damaged, paused, read-only or sealed                   |
 | `Overloaded`          | over the broker's limits now; try again later                                |
@@ -69,6 +71,14 @@ class MessageNotFound(RemoteError, LookupError):  # noqa: N818
     """No message at that offset, of that key, or on that subject."""
 
 
+class GroupInUse(RemoteError):  # noqa: N818
+    """The group has members, and only they commit; `details` has how many `members`."""
+
+
+class MemberFenced(RemoteError):  # noqa: N818
+    """A member of a group was taken for gone, or lost a partition: another one may have it. Nothing was committed."""
+
+
 class CorruptRange(RemoteError):  # noqa: N818
     """What is stored there is damaged; nothing was deleted."""
 
@@ -119,6 +129,9 @@ _BY_CODE: dict[str, type[RemoteError]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     ErrorCode.LOG_TRUNCATED: LogTruncated,
     ErrorCode.MESSAGE_NOT_FOUND: MessageNotFound,
+    ErrorCode.GROUP_IN_USE: GroupInUse,
+    ErrorCode.UNKNOWN_MEMBER: MemberFenced,
+    ErrorCode.FENCED_GENERATION: MemberFenced,
     ErrorCode.CORRUPT_RANGE: CorruptRange,
     ErrorCode.READ_ONLY: ReadOnly,
     ErrorCode.OVERLOADED: Overloaded,

@@ -37,6 +37,7 @@ from penstock.messages import (
     FindStreamsResponse,
     GetRequest,
     GetResponse,
+    GroupHeartbeatRequest,
     HelloResponse,
     ListGroupsRequest,
     ListOffsetsRequest,
@@ -332,7 +333,7 @@ def _partition_of(request: Request) -> PartitionKey | None:
     match request:
         case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest() | AppendOnceRequest():
             return PartitionKey(request.stream_id, request.partition)
-        case CommitOffsetsRequest() | FetchOffsetsRequest() | ListGroupsRequest():
+        case CommitOffsetsRequest() | FetchOffsetsRequest() | ListGroupsRequest() | GroupHeartbeatRequest():
             return PartitionKey(request.stream_id, request.partition)
         case _:
             return None

@@ -4,4 +4,5 @@
 |-----------|----------------------------------------------------------|
 | `rows`    | committed offsets as rows of the stream `__offsets`       |
 | `offsets` | the latest offset of each group, stream and partition     |
+| `membership` | who is in a group, and has which partition             |
 """

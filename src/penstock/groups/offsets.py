@@ -11,7 +11,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from penstock.groups.rows import Place, Position, decode_key, decode_value
+from penstock.groups.membership import Generation
+from penstock.groups.rows import (
+    Place,
+    Position,
+    decode_generation,
+    decode_generation_key,
+    decode_key,
+    decode_value,
+)
 
 
 class Committed(NamedTuple):
@@ -27,6 +35,7 @@ class Offsets:
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, dict[int, Committed]]] = {}
         self._count = 0
+        self.generations: dict[str, Generation] = {}  # of the groups that have members, or had
 
     def __len__(self) -> int:
         """How many are committed."""
@@ -36,11 +45,20 @@ class Offsets:
         """The next rows of the log, each with its key, its value and its timestamp."""
         for key, value, timestamp_us in rows:
             if (place := decode_key(key)) is None:
+                self._take_generation(key, value)
                 continue
             if value is None:
                 self._forget(place)
             elif (position := decode_value(value)) is not None:
                 self._keep(place, Committed(position, timestamp_us))
+
+    def _take_generation(self, key: bytes | None, value: bytes | None) -> None:
+        if (group := decode_generation_key(key)) is None:
+            return
+        if value is None:
+            self.generations.pop(group, None)
+        elif (generation := decode_generation(value)) is not None:
+            self.generations[group] = generation
 
     def _keep(self, place: Place, committed: Committed) -> None:
         partitions = self._groups.setdefault(place.group, {}).setdefault(place.stream_id, {})

@@ -18,6 +18,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from penstock.base import limits
+from penstock.groups.membership import Generation
 
 OFFSETS_STREAM = "__offsets"
 """The stream that holds them."""
@@ -26,6 +27,7 @@ SUBJECT = b"$PENSTOCK.offsets"
 """Of every row."""
 
 _GROUP = re.compile(r"[A-Za-z0-9_.-]+")
+_GENERATION_KEY = re.compile(rb"v1/group/([A-Za-z0-9_.-]{1,128})")
 _KEY = re.compile(rb"v1/offset/([A-Za-z0-9_.-]{1,128})/([1-9][0-9]{0,18})/(0|[1-9][0-9]{0,9})")
 
 
@@ -47,6 +49,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encoder = msgspec.json.Encoder()
+_generation_decoder = msgspec.json.Decoder(Generation)
 _decoder = msgspec.json.Decoder(Position)
 
 
@@ -83,5 +86,29 @@ def decode_value(value: bytes) -> Position | None:
     """The position of a value; None: it is none that this version knows."""
     try:
         return _decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def encode_generation_key(group: str) -> bytes:
+    """The key of a group's generations."""
+    return f"v1/group/{group}".encode()
+
+
+def decode_generation_key(key: bytes | None) -> str | None:
+    """The group; None: it is another kind of key."""
+    match = None if key is None else _GENERATION_KEY.fullmatch(key)
+    return None if match is None else match[1].decode()
+
+
+def encode_generation(generation: Generation) -> bytes:
+    """The value of a generation."""
+    return _encoder.encode(generation)
+
+
+def decode_generation(value: bytes) -> Generation | None:
+    """The generation of a value; None: it is none that this version knows."""
+    try:
+        return _generation_decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

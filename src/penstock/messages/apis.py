@@ -15,6 +15,8 @@ from penstock.messages.groups import (
     CommitOffsetsResponse,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetsStreamRequest,
@@ -98,6 +100,7 @@ class Api(IntEnum):
     COMMIT_OFFSETS = 21
     FETCH_OFFSETS = 22
     LIST_GROUPS = 23
+    GROUP_HEARTBEAT = 24
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -142,6 +145,7 @@ _TABLE = (
     ApiSpec(Api.COMMIT_OFFSETS, CommitOffsetsRequest, CommitOffsetsResponse, 1, 1, True),
     ApiSpec(Api.FETCH_OFFSETS, FetchOffsetsRequest, FetchOffsetsResponse, 1, 1, True),
     ApiSpec(Api.LIST_GROUPS, ListGroupsRequest, ListGroupsResponse, 1, 1, True),
+    ApiSpec(Api.GROUP_HEARTBEAT, GroupHeartbeatRequest, GroupHeartbeatResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

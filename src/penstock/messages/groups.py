@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.base import limits
+from penstock.base.ids import LeaderEpoch
 from penstock.messages.fields import (
     Int32Field,
     Int64Field,
@@ -26,6 +27,7 @@ from penstock.messages.streams import StreamInfo
 GroupField = Annotated[
     str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]+\Z", min_length=1, max_length=limits.GROUP_NAME_CHARS_MAX)
 ]
+MemberField = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]+\Z", min_length=1, max_length=64)]
 MetadataField = Annotated[str, msgspec.Meta(max_length=limits.OFFSET_METADATA_CHARS_MAX)]
 
 
@@ -62,18 +64,70 @@ class OffsetCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitOffsetsRequest(Request, frozen=True, kw_only=True):
-    """Commit offsets, all or none. `stream_id` and `partition` are those of `__offsets`."""
+    """Commit offsets, all or none. `stream_id` and `partition` are those of `__offsets`.
+
+    Of a group with members only they commit, each of what it has: `member_id` says who, and `generation` which the last
+    one is that it was told.
+    """
 
     stream_id: StreamIdField
     partition: PartitionField
     group: GroupField
     offsets: Annotated[tuple[OffsetCommit, ...], msgspec.Meta(min_length=1, max_length=limits.OFFSETS_PER_COMMIT_MAX)]
+    member_id: MemberField | None = None
+    generation: Int64Field = 0
 
 
 class CommitOffsetsResponse(Response, frozen=True, kw_only=True):
     """Sent once they are committed: no failover loses them."""
 
     committed_us: TimestampField
+
+
+class GroupPartition(msgspec.Struct, frozen=True, array_like=True):
+    """A partition of a stream."""
+
+    stream_id: StreamIdField
+    partition: PartitionField
+
+
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a group, and the partitions of the stream that was asked about that it may have."""
+
+    member_id: str
+    partitions: tuple[PartitionField, ...] = ()
+
+
+class GroupHeartbeatRequest(Request, frozen=True, kw_only=True):
+    """A member of a group is there; the first one joins. `stream_id` and `partition` are those of `__offsets`.
+
+    One at a time: `number` rises with each, also when it is asked again. `owned` is what it reads at that moment.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    group: GroupField
+    member_id: MemberField  # random, of its own choice
+    number: Annotated[int, msgspec.Meta(ge=1, le=limits.OFFSET_MAX)]
+    stream_ids: Annotated[tuple[StreamIdField, ...], msgspec.Meta(max_length=limits.GROUP_STREAMS_MAX)]  # that it reads
+    owned: Annotated[tuple[GroupPartition, ...], msgspec.Meta(max_length=limits.GROUP_PARTITIONS_MAX)] = ()
+    session_ms: Annotated[int, msgspec.Meta(ge=limits.GROUP_SESSION_MS_MIN, le=limits.GROUP_SESSION_MS_MAX)] = (
+        limits.GROUP_SESSION_MS_DEFAULT
+    )
+    leader_epoch: LeaderEpochField = LeaderEpoch(0)  # of the last answer that it has heard
+    is_leaving: bool = False  # it has nothing any more, and does not come back under this id
+
+
+class GroupHeartbeatResponse(Response, frozen=True, kw_only=True):
+    """What the member may read from now on, and nothing else; what it is to give back, it stops reading, and says so.
+
+    `is_settled`: it has what it should have, as things are; else it should ask again soon.
+    """
+
+    generation: Int64Field
+    leader_epoch: LeaderEpochField  # of the coordinator, to be named in the next heartbeat
+    assigned: tuple[GroupPartition, ...]
+    is_settled: bool
 
 
 class FetchOffsetsRequest(Request, frozen=True, kw_only=True):
@@ -86,9 +140,10 @@ class FetchOffsetsRequest(Request, frozen=True, kw_only=True):
 
 
 class FetchOffsetsResponse(Response, frozen=True, kw_only=True):
-    """By partition, in order; those of which nothing is committed are left out."""
+    """By partition, in order; those of which nothing is committed are left out. `members`: who has which."""
 
     offsets: tuple[CommittedOffset, ...]
+    members: tuple[GroupMember, ...] = ()
 
 
 class GroupStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +152,7 @@ class GroupStream(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     stream_id: StreamIdField
     partitions: Int32Field
+    members: Int32Field = 0
 
 
 class ListGroupsRequest(Request, frozen=True, kw_only=True):

@@ -42,6 +42,7 @@ from penstock.messages import (
     CreateStreamResponse,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
+    GroupHeartbeatRequest,
     GroupStream,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -54,6 +55,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.appends import as_remote
 from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
+from penstock.node.group_members import GroupMembers, Rows
 from penstock.node.internal import offsets_config
 from penstock.node.partition import Partition
 from penstock.node.queries import Query
@@ -62,8 +64,6 @@ from penstock.replication.leader import Leadership
 
 _KEY = 7  # the first of its buffers, and of the values'
 _VALUE = 10
-
-Rows = list[tuple[bytes, bytes | None]]
 
 
 class ReadOffsets(Query):
@@ -111,6 +111,7 @@ class _Kept:
         self.failure: RemoteError | None = None
         self.written = 0  # rows that are not committed yet
         self.is_swept = False
+        self.members: GroupMembers | None = None  # as long as `offsets`
 
 
 class GroupOffsets:
@@ -137,6 +138,7 @@ class GroupOffsets:
             CommitOffsetsRequest: self._commit,
             FetchOffsetsRequest: self._fetch,
             ListGroupsRequest: self._list,
+            GroupHeartbeatRequest: self._heartbeat,
         }
 
     @property
@@ -174,6 +176,8 @@ class GroupOffsets:
         partition = self._of_group(request.stream_id, request.partition, request.group)
         kept = self._known(partition)
         assert kept.offsets is not None
+        assert kept.members is not None
+        kept.members.check_commit(request, now.elapsed_us)
         rows, added = [], 0
         for one in request.offsets:
             place = Place(request.group, one.stream_id, one.partition)
@@ -198,7 +202,9 @@ class GroupOffsets:
     def _fetch(self, caller: Hashable, request: FetchOffsetsRequest, raw: bytes | memoryview, now: Now) -> None:
         kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
         assert kept.offsets is not None
+        assert kept.members is not None
         found = kept.offsets.of(request.group, request.of_stream_id)
+        members = kept.members.having(request.group, request.of_stream_id, now.elapsed_us)
         offsets = tuple(
             CommittedOffset(
                 partition=PartitionId(number),
@@ -209,15 +215,29 @@ class GroupOffsets:
             )
             for number, one in sorted(found.items())
         )
-        self._outbox.reply(caller, FetchOffsetsResponse(offsets=offsets))
+        self._outbox.reply(caller, FetchOffsetsResponse(offsets=offsets, members=members))
+
+    def _heartbeat(self, caller: Hashable, request: GroupHeartbeatRequest, raw: bytes | memoryview, now: Now) -> None:
+        kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
+        assert kept.members is not None
+        if not request.is_leaving:
+            for stream_id in request.stream_ids:
+                self._check_there(stream_id, 0)
+        self._outbox.reply(caller, kept.members.heartbeat(request, now.elapsed_us))
 
     def _list(self, caller: Hashable, request: ListGroupsRequest, raw: bytes | memoryview, now: Now) -> None:
         kept = self._known(self._of_offsets(request.stream_id, request.partition))
         assert kept.offsets is not None
+        assert kept.members is not None
         after = (request.after_group, int(request.after_stream_id))
         found = kept.offsets.page(after, limits.GROUP_STREAMS_PER_ANSWER_MAX)
         groups = tuple(
-            GroupStream(group=group, stream_id=StreamId(stream_id), partitions=count)
+            GroupStream(
+                group=group,
+                stream_id=StreamId(stream_id),
+                partitions=count,
+                members=kept.members.count(group, now.elapsed_us),
+            )
             for group, stream_id, count in found
         )
         self._outbox.reply(caller, ListGroupsResponse(groups=groups))
@@ -242,6 +262,10 @@ class GroupOffsets:
             text = f"this broker has not heard of stream {stream_id} yet; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
         image.partition(stream_id, number)
+
+    def _partitions_of(self, stream_id: int) -> int:
+        state = self._image.streams.get(StreamId(stream_id))
+        return 0 if state is None else len(state.partitions)
 
     # What is known
 
@@ -272,6 +296,12 @@ class GroupOffsets:
             kept.reading = None
             if error is None:
                 kept.offsets = reading.offsets
+                kept.members = GroupMembers(
+                    reading.offsets,
+                    kept.leadership.leader_epoch,
+                    lambda rows, heard: self._append(partition, kept, rows, heard),
+                    self._partitions_of,
+                )
             else:
                 kept.failure = as_remote(error)
 

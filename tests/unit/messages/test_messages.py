@@ -46,6 +46,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "COMMIT_OFFSETS": 21,
         "FETCH_OFFSETS": 22,
         "LIST_GROUPS": 23,
+        "GROUP_HEARTBEAT": 24,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,

@@ -1,0 +1,169 @@
+"""The groups that have members, of one partition of `__offsets`: its leader is their coordinator.
+
+Rules: a generation is written, and committed, before any of it is told (`penstock.groups.membership`); one is written
+at a time. Nothing here happens by itself: who was silent for its session is found to be gone when somebody asks about
+its group. A group that nobody is in any more has no row. The sessions of a coordinator begin when it first looks at the
+group: the one before may have heard its members until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, PartitionId, StreamId
+from penstock.groups.membership import Beat, Generation, Membership, Part, unknown_member
+from penstock.groups.offsets import Offsets
+from penstock.groups.rows import encode_generation, encode_generation_key
+from penstock.messages import (
+    AppendResponse,
+    CommitOffsetsRequest,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    GroupMember,
+    GroupPartition,
+    Response,
+)
+
+Rows = list[tuple[bytes, bytes | None]]
+Write = Callable[[Rows, Callable[[Response | RemoteError], None]], None]
+
+
+class _Group:
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self.is_writing = False
+
+
+class GroupMembers:
+    """Of one leadership. `write` appends rows; `partitions_of` says how many a stream has, 0 if it is not there."""
+
+    def __init__(
+        self, offsets: Offsets, leader_epoch: LeaderEpoch, write: Write, partitions_of: Callable[[int], int]
+    ) -> None:
+        self._offsets = offsets
+        self._leader_epoch = leader_epoch
+        self._write = write
+        self._partitions_of = partitions_of
+        self._groups: dict[str, _Group] = {}
+
+    def heartbeat(self, request: GroupHeartbeatRequest, now_us: int) -> GroupHeartbeatResponse:
+        """A member is there, or leaves. RemoteError unknown_member, too_large."""
+        group = self._load(request.group, now_us)
+        if group is None:
+            if request.is_leaving or request.number != 1:
+                raise unknown_member(request.member_id)
+            self._check_room(now_us)
+            group = self._groups[request.group] = _Group(Membership(Generation(0), self._leader_epoch, now_us))
+        membership = group.membership
+        if request.is_leaving:
+            membership.left(request.member_id)
+        else:
+            streams = frozenset(int(one) for one in request.stream_ids)
+            count = sum(map(self._partitions_of, streams | membership.streams))
+            if request.member_id not in membership.members and count > limits.GROUP_PARTITIONS_MAX:
+                text = f"the streams of the group have {count} partitions; the limit is {limits.GROUP_PARTITIONS_MAX}"
+                raise RemoteError(ErrorCode.TOO_LARGE, text)
+            owned = frozenset(Part(int(one.stream_id), int(one.partition)) for one in request.owned)
+            beat = Beat(request.member_id, request.number, streams, owned, request.session_ms, request.leader_epoch)
+            membership.heard(beat, now_us)
+        self._advance(request.group, group)
+        if request.is_leaving:
+            return self._answer(membership.generation.number, (), is_settled=True)
+        told = membership.told(request.member_id, self._partitions(membership))
+        assigned = tuple(GroupPartition(StreamId(one.stream_id), PartitionId(one.partition)) for one in told.assigned)
+        return self._answer(told.generation, assigned, is_settled=told.is_settled)
+
+    def _answer(
+        self, generation: int, assigned: tuple[GroupPartition, ...], *, is_settled: bool
+    ) -> GroupHeartbeatResponse:
+        return GroupHeartbeatResponse(
+            generation=generation, leader_epoch=self._leader_epoch, assigned=assigned, is_settled=is_settled
+        )
+
+    def check_commit(self, request: CommitOffsetsRequest, now_us: int) -> None:
+        """RemoteError unknown_member, fenced_generation, group_in_use."""
+        group = self._load(request.group, now_us)
+        if request.member_id is None:
+            if group is not None and group.membership.members:
+                count = len(group.membership.members)
+                who = "1 member" if count == 1 else f"{count} members"
+                text = f"group {request.group!r} has {who}: only they commit; stop them, or wait until they are gone"
+                raise RemoteError(ErrorCode.GROUP_IN_USE, text, members=count)
+            return
+        if group is None:
+            raise unknown_member(request.member_id)
+        parts = [Part(int(one.stream_id), int(one.partition)) for one in request.offsets]
+        group.membership.check_commit(request.member_id, request.generation, parts)
+
+    def having(self, name: str, stream_id: int, now_us: int) -> tuple[GroupMember, ...]:
+        """The members of a group, and which partitions of a stream each was granted."""
+        group = self._load(name, now_us)
+        if group is None:
+            return ()
+        granted = group.membership.generation.members
+        return tuple(
+            GroupMember(
+                member_id=member_id,
+                partitions=tuple(
+                    PartitionId(one.partition)
+                    for one in (granted[member_id].grants if member_id in granted else ())
+                    if one.stream_id == stream_id
+                ),
+            )
+            for member_id in sorted(group.membership.members)
+        )
+
+    def count(self, name: str, now_us: int) -> int:
+        """How many members a group has."""
+        group = self._load(name, now_us)
+        return 0 if group is None else len(group.membership.members)
+
+    def _load(self, name: str, now_us: int) -> _Group | None:
+        group = self._groups.get(name)
+        if group is None:
+            generation = self._offsets.generations.get(name)
+            if generation is None:
+                return None
+            group = self._groups[name] = _Group(Membership(generation, self._leader_epoch, now_us))
+        group.membership.expire(now_us)
+        return group
+
+    def _check_room(self, now_us: int) -> None:
+        """RemoteError too_large; what nobody is in any more goes first."""
+        if len(self._groups.keys() | self._offsets.generations.keys()) < limits.GROUPS_IN_USE_MAX:
+            return
+        for name in sorted(self._groups.keys() | self._offsets.generations.keys()):
+            group = self._load(name, now_us)
+            if group is not None and not group.membership.members:
+                self._advance(name, group)
+        if len(self._groups) >= limits.GROUPS_IN_USE_MAX:
+            text = f"this broker coordinates {limits.GROUPS_IN_USE_MAX} groups in one partition already"
+            raise RemoteError(ErrorCode.TOO_LARGE, f"{text}; try again, or take a group of another name")
+
+    def _partitions(self, membership: Membership) -> dict[int, int]:
+        return {stream_id: self._partitions_of(stream_id) for stream_id in membership.streams}
+
+    def _advance(self, name: str, group: _Group) -> None:
+        """Write the next generation, if there is to be one and none is on its way."""
+        membership = group.membership
+        if group.is_writing:
+            return
+        generation = membership.next_generation(self._partitions(membership))
+        if generation is None:
+            if not membership.members:
+                self._groups.pop(name, None)
+            return
+
+        def written(response: Response | RemoteError) -> None:
+            group.is_writing = False
+            if isinstance(response, AppendResponse):  # else it is tried again with the next heartbeat
+                membership.wrote(generation)
+                if not (generation.members or membership.members):
+                    self._groups.pop(name, None)
+
+        group.is_writing = True
+        membership.writes(generation)
+        value = encode_generation(generation) if generation.members else None
+        self._write([(encode_generation_key(name), value)], written)
