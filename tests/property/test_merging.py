@@ -77,3 +77,22 @@ def _rows(raw: bytes) -> pa.Table:
         batches.append(codec.check_rows(raw[position : position + size]))
         position += size
     return pa.Table.from_batches(batches, arrow_schema()).combine_chunks()
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=12))
+def test_batches_of_producers_stay_as_they_are(whose: list[int]) -> None:
+    """Leaders look for them by their headers: see `penstock.ingest.producers`."""
+    raw, offset = b"", 0
+    for number, one in enumerate(whose):
+        batch = bytearray(message_of(SMALL, base_offset=offset, timestamp_us=number))
+        producer = codec.Producer(one, 0, number)
+        codec.renumber(batch, base_offset=offset, timestamp_us=number, leader_epoch=1, producer=producer)
+        raw, offset = raw + bytes(batch), offset + len(SMALL)
+    found, position, at = [], 0, 0
+    while position < len(raw):
+        merged = merging.next_merged(memoryview(raw)[position:], at, rows_max=10**5, bytes_max=10**8)
+        found.append((merged.header.producer_id, merged.header.producer_sequence, merged.sources))
+        position, at = position + merged.size_bytes, merged.header.end_offset
+    assert [one[:2] for one in found if one[0]] == [(one, number) for number, one in enumerate(whose) if one]
+    assert all(sources == 1 for one, _, sources in found if one)
+    assert sum(sources for *_, sources in found) == len(whose)
