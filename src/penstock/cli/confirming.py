@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import sys
 
+import typer
+
 from penstock.base.errors import OperationalError
+from penstock.cli.failure import FAILED, say_error
 
 
-def confirmed(question: str) -> bool:
-    """What a person answers; OperationalError where nobody does."""
+def confirm(question: str, otherwise: str) -> None:
+    """Ask; where the answer is no, say `otherwise`, and end. OperationalError where nobody answers."""
+    if not _confirmed(question):
+        say_error(otherwise)
+        raise typer.Exit(FAILED)
+
+
+def _confirmed(question: str) -> bool:
     # Not click's: that makes one thing of Ctrl-C and of an end of the input.
     sys.stderr.write(f"{question} [y/N]: ")
     sys.stderr.flush()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import output, places
-from penstock.cli.confirming import confirmed
-from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.confirming import confirm
+from penstock.cli.failure import FAILED, clearly
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -17,6 +17,7 @@ from penstock.cli.options import (
     Server,
     StreamArgument,
     Timeout,
+    Yes,
     complete_stream,
     connected,
     examples,
@@ -36,7 +37,6 @@ app = typer.Typer(
 )
 
 _GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")]
 
 
 @clearly
@@ -119,7 +119,7 @@ def reset(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", metavar="", help="Say where it would be, and change nothing.")
     ] = False,
-    yes: _Yes = False,
+    yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -138,9 +138,9 @@ def reset(
         before = {one.partition: one for one in client.groups.offsets(group, info, timeout=seconds)}
         after = client.groups.reset(group, info, place, partition=partition, dry_run=True, timeout=seconds)
         if not dry_run:
-            if not yes and not confirmed(f"Have group {group} go on {_where(after)} in stream {info.name}?"):
-                say_error(f"group {group} stays where it is")
-                raise typer.Exit(FAILED)
+            if not yes:
+                question = f"Have group {group} go on {_where(after)} in stream {info.name}?"
+                confirm(question, f"group {group} stays where it is")
             for one in after:  # what was shown, also if a time or `latest` is another place by now
                 client.groups.reset(group, info, one.offset or 0, partition=one.partition, timeout=seconds)
     for one in after:
@@ -162,7 +162,7 @@ def delete(
         str | None,
         typer.Argument(metavar="[STREAM]", help="Only in this stream.  Default: all.", autocompletion=complete_stream),
     ] = None,
-    yes: _Yes = False,
+    yes: Yes = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
@@ -182,9 +182,8 @@ def delete(
             )
             raise typer.Exit(FAILED)
         names = ", ".join(one.stream or f"the deleted stream {one.stream_id}" for one in found)
-        if not yes and not confirmed(f"Forget where group {group} is in {names}?"):
-            say_error(f"group {group} stays where it is")
-            raise typer.Exit(FAILED)
+        if not yes:
+            confirm(f"Forget where group {group} is in {names}?", f"group {group} stays where it is")
         client.groups.delete(group, stream, timeout=seconds)
     typer.echo(f"group {group} has nothing committed any more in {names}")
 

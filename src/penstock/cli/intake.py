@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.confirming import confirmed
-from penstock.cli.failure import FAILED, clearly, say_error
-from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, connected
+from penstock.cli.confirming import confirm
+from penstock.cli.failure import clearly
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, Yes, connected
 
 
 @clearly
@@ -72,7 +72,7 @@ def read_only(
 def seal(
     ctx: typer.Context,
     stream: StreamArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")] = False,
+    yes: Yes = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
@@ -85,8 +85,8 @@ def seal(
     """
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
-        if not yes and not confirmed(f"Seal stream {info.name} for good? It takes no messages again."):
-            say_error(f"stream {info.name} stays as it is")
-            raise typer.Exit(FAILED)
+        if not yes:
+            question = f"Seal stream {info.name} for good? It takes no messages again."
+            confirm(question, f"stream {info.name} stays as it is")
         client.seal_stream(info, timeout=seconds)
     typer.echo(f"stream {info.name} is sealed: what it holds stays, until the stream is deleted")

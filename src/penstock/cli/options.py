@@ -57,6 +57,7 @@ Debug = Annotated[
         "--debug", metavar="", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for scripts.")]
 
 DEFAULT_TIMEOUT = "10s"

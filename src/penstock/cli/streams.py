@@ -14,8 +14,8 @@ from penstock.base.config import ALTERABLE, Acks, Durability, Storage, StreamCon
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 from penstock.cli import intake, output, report, truncate
-from penstock.cli.confirming import confirmed
-from penstock.cli.failure import FAILED, clearly, fixed_fields, say_error, say_note
+from penstock.cli.confirming import confirm
+from penstock.cli.failure import clearly, fixed_fields, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -24,6 +24,7 @@ from penstock.cli.options import (
     Server,
     StreamArgument,
     Timeout,
+    Yes,
     connected,
     examples,
     text_option,
@@ -414,7 +415,7 @@ def find(
 def delete(
     ctx: typer.Context,
     name: StreamArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")] = False,
+    yes: Yes = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
@@ -427,9 +428,7 @@ def delete(
             if (count := report.message_count(info)) is not None:
                 size = format_bytes(sum(part.size_bytes for part in info.partitions))
                 held = f"its {output.counted(count, 'message')} ({size})"
-            if not confirmed(f"Delete stream {info.name} and {held} for good?"):
-                say_error(f"stream {info.name} is kept")
-                raise typer.Exit(FAILED)
+            confirm(f"Delete stream {info.name} and {held} for good?", f"stream {info.name} is kept")
         with _said_as_typed(name):
             client.delete_stream(info, timeout=seconds)
     typer.echo(f"stream {info.name} deleted")

@@ -8,9 +8,9 @@ import typer
 
 from penstock.base.units import format_bytes
 from penstock.cli import output, places
-from penstock.cli.confirming import confirmed
-from penstock.cli.failure import FAILED, clearly, say_error
-from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, StreamArgument, Timeout, connected, examples
+from penstock.cli.confirming import confirm
+from penstock.cli.failure import clearly
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, StreamArgument, Timeout, Yes, connected, examples
 
 if TYPE_CHECKING:
     from penstock.client.values import Start, Truncation
@@ -55,7 +55,7 @@ def truncate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", metavar="", help="Say what would go, and change nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -76,9 +76,8 @@ def truncate(
         if dry_run:
             _say(info.name, found, "would go", as_json=as_json)
             return
-        if not yes and not confirmed(f"Give up {_what(found)} of stream {info.name} for good?"):
-            say_error(f"stream {info.name} keeps what it has")
-            raise typer.Exit(FAILED)
+        if not yes:
+            confirm(f"Give up {_what(found)} of stream {info.name} for good?", f"stream {info.name} keeps what it has")
         done = []
         for one in found:  # what was counted, also if a time or `latest` is another place by now
             done += client.truncate_stream(info, one.log_start, partition=one.partition, timeout=seconds)
