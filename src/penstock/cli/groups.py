@@ -54,10 +54,10 @@ def list_groups(
         for one in found:
             output.print_json(one._asdict())
     elif found:
-        table = output.table("group", "stream", "partitions", right=("partitions",))
+        table = output.table("group", "stream", "partitions", "members", right=("partitions", "members"))
         for one in found:
             name = f"(deleted: {one.stream_id})" if one.stream is None else one.stream
-            table.add_row(output.cell(one.group), output.cell(name), output.cell(one.partitions))
+            table.add_row(*map(output.cell, (one.group, name, one.partitions, one.members)))
         output.console().print(table)
     else:
         typer.echo("no groups yet; `penstock read STREAM --group NAME` makes one", err=True)
@@ -127,7 +127,7 @@ def reset(
 ) -> None:
     """Have a group go on elsewhere in a stream. Asks first.
 
-    Stop its consumers before: one that runs commits again where it is.
+    Stop its consumers before: a group that has members is refused. One that was killed is a member for 10 s yet.
     """
     place = _place(to)
     with connected(ctx, server, timeout) as (client, seconds):
@@ -169,7 +169,7 @@ def delete(
 ) -> None:
     """Forget where a group is, in all streams or in one. Asks first.
 
-    Stop its consumers before: one that runs commits again where it is.
+    Stop its consumers before: a group that has members is refused. One that was killed is a member for 10 s yet.
     """
     with connected(ctx, server, timeout) as (client, seconds):
         found = [one for one in client.groups.all(timeout=seconds) if one.group == group]

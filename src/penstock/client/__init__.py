@@ -12,6 +12,7 @@
 | `reading`    | places in the log, fetching ahead                                        |
 | `positions`  | where groups are, as the brokers keep it                                 |
 | `groups`     | the same, as people ask for it                                           |
+| `members`    | one member of a group: its heartbeats                                    |
 | `consumers`  | reading as a group, from where it was                                    |
 | `progress`   | what of that is done, and what committed; no IO                           |
 | `columns`    | the caller's tables → batch messages                                     |

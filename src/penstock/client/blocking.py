@@ -332,9 +332,10 @@ class Client:
         """Read as `read` does, as the group of that name: from where it committed last, or from `start`, if nowhere.
 
         Use it in `with`, and iterate over it: over batches, or over `messages()`. How far it has come is committed
-        every `checkpoint_interval` seconds (5), by `commit()` and at the end. Let one consumer of a group at a time
-        read a partition: nothing keeps two from reading the same.
-        `options` are those of `read`: `partition`, `follow`, `batch_rows_max`, `columns`.
+        every `checkpoint_interval` seconds (5), by `commit()` and at the end.
+        Consumers of one group share the partitions: one that comes gets its part, and those of one that goes, or is
+        silent for its `session` (10 seconds), go to the others. With `partition` it reads that one, and shares nothing.
+        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`.
         """
         return Consumer(self._client.consumer(stream, group, start=start, timeout=timeout, **options), self._thread)
 

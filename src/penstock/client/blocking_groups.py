@@ -64,12 +64,13 @@ class Consumer:
             for message in self._consumer.each(batch):
                 yield message
                 if self._consumer.is_due:
-                    self.commit()
+                    self._thread.run(self._consumer.checkpoint())
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Commit now, with what is in hand; or `offsets`, each that of the next message, by partition.
 
-        Returns when a failover cannot lose it. TimedOut, Unavailable: it may or may not be committed.
+        Returns when a failover cannot lose it. TimedOut, Unavailable: it may or may not be committed. MemberFenced:
+        another member of the group may have it by now, and nothing is committed.
         """
         self._thread.run(self._consumer.commit(offsets))
 
@@ -106,12 +107,12 @@ class Groups:
         """Have a group go on at a place, in all partitions or in one; where that is. Stop its consumers before.
 
         An offset needs a `partition` where there are several. `dry_run`: tell only where it would be.
-        StreamNotFound, OffsetOutOfRange.
+        StreamNotFound, OffsetOutOfRange, GroupInUse (it has members).
         """
         return self._thread.run(
             self._groups.reset(group, stream, to, partition=partition, dry_run=dry_run, timeout=timeout)
         )
 
     def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
-        """Forget where a group is, in a stream or in all; what is forgotten. Stop its consumers before."""
+        """Forget where a group is, in a stream or in all; what is forgotten. GroupInUse: it has members."""
         return self._thread.run(self._groups.delete(group, stream, timeout=timeout))

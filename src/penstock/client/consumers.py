@@ -20,8 +20,9 @@ from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.client import batches
 from penstock.client.checks import wanted_columns
-from penstock.client.errors import OffsetOutOfRange
+from penstock.client.errors import MemberFenced, OffsetOutOfRange, TimedOut
 from penstock.client.keywords import ConsumerOptions
+from penstock.client.members import Member
 from penstock.client.positions import Positions, check_group, mark_of
 from penstock.client.progress import Mark, Progress
 from penstock.client.reading import Plan, Reader, partition_number, plan
@@ -30,6 +31,9 @@ from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_JOIN_S = 1.0  # what others have to give back first is not waited for any longer
 
 
 class Wanted(NamedTuple):
@@ -44,6 +48,7 @@ class Wanted(NamedTuple):
     batch_rows_max: int
     columns: list[str] | None
     checkpoint_interval_s: float
+    session_s: float
 
 
 def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, options: ConsumerOptions) -> Wanted:
@@ -61,11 +66,15 @@ def wanted(stream: StreamName, group: str, start: Start, timeout_s: float, optio
         options.get("batch_rows_max", limits.READ_BATCH_ROWS_DEFAULT),
         wanted_columns(options.get("columns")),
         options.get("checkpoint_interval", 5.0),
+        options.get("session", limits.GROUP_SESSION_MS_DEFAULT / 1_000),
     )
     if asked.batch_rows_max < 1:
         raise ValueError(f"batch_rows_max is {asked.batch_rows_max}; a batch has at least one row")
     if not asked.checkpoint_interval_s > 0:
         raise ValueError(f"checkpoint_interval is {asked.checkpoint_interval_s:g} s; give it some time")
+    if not limits.GROUP_SESSION_MS_MIN <= asked.session_s * 1_000 <= limits.GROUP_SESSION_MS_MAX:
+        bounds = f"{limits.GROUP_SESSION_MS_MIN / 1_000:g} and {limits.GROUP_SESSION_MS_MAX / 1_000:g} s"
+        raise ValueError(f"session is {asked.session_s:g} s; it lies between {bounds}")
     return asked
 
 
@@ -80,9 +89,12 @@ class Consumer:
         self._committed = positions
         self._wanted = wanted
         self._info: StreamInfo | None = None
-        self._progress = Progress(wanted.checkpoint_interval_s, 0.0)
+        self._progress = Progress(wanted.checkpoint_interval_s, monotonic())
+        self._member: Member | None = None  # None: it reads the partition that its caller has named
+        self._joined = ("", 0)  # as which member, in which era, it reads what it does
         self._reader: Reader | None = None
         self._answer: asyncio.Task[Iterator[pa.RecordBatch] | None] | None = None
+        self._news: asyncio.Task[bool] | None = None  # of the member
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._is_closed = False
 
@@ -98,39 +110,133 @@ class Consumer:
 
     async def open(self) -> None:
         """Find out where the group is, and begin there. StreamNotFound, OffsetOutOfRange, LogTruncated, TimedOut."""
-        if self._reader is not None or self._is_closed:
+        if self._info is not None or self._is_closed:
             return
-        wanted, link = self._wanted, self._committed.link
+        wanted = self._wanted
         info = await self._committed.streams.now(wanted.stream, wanted.timeout_s)
-        numbers = [partition_number(info, wanted.partition)]
-        if wanted.partition is None and len(info.partitions) > 1:
-            if isinstance(wanted.start, int):
-                text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
-                raise ValueError(f"{text}: say which with partition=")
-            numbers = [one.partition for one in info.partitions]
-        committed = await self._committed.fetch(wanted.group, info.stream_id, wanted.timeout_s)
-        plans: list[Plan] = []
-        for number in numbers:
-            found = committed.get(number)
-            mark = None if found is None else mark_of(found)
-            begin = wanted.start if mark is None else mark.offset
-            try:
-                what = await plan(link, info, number, begin, None, follow=wanted.follow, timeout_s=wanted.timeout_s)
-            except OffsetOutOfRange as error:
-                if mark is None:
-                    raise
-                text = f"group {wanted.group!r} is at an offset that is gone: {error.message}; reset it"
-                raise OffsetOutOfRange(error.code, text, **error.details) from None
-            if mark is not None and mark.leader_epoch is not None:
-                what = what._replace(leader_epoch=mark.leader_epoch)  # so that it is told if what came before is lost
-            plans.append(what)
-            self._progress.begin(
-                number, mark or Mark(what.range.start, what.leader_epoch), is_committed=mark is not None
-            )
+        number = partition_number(info, wanted.partition)
+        if wanted.partition is None and len(info.partitions) > 1 and isinstance(wanted.start, int):
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise ValueError(f"{text}: say which with partition=")
         self._info = info
+        try:
+            if wanted.partition is not None:
+                await self._read(frozenset({int(number)}))
+            else:
+                await self._join(info)
+        except BaseException:
+            self._info = None
+            await self._stop()
+            raise
+
+    async def _join(self, info: StreamInfo) -> None:
+        """Be a member, and have what there is for it at once; the rest comes when others have given it back."""
+        wanted = self._wanted
+        self._member = member = Member(self._committed, wanted.group, info.stream_id, wanted.session_s)
+        member.start()
+        try:
+            async with asyncio.timeout(wanted.timeout_s):
+                await member.heard.wait()
+        except TimeoutError:
+            raise TimedOut(f"the coordinator of group {wanted.group!r} did not answer in time") from None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_JOIN_S):
+                while not (member.is_settled or member.assigned or member.failure):
+                    await member.changed.wait()
+                    member.changed.clear()
+        self._check_member()
+        await self._rebalance()
+
+    async def _read(self, numbers: frozenset[int]) -> None:
+        """Read these partitions from now on: those that are known from where they are."""
+        assert self._info is not None
+        await self._stop_reading()
+        info, wanted, link = self._info, self._wanted, self._committed.link
+        known = self._progress.marks()
+        committed = {}
+        if numbers - known.keys():
+            committed = await self._committed.fetch(wanted.group, info.stream_id, wanted.timeout_s)
+        plans: list[Plan] = []
+        for number in sorted(numbers):
+            mark = known.get(number)
+            if mark is None and number in committed:
+                mark = mark_of(committed[number])
+            what = await self._plan(PartitionId(number), mark)
+            plans.append(what)
+            if number not in known:
+                begin = mark or Mark(what.range.start, what.leader_epoch)
+                self._progress.begin(number, begin, is_committed=number in committed)
         await self._commit()
-        reader = Reader(link, plans, batch_rows_max=wanted.batch_rows_max, columns=None, timeout_s=wanted.timeout_s)
-        self._reader = await reader.__aenter__()
+        if plans:
+            reader = Reader(link, plans, batch_rows_max=wanted.batch_rows_max, columns=None, timeout_s=wanted.timeout_s)
+            self._reader = await reader.__aenter__()
+
+    async def _plan(self, number: PartitionId, mark: Mark | None) -> Plan:
+        assert self._info is not None
+        wanted = self._wanted
+        begin = wanted.start if mark is None else mark.offset
+        try:
+            what = await plan(
+                self._committed.link, self._info, number, begin, None, follow=wanted.follow, timeout_s=wanted.timeout_s
+            )
+        except OffsetOutOfRange as error:
+            if mark is None:
+                raise
+            text = f"group {wanted.group!r} is at an offset that is gone: {error.message}; reset it"
+            raise OffsetOutOfRange(error.code, text, **error.details) from None
+        if mark is not None and mark.leader_epoch is not None:
+            what = what._replace(leader_epoch=mark.leader_epoch)  # so that it is told if what came before is lost
+        return what
+
+    async def _stop_reading(self) -> None:
+        """What was fetched and not handed out is let go."""
+        self._batches = iter(())
+        answer, self._answer = self._answer, None
+        reader, self._reader = self._reader, None
+        if answer is not None:
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
+        if reader is not None:
+            await reader.__aexit__()
+
+    # Its place among the members
+
+    def _check_member(self) -> None:
+        if self._member is not None and self._member.failure is not None:
+            raise self._member.failure
+
+    @property
+    def _is_out_of_date(self) -> bool:
+        member = self._member
+        if member is None:
+            return False
+        return self._joined != (member.member_id, member.era) or member.assigned != member.owned
+
+    async def _rebalance(self) -> None:
+        """Give back what is not assigned any more, once what was done of it is committed; begin with what is new.
+
+        Nothing is in hand.
+        """
+        member = self._member
+        assert member is not None
+        while self._is_out_of_date:
+            self._check_member()
+            if self._joined != (member.member_id, member.era):
+                for number in self._progress.positions:  # others may have gone on there
+                    self._progress.forget(number)
+                self._joined = member.member_id, member.era
+            joined, assigned = self._joined, member.assigned
+            revoked = member.owned - assigned
+            if revoked:
+                await self._commit()
+                for number in revoked:
+                    self._progress.forget(number)
+            await self._stop_reading()
+            if joined != (member.member_id, member.era):
+                continue
+            member.owned = assigned
+            member.hurry()
+            await self._read(assigned)
 
     async def __aenter__(self) -> Consumer:
         await self.open()
@@ -165,29 +271,50 @@ class Consumer:
             for message in self.each(batch):
                 yield message
                 if self.is_due:
-                    await self.commit()
+                    await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """Commit, with what is in hand; a member that has lost it does not, and goes on as another."""
+        self._progress.finish()
+        await self._commit()
 
     async def take(self) -> pa.RecordBatch | None:
         """The next messages, for `each`: none of them is in hand yet; None at the end."""
         await self.open()
         self._progress.finish()
-        if self.is_due:
-            await self._commit()
         if self._is_closed:
             return None
-        while (batch := next(self._batches, None)) is None:
-            found = await self._next_answer()
-            if found is None:
-                await self._commit()
+        if self.is_due:
+            await self._commit()
+        while True:
+            self._check_member()
+            if self._is_out_of_date:
+                await self._rebalance()
+            if (batch := next(self._batches, None)) is not None:
+                return batch
+            if self._reader is None and not await self._waits_for_more():
                 return None
-            self._batches = found
-        return batch
+            found = await self._next_answer()
+            if found is not None:
+                self._batches = found
+            elif not self._is_out_of_date:
+                await self._stop_reading()
+
+    async def _waits_for_more(self) -> bool:
+        """Whether something may come, where nothing is read: with `follow`, or while partitions change hands."""
+        if self._member is not None and (self._wanted.follow or not self._member.is_settled):
+            return True
+        await self._commit()
+        return False
 
     def each(self, batch: pa.RecordBatch) -> Iterator[Message]:
         """The messages of what was taken, one in hand at a time; on any thread."""
         number = self._number(batch)
         epoch = self._epoch(number)
+        era = self._joined[1]
         for message in batches.messages_of(batch, number):
+            if self._member is not None and self._member.era != era:
+                return  # another member may be at it by now
             self._progress.finish()
             self._progress.handed(number, Mark(message.offset + 1, epoch))
             yield message
@@ -200,7 +327,8 @@ class Consumer:
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Commit now, with what is in hand; or `offsets`, each that of the next message, by partition.
 
-        Returns when a failover cannot lose it. TimedOut, Unavailable: it may or may not be committed.
+        Returns when a failover cannot lose it. TimedOut, Unavailable: it may or may not be committed. MemberFenced:
+        another member of the group may have it by now, and nothing is committed.
         """
         await self.open()
         if offsets is None:
@@ -208,7 +336,7 @@ class Consumer:
         else:
             for number, offset in offsets.items():
                 self._progress.seek(number, offset)
-        await self._commit()
+        await self._commit_or_fail()
 
     async def close(self) -> None:
         """Commit, with what is in hand, and end. Twice is fine."""
@@ -226,31 +354,63 @@ class Consumer:
                 with contextlib.suppress(Exception):  # the error that ends the block says more
                     await self._commit()
         finally:
-            if self._answer is not None:
-                self._answer.cancel()
-                await asyncio.gather(self._answer, return_exceptions=True)
-            if self._reader is not None:
-                await self._reader.__aexit__()
+            await self._stop()
+
+    async def _stop(self) -> None:
+        """Give back what is open, and leave the group."""
+        news, self._news = self._news, None
+        if news is not None:
+            news.cancel()
+            await asyncio.gather(news, return_exceptions=True)
+        await self._stop_reading()
+        member, self._member = self._member, None
+        if member is not None:
+            await member.leave()
 
     async def _next_answer(self) -> Iterator[pa.RecordBatch] | None:
-        """What comes next; a checkpoint that falls due meanwhile is made."""
-        assert self._reader is not None
-        if self._answer is None:
+        """What comes next; None: nothing, or the member has news. A checkpoint that falls due meanwhile is made."""
+        if self._answer is None and self._reader is not None:
             self._answer = asyncio.create_task(self._reader.next_batches())
+        if self._news is None and self._member is not None:
+            self._news = asyncio.create_task(self._member.changed.wait())
+        waiting = {task for task in (self._answer, self._news) if task is not None}
         while True:
             due_s = self._progress.due_s
-            await asyncio.wait({self._answer}, timeout=None if due_s is None else max(0.0, due_s - monotonic()))
-            if self._answer.done():
+            timeout_s = None if due_s is None else max(0.0, due_s - monotonic())
+            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._news is not None and self._news.done():
+                assert self._member is not None
+                self._news = None
+                self._member.changed.clear()
+                return iter(())
+            if self._answer is not None and self._answer.done():
                 answer, self._answer = self._answer, None
                 return answer.result()
             await self._commit()
 
     async def _commit(self) -> None:
+        """Commit what is done. A member that has lost it finds others there: what it did is done again by them."""
+        try:
+            await self._commit_or_fail()
+        except MemberFenced:
+            if self._member is not None and self._joined == (self._member.member_id, self._member.era):
+                self._member.lose()
+            for number in self._progress.positions:
+                self._progress.forget(number)
+
+    async def _commit_or_fail(self) -> None:
         marks = self._progress.uncommitted
         if marks:
             assert self._info is not None
-            wanted = self._wanted
-            await self._committed.commit(wanted.group, self._info.stream_id, marks, wanted.timeout_s)
+            wanted, member = self._wanted, self._member
+            await self._committed.commit(
+                wanted.group,
+                self._info.stream_id,
+                marks,
+                wanted.timeout_s,
+                member_id=None if member is None else self._joined[0],
+                generation=0 if member is None else member.generation,
+            )
         self._progress.committed(marks, monotonic())
 
     def _number(self, batch: pa.RecordBatch) -> PartitionId:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from penstock.base.ids import PartitionId
+from penstock.base.ids import PartitionId, StreamId
 from penstock.client.positions import Positions, check_group
 from penstock.client.progress import Mark
 from penstock.client.reading import find_place, partition_number
 from penstock.client.values import EARLIEST, Start, StreamName, datetime_of
-from penstock.messages import CommittedOffset, ListOffsetsResponse, StreamInfo
+from penstock.messages import CommittedOffset, GroupStream, ListOffsetsResponse, StreamInfo
 
 
 class Group(NamedTuple):
@@ -22,6 +22,7 @@ class Group(NamedTuple):
     stream: str | None  # None: it was deleted, and what was committed in it is about to go
     stream_id: int
     partitions: int  # of how many there are offsets
+    members: int  # consumers that share them now, as far as their coordinator knows
 
 
 class GroupOffset(NamedTuple):
@@ -50,8 +51,7 @@ class Groups:
         found = await self._positions.all(timeout)
         infos = await self._positions.streams.all(timeout) if found else []
         names = {info.stream_id: info.name for info in infos}
-        groups = [Group(one.group, names.get(one.stream_id), int(one.stream_id), one.partitions) for one in found]
-        return sorted(groups, key=lambda one: (one.group, one.stream or "", one.stream_id))
+        return sorted(_named(found, names), key=lambda one: (one.group, one.stream or "", one.stream_id))
 
     async def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
         """Where a group is in each partition of a stream, and how far behind. StreamNotFound."""
@@ -74,7 +74,7 @@ class Groups:
         """Have a group go on at a place, in all partitions or in one; where that is. Stop its consumers before.
 
         An offset needs a `partition` where there are several. `dry_run`: tell only where it would be.
-        StreamNotFound, OffsetOutOfRange.
+        StreamNotFound, OffsetOutOfRange, GroupInUse (it has members).
         """
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
@@ -89,7 +89,7 @@ class Groups:
         return [GroupOffset(number, at.offset, None, at.log_start, at.committed_end) for number, at in places.items()]
 
     async def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
-        """Forget where a group is, in a stream or in all; what is forgotten. Stop its consumers before."""
+        """Forget where a group is, in a stream or in all; what is forgotten. GroupInUse: it has members."""
         check_group(group)
         wanted = None if stream is None else (await self._positions.streams.now(stream, timeout)).stream_id
         gone = []
@@ -100,7 +100,7 @@ class Groups:
                     await self._positions.commit(group, one.stream_id, dict.fromkeys(found), timeout)
                 gone.append(one)
         names = {info.stream_id: info.name for info in await self._positions.streams.all(timeout)} if gone else {}
-        return [Group(group, names.get(one.stream_id), int(one.stream_id), one.partitions) for one in gone]
+        return _named(gone, names)
 
     async def _places(
         self, info: StreamInfo, numbers: Iterable[PartitionId], place: Start, timeout_s: float
@@ -109,6 +109,12 @@ class Groups:
         link = self._positions.link
         found = await asyncio.gather(*(find_place(link, info.stream_id, one, place, timeout_s) for one in asked))
         return {int(number): one for number, one in zip(asked, found, strict=True)}
+
+
+def _named(found: Iterable[GroupStream], names: Mapping[StreamId, str]) -> list[Group]:
+    return [
+        Group(one.group, names.get(one.stream_id), int(one.stream_id), one.partitions, one.members) for one in found
+    ]
 
 
 def _numbers(info: StreamInfo, partition: int | None) -> tuple[PartitionId, ...]:

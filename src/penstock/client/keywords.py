@@ -37,6 +37,7 @@ class ConsumerOptions(TypedDict, total=False):
     batch_rows_max: int
     columns: Iterable[str] | None
     checkpoint_interval: float
+    session: float
 
 
 class StreamOptions(StreamChanges, total=False):

@@ -7,11 +7,11 @@ makes none. A group's offsets are with the leader of one of its partitions: XXH6
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from penstock.base import limits
-from penstock.base.ids import Offset, PartitionId, StreamId
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.client.checks import milliseconds
 from penstock.client.errors import StreamChanged
 from penstock.client.link import CREATE_GRACE_S, Link
@@ -25,6 +25,9 @@ from penstock.messages import (
     CommittedOffset,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    GroupPartition,
     GroupStream,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -46,6 +49,21 @@ class Positions:
         self.link = link
         self.streams = streams
         self._kept: StreamInfo | None = None  # the stream that holds them
+        self._tasks: set[asyncio.Task[None]] = set()  # of members
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that ends with the client, at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """The client is closed."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def fetch(self, group: str, stream_id: StreamId, timeout_s: float) -> dict[int, CommittedOffset]:
         """What a group has committed in a stream, by partition."""
@@ -56,8 +74,17 @@ class Positions:
         kept = await self._if_there(timeout_s)
         return {} if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
 
-    async def commit(self, group: str, stream_id: StreamId, marks: Mapping[int, Mark | None], timeout_s: float) -> None:
-        """Commit offsets of partitions, all or none; None forgets what was committed."""
+    async def commit(
+        self,
+        group: str,
+        stream_id: StreamId,
+        marks: Mapping[int, Mark | None],
+        timeout_s: float,
+        *,
+        member_id: str | None = None,
+        generation: int = 0,
+    ) -> None:
+        """Commit offsets of partitions, all or none; None forgets what was committed. GroupInUse, MemberFenced."""
         offsets = tuple(
             OffsetCommit(
                 stream_id=stream_id,
@@ -70,11 +97,48 @@ class Positions:
 
         async def commit(kept: StreamInfo) -> None:
             request = CommitOffsetsRequest(
-                stream_id=kept.stream_id, partition=_place(kept, group), group=group, offsets=offsets
+                stream_id=kept.stream_id,
+                partition=_place(kept, group),
+                group=group,
+                offsets=offsets,
+                member_id=member_id,
+                generation=generation,
             )
             await self.link.call(request, CommitOffsetsResponse, timeout_s=timeout_s)
 
         await self._with_stream(commit, timeout_s)
+
+    async def heartbeat(
+        self,
+        group: str,
+        member_id: str,
+        number: int,
+        stream_id: StreamId,
+        owned: tuple[GroupPartition, ...],
+        *,
+        session_ms: int,
+        leader_epoch: LeaderEpoch,
+        is_leaving: bool,
+        timeout_s: float,
+    ) -> GroupHeartbeatResponse:
+        """Tell the coordinator that a member is there. MemberFenced: it is none any more."""
+
+        async def beat(kept: StreamInfo) -> GroupHeartbeatResponse:
+            request = GroupHeartbeatRequest(
+                stream_id=kept.stream_id,
+                partition=_place(kept, group),
+                group=group,
+                member_id=member_id,
+                number=number,
+                stream_ids=(stream_id,),
+                owned=owned,
+                session_ms=session_ms,
+                leader_epoch=leader_epoch,
+                is_leaving=is_leaving,
+            )
+            return (await self.link.call(request, GroupHeartbeatResponse, timeout_s=timeout_s))[0]
+
+        return await self._with_stream(beat, timeout_s)
 
     async def all(self, timeout_s: float) -> list[GroupStream]:
         """All groups and streams, in no order."""

@@ -78,7 +78,18 @@ class Progress:
             self._in_hand = None
         self._done[partition] = Mark(offset, epoch)
 
+    def forget(self, partition: int) -> None:
+        """It is not read here any more, and nothing of it is to be committed."""
+        if self._in_hand is not None and self._in_hand[0] == partition:
+            self._in_hand = None
+        self._done.pop(partition, None)
+        self._committed.pop(partition, None)
+
+    def marks(self) -> dict[int, Mark]:
+        """What is done, by partition."""
+        return dict(self._done)
+
     def committed(self, marks: dict[int, Mark], now_s: float) -> None:
         """That is committed."""
-        self._committed.update(marks)
+        self._committed.update({number: mark for number, mark in marks.items() if number in self._done})
         self._begun_s = now_s

@@ -9,7 +9,7 @@ import pytest
 from penstock.client import blocking_groups, consumers, groups
 from penstock.client.keywords import ConsumerOptions
 
-INSIDE = {"open", "take", "each", "is_due"}  # of the asyncio consumer, for the blocking one
+INSIDE = {"open", "take", "each", "is_due", "checkpoint"}  # of the asyncio consumer, for the blocking one
 
 
 def calls(face: type) -> dict[str, object]:

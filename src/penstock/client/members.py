@@ -1,0 +1,141 @@
+"""One member of a group: tells its coordinator that it is there, and hears which partitions it may read.
+
+Rules: one heartbeat at a time, in a task of its own. Who hears that it is no member any more, or hears nothing for its
+session, has lost all that it had: it joins again under another id, and `era` rises, so that its consumer does not
+mistake what it is assigned then for what it had before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import suppress
+from time import monotonic
+
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import LeaderEpoch, PartitionId, StreamId
+from penstock.client.errors import MemberFenced, Overloaded, StorageFailed, TimedOut
+from penstock.client.positions import Positions
+from penstock.messages import GroupHeartbeatResponse, GroupPartition
+
+_BEATS_PER_SESSION = 8
+_SOON_S = 0.05  # while partitions change hands
+_LEAVE_S = 2.0
+
+_PASSES = frozenset({ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH, ErrorCode.NOT_ENOUGH_REPLICAS})
+
+
+class Member:
+    """See the module. `owned` is for its consumer to set: what it reads now."""
+
+    def __init__(self, positions: Positions, group: str, stream_id: StreamId, session_s: float) -> None:
+        self._positions = positions
+        self._group = group
+        self._stream_id = stream_id
+        self._session_s = session_s
+        self._number = 0
+        self._leader_epoch = LeaderEpoch(0)  # of the coordinator that was heard last
+        self._heard_s = monotonic()
+        self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self.member_id = uuid.uuid4().hex
+        self.era = 0
+        self.generation = 0
+        self.assigned: frozenset[int] = frozenset()
+        self.owned: frozenset[int] = frozenset()
+        self.is_settled = False
+        self.failure: Exception | None = None  # why it can be no member
+        self.changed = asyncio.Event()
+        self.heard = asyncio.Event()  # the coordinator has answered, whatever it was
+        self._pause_s = _SOON_S
+
+    def start(self) -> None:
+        """Join, and go on."""
+        self._task = self._positions.run(self._run())
+
+    def hurry(self) -> None:
+        """There is something to tell."""
+        self._hurry.set()
+
+    def lose(self) -> None:
+        """It is no member any more, and joins again as another."""
+        self.member_id = uuid.uuid4().hex
+        self.era += 1
+        self.generation = self._number = 0
+        self._leader_epoch = LeaderEpoch(0)
+        self.assigned = self.owned = frozenset()
+        self.is_settled = False
+        self._heard_s = monotonic()
+        self.changed.set()
+        self.hurry()
+
+    async def leave(self) -> None:
+        """Give back everything, and end; where the coordinator does not hear it, it finds out after the session."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        if self._number and self.failure is None:
+            with suppress(RemoteError, OperationalError):
+                await self._beat(_LEAVE_S, is_leaving=True)
+
+    async def _run(self) -> None:
+        while self.failure is None:
+            self._hurry.clear()
+            sent_s, era = monotonic(), self.era
+            try:
+                answer = await self._beat(self._session_s / 2)
+            except MemberFenced:
+                if era == self.era:
+                    self.lose()
+                continue
+            except (TimedOut, Overloaded, StorageFailed, OperationalError):
+                self._not_heard()
+            except RemoteError as error:
+                if error.code in _PASSES:
+                    self._not_heard()
+                else:
+                    self.failure = error
+                    self.changed.set()
+                    self.heard.set()
+            else:
+                if era == self.era:
+                    self._take(answer, sent_s)
+            calm_s = self._session_s / _BEATS_PER_SESSION
+            if self.is_settled and self.assigned == self.owned:
+                self._pause_s = calm_s
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):  # not `wait_for`, which may swallow a cancellation
+                    await self._hurry.wait()
+                self._pause_s = _SOON_S
+            self._pause_s = min(calm_s, 2 * self._pause_s)
+
+    def _take(self, answer: GroupHeartbeatResponse, sent_s: float) -> None:
+        assigned = frozenset(int(one.partition) for one in answer.assigned if one.stream_id == self._stream_id)
+        if assigned != self.assigned or answer.is_settled != self.is_settled:
+            self.changed.set()
+            self._pause_s = _SOON_S
+        self.heard.set()
+        self.assigned, self.is_settled = assigned, answer.is_settled
+        self.generation, self._leader_epoch = answer.generation, answer.leader_epoch
+        self._heard_s = sent_s
+
+    def _not_heard(self) -> None:
+        if monotonic() - self._heard_s >= self._session_s:
+            self.lose()
+
+    async def _beat(self, timeout_s: float, *, is_leaving: bool = False) -> GroupHeartbeatResponse:
+        self._number += 1
+        owned = tuple(GroupPartition(self._stream_id, PartitionId(number)) for number in sorted(self.owned))
+        return await self._positions.heartbeat(
+            self._group,
+            self.member_id,
+            self._number,
+            self._stream_id,
+            owned,
+            session_ms=int(self._session_s * 1_000),
+            leader_epoch=self._leader_epoch,
+            is_leaving=is_leaving,
+            timeout_s=timeout_s,
+        )
