@@ -73,7 +73,9 @@ async def test_a_killed_broker_begins_where_it_was_told_to(tmp_path: Path) -> No
         assert would_go == penstock.Truncation(1, 15, 15, would_go.size_bytes)
         assert 15 * 900 < would_go.size_bytes < 15 * 2_500
         assert await offsets_of(client, "orders", partition=1) == list(range(20))
-        assert await client.truncate_stream("orders", 15, partition=1) == [would_go]
+        (gone,) = await client.truncate_stream("orders", 15, partition=1)
+        assert gone == penstock.Truncation(1, 15, 15, gone.size_bytes)
+        assert gone.size_bytes <= would_go.size_bytes, "the cleaner may have been there meanwhile"
         broker.restart()
         async with await broker.client() as after:
             assert await offsets_of(after, "orders", partition=1) == list(range(15, 20))
@@ -81,7 +83,7 @@ async def test_a_killed_broker_begins_where_it_was_told_to(tmp_path: Path) -> No
             folder = next(broker.data_dir.glob("streams/*-orders/1"))
 
             async def files_are_gone() -> bool:
-                return min(int(one.stem) for one in folder.glob("*.arrows")) >= 12
+                return min(int(one.name.partition(".")[0]) for one in folder.glob("*.arrows")) >= 12
 
             await eventually(files_are_gone, "segments are removed")
 

@@ -17,7 +17,7 @@ from penstock.messages.session import BrokerLimits
 from tests.fake_broker import FakeBroker, columns
 
 TIMEOUT_S = 20.0
-SHORT_S = 0.2
+SHORT_S = 0.5
 
 
 class Said:
