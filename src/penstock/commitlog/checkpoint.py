@@ -24,6 +24,7 @@ Slot n begins at byte 4096 · n; 96 bytes, little-endian:
 
 from __future__ import annotations
 
+import errno
 import struct
 from typing import NamedTuple
 
@@ -202,16 +203,22 @@ class CheckpointFile:
             self._file = None
 
     def sync(self) -> None:
-        """Return once what was written survives a power loss. OSError."""
+        """Return once what was written survives a power loss. OSError, also if the last write was not a whole one."""
         sequence = self._sequence  # a later one may be written meanwhile: then this slot is not known to be whole
         try:
+            self._check_last_write()
             file = self._vfs.open(self._path)
             try:
                 file.sync()
             finally:
                 file.close()
+            self._check_last_write()
         except OSError:
-            self._doubtful_sequence = sequence
+            self._doubtful_sequence = max(self._doubtful_sequence, sequence)
+            self.is_dirty = True
             raise
-        if sequence != self._doubtful_sequence:
-            self._synced_sequence = sequence
+        self._synced_sequence = sequence
+
+    def _check_last_write(self) -> None:
+        if self._sequence == self._doubtful_sequence:
+            raise OSError(errno.EIO, "what was written last is not there as a whole", self._path)

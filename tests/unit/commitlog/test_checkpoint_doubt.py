@@ -13,7 +13,7 @@ from penstock.commitlog import checkpoint as checkpoints
 from penstock.commitlog.checkpoint import CheckpointFile
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.logs import DIRECTORY, Message, append, flush, flush_and_note, open_log, read_slices, retain
+from tests.logs import DIRECTORY, Message, append, flush, flush_and_note, give_up_before, open_log, read_slices, retain
 
 
 def closed_log() -> tuple[MemoryVfs, list[Message]]:
@@ -95,6 +95,27 @@ def tear_checkpoints(random: Random, one: Operation) -> Fault | None:
     return None
 
 
+def test_nothing_is_removed_while_the_log_start_that_allows_it_is_not_there_as_a_whole() -> None:
+    """A full disk took a part of the next checkpoint: what the removal synced said nothing of the new log_start."""
+    for seed in range(20):
+        memory = MemoryVfs()
+        disk = FaultyVfs(memory)
+        log = open_log(disk)
+        for number in range(12):
+            append(log, 2, number, size_bytes=900)
+        flush_and_note(log)
+        removal = give_up_before(log, 16)
+        assert removal is not None
+        disk.plan = lambda one: Fault(errno.ENOSPC, 50) if one.kind is Kind.WRITE and "checkpoint" in one.path else None
+        append(log, 2, 12)
+        flush_and_note(log)
+        disk.plan = lambda _: None
+        with pytest.raises(OSError, match="not there as a whole"):
+            removal.run()
+        again = open_log(memory.crash_clone(Keep.SUBSET, Random(seed)))
+        assert (again.state, again.damage) == (LogState.WRITABLE, ())
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_slot_that_was_written_in_part_is_not_taken_for_durable_because_it_is_synced(seed: int) -> None:
     memory = MemoryVfs()
@@ -110,8 +131,11 @@ def test_a_slot_that_was_written_in_part_is_not_taken_for_durable_because_it_is_
         with pytest.raises(OSError, match="No space"):
             file.write(found.newest._replace(flushed_end=end))
         disk.plan = lambda _: None
-        file.sync()
-    assert checkpoints.read(memory.crash_clone(Keep.SUBSET, Random(seed)), DIRECTORY).newest == found.newest
+        with pytest.raises(OSError, match="not there as a whole"):
+            file.sync()
+    newest = checkpoints.read(memory.crash_clone(Keep.SUBSET, Random(seed)), DIRECTORY).newest
+    assert newest is not None
+    assert newest.flushed_end in (0, 1)
     file.write(found.newest._replace(flushed_end=4))
     file.sync()
     newest = checkpoints.read(memory.crash_clone(), DIRECTORY).newest
@@ -132,7 +156,8 @@ def test_a_slot_whose_sync_failed_is_not_taken_for_durable_because_the_next_one_
     with pytest.raises(OSError, match="Input/output error"):
         file.sync()
     disk.plan = lambda _: None
-    file.sync()
+    with pytest.raises(OSError, match="not there as a whole"):
+        file.sync()
     file.write(found.newest._replace(flushed_end=2))
     again = checkpoints.read(disk, DIRECTORY)
     assert again.newest is not None
