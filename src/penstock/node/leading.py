@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.clock import Now, earliest
-from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import Slice
 from penstock.messages import (
@@ -241,7 +242,9 @@ class Leading:
     def _proposed(self, batch: ChangeBatch, response: Response | RemoteError) -> None:
         now = self._clock()
         if not isinstance(response, ChangeIsrResponse):
-            self._proposer.lost(batch.number, now.elapsed_us)
+            is_elsewhere = isinstance(response, RemoteError) and response.code == ErrorCode.NOT_METADATA_LEADER
+            retry_ms = limits.ISR_RETRY_SOON_MS if is_elsewhere else limits.ISR_RETRY_MS
+            self._proposer.lost(batch.number, now.elapsed_us, retry_ms)
             return
         for leadership in self._proposer.answered(batch.number, response.results, now.elapsed_us):
             self._moved(leadership, True, now)

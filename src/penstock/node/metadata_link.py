@@ -66,6 +66,14 @@ class _Waiting:
         return self.deadline_us + (_GRACE_US if self.asked is not None else 0)
 
 
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """What this broker itself has asked of another one."""
+
+    to: BrokerId
+    done: Done
+
+
 class MetadataLink:
     """`local` answers where this broker is the metadata leader."""
 
@@ -78,6 +86,7 @@ class MetadataLink:
         self._clock = clock
         self._local = local
         self._waiting: list[_Waiting] = []
+        self._asked: dict[_Asked, None] = {}  # as many as there are kinds of what brokers ask: each has one under way
         self._named: BrokerId | None = None  # who leads, as another broker has said
         self._last_asked = BrokerId(0)
 
@@ -91,9 +100,14 @@ class MetadataLink:
             done(RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
             return
 
+        asked = _Asked(to, done)
+        self._asked[asked] = None
+
         def answered(response: Response | RemoteError, raw: bytes | memoryview) -> None:
             self._learn(response)
-            done(response)
+            if asked in self._asked:
+                del self._asked[asked]
+                done(response)
 
         self._peers.send(to, request, done=answered)
 
@@ -177,7 +191,11 @@ class MetadataLink:
         waiting.done(response)
 
     def tick(self, now: Now) -> None:
-        """Ask again, and answer those whose time is up."""
+        """Ask again, and answer those whose time is up, or who have asked one that leads no more."""
+        for asked in [one for one in self._asked if self._has_followed(one.to)]:
+            del self._asked[asked]
+            text = "another broker leads the metadata by now; ask again"
+            asked.done(RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
         for waiting in list(self._waiting):
             if now.elapsed_us >= waiting.end_us:
                 self._waiting.remove(waiting)

@@ -391,20 +391,20 @@ class Leadership:
         self._end_proposal(now_us)
         return self._advance()
 
-    def lost(self, change: IsrChange, now_us: int) -> None:
+    def lost(self, change: IsrChange, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
         """There was no answer in time: it may have come to be, or may yet."""
         if change is self._under_way and self._unsettled is not None:
             self._unsettled[frozenset(member.broker_id for member in change.isr)] = True
-            self._end_proposal(now_us)
+            self._end_proposal(now_us, retry_ms)
 
     def end(self) -> None:
         """It is over: it wants nothing any more, and what becomes of its proposals is nobody's."""
         self._under_way = None
         self._agenda.drop(self)
 
-    def _end_proposal(self, now_us: int) -> None:
+    def _end_proposal(self, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
         self._under_way = None
-        self._retry_us = now_us + limits.ISR_RETRY_MS * 1_000
+        self._retry_us = now_us + retry_ms * 1_000
         self._note_must_have()
         self._agenda.plan(self, self._retry_us)
 

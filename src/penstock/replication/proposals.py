@@ -64,12 +64,12 @@ class IsrProposer:
                 moved.append(leadership)
         return moved
 
-    def lost(self, number: int, now_us: int) -> None:
+    def lost(self, number: int, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
         """There is no answer: the metadata leader is away, or another now."""
         if number == self._number:
             asked, self._under_way = self._under_way, []
             for leadership, change in asked:
-                leadership.lost(change, now_us)
+                leadership.lost(change, now_us, retry_ms)
 
     def tick(self, now_us: int) -> None:
         """Give up an answer that did not come in time."""

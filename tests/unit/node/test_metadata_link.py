@@ -106,6 +106,22 @@ def test_what_brokers_ask_is_tried_once(world: World) -> None:
     assert world.heard == [("a", ErrorCode.NOT_METADATA_LEADER), ("b", ErrorCode.BROKER_UNAVAILABLE)]
 
 
+def test_who_asked_one_that_leads_no_more_is_not_kept_waiting(world: World) -> None:
+    """One that hands over may never answer what it was asked last, and its connection stays for a while."""
+    quorum = Alone()  # it is not elected yet
+    link = world.link_of(quorum.quorum)
+    world.peers.up(TWO)
+    link.ask(STOP, world.done("a"))
+    request = world.sent()
+    link.tick(world.now)
+    assert world.heard == []
+    quorum.start()
+    link.tick(world.now)
+    assert world.heard == [("a", ErrorCode.NOT_METADATA_LEADER)]
+    world.answers(request, StopBrokerResponse())
+    assert len(world.heard) == 1, "what comes late is not told twice"
+
+
 def test_peers_are_asked_in_turn_until_one_names_the_leader(world: World) -> None:
     world.peers.up(TWO)
     world.peers.up(THREE)

@@ -232,7 +232,9 @@ def not_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 def a_lost_answer_is_a_refusal(patch: pytest.MonkeyPatch) -> None:
     """A proposal without an answer counts as refused."""
-    patch.setattr(leader.Leadership, "lost", lambda self, change, now_us: self.refused(change, now_us) and None)
+    patch.setattr(
+        leader.Leadership, "lost", lambda self, change, now_us, retry_ms: self.refused(change, now_us) and None
+    )
 
 
 MUTATIONS = (
