@@ -11,6 +11,7 @@ from pathlib import Path
 
 import penstock
 from tests.broker_process import running_broker
+from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to/consumer-groups.md").read_text(encoding="utf-8")
@@ -30,6 +31,7 @@ def run(server: str, *arguments: str) -> str:
     return done.stdout
 
 
+@needs_time
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
     assert [language for language, _ in blocks] == ["sh", "python", "python", "sh", "python", "sh"]

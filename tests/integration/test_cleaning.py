@@ -9,6 +9,7 @@ import pyarrow as pa
 import penstock
 from penstock import aio
 from tests.broker_process import eventually, running_broker
+from tests.extent import needs_time
 
 MESSAGES = 300
 
@@ -17,6 +18,7 @@ async def values_of(client: aio.Client) -> list[bytes | None]:
     return [value async for batch in client.read("orders") for value in batch.column("value").to_pylist()]
 
 
+@needs_time
 async def test_small_batches_are_merged_while_a_client_reads(tmp_path: Path) -> None:
     wanted = [b"%d" % number for number in range(MESSAGES)]
     with running_broker(tmp_path / "data") as broker:

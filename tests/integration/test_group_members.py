@@ -18,6 +18,7 @@ import penstock
 from penstock import aio
 from penstock.hot.keyhash import partition_of
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 
 CHILD = """
@@ -205,6 +206,7 @@ async def test_a_consumer_that_slept_for_longer_than_its_session_takes_nothing_b
         await one.stop()
 
 
+@needs_time
 async def test_members_go_on_when_their_coordinator_is_killed(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()

@@ -15,7 +15,7 @@ import penstock
 from penstock import aio
 from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.extent import extent
+from tests.extent import extent, needs_time
 from tests.integration.clusters import running_cluster
 
 ROUNDS = extent(2, 6)
@@ -25,6 +25,7 @@ async def offsets_of(client: aio.Client, stream: str, **options: int) -> list[in
     return [message.offset async for message in client.messages(stream, **options)]
 
 
+@needs_time
 async def test_what_was_answered_as_gone_is_gone_when_its_leader_is_killed_at_once(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()
