@@ -331,11 +331,15 @@ class Checks:
         if leader != who:
             text = f"{history.name()}: epoch {look.leader_epoch} is led by {who} and was led by {leader}"
             raise ViolationError(text)
-        if look.leader_epoch < max(history.leaders) or history.is_deleted or history.is_damaged:
+        if look.leader_epoch < max(history.leaders) or history.is_deleted:
             return
         end = look.committed_end if self._is_alone else look.log_end
         if history.may_lose:  # what it has in the place of what was lost is something else
             end = min(end, self._agreed_end(history, look, broker))
+        if history.is_damaged:
+            if history.may_lose and end < history.committed_end:  # nothing is promised; else it stays what it was
+                self._cut(history, end, look.leader_epoch - 1)
+            return
         if end < history.committed_end:
             if history.may_lose and end >= history.synced_end:
                 self._nobody_had_more(history, broker, look, end)

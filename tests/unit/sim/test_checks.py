@@ -115,6 +115,22 @@ def test_what_was_committed_and_nobody_heard_of_is_lost_only_with_all_who_had_it
             checks._led(history, leader, later)
 
 
+def test_what_was_lost_is_forgotten_of_a_damaged_stream_too() -> None:
+    """Nothing is promised of it any more; but what comes in the place of what was lost is something else."""
+    world = World(make_plan(2, 3, SLOTS)._replace(operations=(), faults=()))
+    assert world.run().error == ""
+    broker = world.brokers[1]
+    assert broker.node is not None
+    look = next(looks.partitions(broker.node))
+    checks, history = world.checks, world.checks.of(look.subject, look.partition)
+    checks.sent.update({b"old": look.subject, b"new": look.subject})
+    checks.promised(history, look.log_end, look.leader_epoch, b"old", fsynced=False)
+    history.may_lose = history.is_damaged = True
+    checks._led(history, broker, look._replace(leader_epoch=look.leader_epoch + 1))
+    checks.promised(history, look.log_end, look.leader_epoch + 1, b"new", fsynced=False)
+    assert history.known[look.log_end] == b"new"
+
+
 @pytest.mark.parametrize(
     ("has_it", "counting", "changes_since", "is_lost"),
     [
