@@ -368,18 +368,18 @@ class Driver:
 
     # The end
 
-    async def _leave(self, timeout_s: float) -> None:
-        """Have other brokers take over, which goes on being served meanwhile."""
-        left = asyncio.Event()
-        self._node.leave(self.now(), left.set)
+    async def _others(self, take_over: Callable[[Now, Callable[[], None]], None], timeout_s: float) -> None:
+        """Have other brokers take over; what they have not is served meanwhile."""
+        done = asyncio.Event()
+        take_over(self.now(), done.set)
         self.schedule()
         try:
-            await asyncio.wait_for(left.wait(), timeout_s)
+            await asyncio.wait_for(done.wait(), timeout_s)
         except TimeoutError:
             _log.warning("no metadata leader answers: others take over when the session of this broker is over")
 
     async def stop(self, timeout_s: float) -> bool:
-        """Drain NATS, let others lead, make all durable, answer who waits, close: `timeout_s` in all, whoever does not
+        """Let others lead, drain NATS, make all durable, answer who waits, close: `timeout_s` in all, whoever does not
         play along.
 
         False if the disk did not answer in time: then the logs are left as they are, as after a crash, and whoever
@@ -387,10 +387,11 @@ class Driver:
         """
         deadline_s = self._loop.time() + timeout_s
         self.server.stop_listening()
-        # First, so that what was published is acked: nobody would ack what this broker has when another one leads.
-        if not await self.link.drain(int(timeout_s * 400)):
+        await self._others(self._node.hand_over, timeout_s * _LEAVE_SHARE)  # the metadata, while all is served
+        # Before it leaves, so that what was published is acked: another leader would not ack what this one has.
+        if not await self.link.drain(int(timeout_s * 300)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
-        await self._leave(timeout_s * _LEAVE_SHARE)
+        await self._others(self._node.leave, timeout_s * _LEAVE_SHARE)
         self._stopping = True
         self._node.give_up_queries()
         idle_by_s = deadline_s - timeout_s * 0.3

@@ -89,7 +89,7 @@ class Member:
             except MemberFenced:
                 if era == self.era:
                     self.lose()
-                continue
+                await asyncio.sleep(_SOON_S)  # one that is fenced each time does not come at the speed of the network
             except (TimedOut, Overloaded, StorageFailed, OperationalError):
                 self._not_heard()
             except RemoteError as error:

@@ -8,6 +8,7 @@ what is on the disk can be read meanwhile.
     metadata_leader what the leader of that does
     link            the way to it
     standing        registered, and alive
+    departure       that it ends
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ from penstock.node.belonging import Belonging, is_older_copy, is_stranger, is_ta
 from penstock.node.bootstrap import has_metadata, open_storage
 from penstock.node.chronicle import Seen
 from penstock.node.clean_stop import take_clean_stop
-from penstock.node.consequences import Consequences
+from penstock.node.consequences import Consequences, Told
+from penstock.node.departure import Departure
 from penstock.node.folders import check_folders
 from penstock.node.metadata_leader import MetadataLeader
 from penstock.node.metadata_link import MetadataLink
@@ -93,10 +95,8 @@ class Cluster:
         chance: Any,
         clock: Callable[[], Now],
         consequences: Consequences,
-        *,
-        info: Callable[[StreamState], StreamInfo],
+        told: Callable[[], Told],
     ) -> None:
-        """`info` gives what clients are told of a stream."""
         self._vfs = vfs
         self._settings = settings
         self._outbox = outbox
@@ -104,7 +104,7 @@ class Cluster:
         self._chance = chance
         self._clock = clock
         self._consequences = consequences
-        self._info = info
+        self._told = told
         self._belonging = Belonging(settings, outbox)
         self._is_started = False
         self._is_heard = True
@@ -116,6 +116,10 @@ class Cluster:
         self._told_cluster_id = settings.cluster_id
         self.deleted: list[StreamState] = []  # by what was applied at the start
         self.registered_us = 0  # when this broker was registered last
+
+    def info(self, state: StreamState) -> StreamInfo:
+        """What clients are told of a stream."""
+        return self._told().stream(state)
 
     # Start
 
@@ -142,6 +146,7 @@ class Cluster:
             observer=self,
         )
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
+        self.departure = Departure(self.quorum, self.link, self._peers, settings.broker_id, self._clock)
         controller = Controller(settings.broker_id, ControllerConfig())
         self._administration = Administration(
             self.quorum,
@@ -150,7 +155,7 @@ class Cluster:
             self._chance,
             self._clock,
             await_here=self._consequences.wait_for,
-            info=self._info,
+            info=self.info,
             ready=lambda: controller.ready(self._clock()),
             without_nats=controller.without_nats,
         )
@@ -229,12 +234,17 @@ class Cluster:
                 self._belonging.taken(response, self._clock().elapsed_us)
             elif isinstance(response, RemoteError) and is_older_copy(response):
                 self._belonging.older_copy(response)
+            elif isinstance(response, RemoteError) and self._is_too_early(response):
+                self.standing.retry(self._clock())
             if is_own and isinstance(response, HeartbeatResponse):
                 self.quorum.confirm(lambda: done(response))  # it may be deposed, and not know it
             else:
                 done(response)
 
         self.link.ask(request, answered)
+
+    def _is_too_early(self, refusal: RemoteError) -> bool:
+        return refusal.code == ErrorCode.NOT_METADATA_LEADER and self.quorum.leader is not None
 
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """A broker of this cluster, if it knows of one, can be asked."""
@@ -355,6 +365,7 @@ class Cluster:
     def leads(self) -> None:
         """This broker is the metadata leader."""
         self._metadata_leader.lead()
+        self.standing.hurry()
 
     def leads_no_more(self) -> None:
         """It was."""
@@ -438,15 +449,16 @@ class Cluster:
             self.link.tick(now)
             if self.quorum.leader is not None:
                 self._heard_us = now.elapsed_us
-            if self.quorum.leader != self._heard_leader:  # it is to know at once who is there
-                self._heard_leader = self.quorum.leader
-                self.standing.hurry()
         if not self.quorum.is_alone or self.standing.incarnation is None:
             self.standing.tick(now)
         self.look(now)
 
     def look(self, now: Now) -> None:
         """Before anything is decided at `now`: may this broker have lost its place? It may have slept since."""
+        if self.quorum.leader != self._heard_leader:  # it is to know at once who is there
+            self._heard_leader = self.quorum.leader
+            self.standing.hurry()
+        self.departure.look()
         is_heard = self.quorum.is_alone or self.standing.is_heard(now)
         if is_heard != self._is_heard:
             self._is_heard = is_heard
@@ -476,17 +488,8 @@ class Cluster:
         if self.quorum.is_alone or incarnation is None:
             done()
             return
-
-        def left(response: Response | RemoteError) -> None:
-            if self.quorum.is_leader:
-                others = [one for one in self.quorum.membership.voters if one != self._settings.broker_id]
-                best = max(others, key=self.quorum.match_index, default=None)
-                if best is not None:
-                    self.quorum.hand_over(best)
-            done()
-
         self.standing.leave()
-        self.link.ask(StopBrokerRequest(broker_id=self._settings.broker_id, incarnation=incarnation), left)
+        self.departure.leave(incarnation, done)
 
     def stop(self, error: RemoteError) -> None:
         """The broker stops: tell who waits, give the files back."""

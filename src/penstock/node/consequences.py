@@ -7,8 +7,8 @@ from typing import Protocol
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation, StreamId
-from penstock.messages import LogEnd, ResignedLeadership, UnreachableLeader
-from penstock.metadata.image import ClusterImage, Outcome
+from penstock.messages import LogEnd, ResignedLeadership, StreamInfo, UnreachableLeader
+from penstock.metadata.image import ClusterImage, Outcome, StreamState
 
 
 class Consequences(Protocol):
@@ -42,3 +42,10 @@ class Consequences(Protocol):
 
     def has_nats(self) -> bool:
         """Whether it is connected to NATS."""
+
+
+class Told(Protocol):
+    """What clients are told; there once the broker is open."""
+
+    def stream(self, state: StreamState) -> StreamInfo:
+        """Of one stream."""

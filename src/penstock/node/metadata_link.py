@@ -86,7 +86,7 @@ class MetadataLink:
         self._clock = clock
         self._local = local
         self._waiting: list[_Waiting] = []
-        self._asked: dict[_Asked, None] = {}  # as many as there are kinds of what brokers ask: each has one under way
+        self._asked: dict[_Asked, None] = {}  # PEER_REQUESTS_MAX of each peer: what goes beyond is answered at once
         self._named: BrokerId | None = None  # who leads, as another broker has said
         self._last_asked = BrokerId(0)
 

@@ -16,7 +16,7 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 | … and no more                   | `peer_lost`              |
 | … or does not want us           | `peer_refused`           |
 | … has answered                  | `answered`               |
-| the broker is about to stop     | `leave`                  |
+| the broker is about to stop     | `hand_over`, `leave`     |
 | a cluster has let us in         | `joined`                 |
 | disk work is done               | `complete`               |
 | time has passed                 | `tick`                   |
@@ -49,10 +49,8 @@ from penstock.messages import (
     Request,
     Response,
     SetIntakeRequest,
-    StreamInfo,
     TruncateRequest,
 )
-from penstock.metadata.image import StreamState
 from penstock.node.appends import Appending, Appends
 from penstock.node.arrivals import Arrivals
 from penstock.node.clean_stop import mark_if_whole
@@ -126,11 +124,10 @@ class Node:
         self._partitions = self._replicas.partitions
         self._upkeep = self._replicas.upkeep
         self._cluster = Cluster(
-            vfs, settings, self._outbox, self._peers, chance, lambda: self._now, self._replicas, info=self._info
+            vfs, settings, self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report
         )
-        failures = self._replicas.streams.failures
-        self._find = Finder(settings.broker_id, self._cluster, self._partitions, failures)
-        self._offsets = GroupOffsets(self._outbox, self._cluster, self._find, write=self._append_to, info=self._info)
+        self._find = Finder(settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures)
+        self._offsets = GroupOffsets(self._outbox, self._cluster, self._find, write=self._append_to)
         enquiries = Enquiries(
             settings,
             self._outbox,
@@ -193,6 +190,11 @@ class Node:
         """The broker is about to stop: whoever asks long questions is told so now."""
         self._questions.stop()
         self._offsets.stop()
+
+    def hand_over(self, now: Now, done: Callable[[], None]) -> None:
+        """The broker is about to stop: have another one lead the metadata; `done` once it does, or if none can."""
+        self._now = now
+        self._cluster.departure.hand_over(done)
 
     def leave(self, now: Now, done: Callable[[], None]) -> None:
         """The broker is about to stop: have others lead; `done` once they do, or where that cannot be had."""
@@ -445,9 +447,6 @@ class Node:
         error = not_leader(self._cluster.image, partition.stream, partition.key.partition)
         self._fetches.refuse(partition.key, error)
         self._offsets.ended(partition)
-
-    def _info(self, state: StreamState) -> StreamInfo:
-        return self._report.stream(state)
 
     # Fetch
 

@@ -49,9 +49,8 @@ from penstock.messages import (
     OffsetsStreamRequest,
     OffsetsStreamResponse,
     Response,
-    StreamInfo,
 )
-from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.image import ClusterImage
 from penstock.node.appends import as_remote
 from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
@@ -124,14 +123,12 @@ class GroupOffsets:
         find: Finder,
         *,
         write: Callable[[Partition, Inside, bytearray], None],
-        info: Callable[[StreamState], StreamInfo],
     ) -> None:
-        """`write` appends one batch to a partition that is led here; `info` is what clients are told of a stream."""
+        """`write` appends one batch to a partition that is led here."""
         self._outbox = outbox
         self._cluster = cluster
         self._find = find
         self._write = write
-        self._info = info
         self._kept: dict[PartitionKey, _Kept] = {}
         self.handlers: dict[type, Callable[[Hashable, Any, bytes | memoryview, Now], None]] = {
             OffsetsStreamRequest: self._stream,
@@ -166,7 +163,7 @@ class GroupOffsets:
     def _found(self) -> OffsetsStreamResponse | RemoteError:
         state = self._image.by_name(OFFSETS_STREAM)
         if state.config.is_internal:
-            return OffsetsStreamResponse(stream=self._info(state))
+            return OffsetsStreamResponse(stream=self._cluster.info(state))
         text = f"a stream that users made, before that name was kept for them, is called {OFFSETS_STREAM!r}"
         return RemoteError(ErrorCode.STREAM_EXISTS, f"offsets cannot be stored: {text}; delete it")
 

@@ -40,6 +40,7 @@ Ask = Callable[[Request, Callable[[Response | RemoteError], None]], None]
 """Asks the metadata leader, wherever it is."""
 
 _HEARTBEAT_US = limits.HEARTBEAT_MS * 1_000
+_RETRY_US = limits.HEARTBEAT_RETRY_MS * 1_000
 _NOT_ASKED = frozenset({ErrorCode.NOT_METADATA_LEADER, ErrorCode.STOPPING})  # said by whoever does not lead
 _SESSION_US = limits.SESSION_MS * 1_000
 _ANSWER_US = limits.SESSION_MS * 1_000  # whoever was asked and has not answered by then may lead no more
@@ -122,6 +123,10 @@ class Standing:
     def hurry(self) -> None:
         """There are news: the next heartbeat is due now."""
         self._next_us = 0
+
+    def retry(self, now: Now) -> None:
+        """Whoever was asked has been elected just now, and can answer in a moment."""
+        self._next_us = min(self._next_us, now.elapsed_us + _RETRY_US)
 
     def tick(self, now: Now) -> None:
         """Register, or say that the broker lives, if it is time for that."""

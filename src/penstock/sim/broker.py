@@ -108,6 +108,7 @@ class SimBroker:
         self._timer_us = 0
         self._wakes = Wakes(self.name)
         self._callers: dict[Connection, dict[Caller, None]] = {}
+        self._drained: Call = lambda: None  # what comes once NATS has confirmed the end of the subscriptions
 
     # Life
 
@@ -412,35 +413,39 @@ class SimBroker:
     # A clean stop
 
     def stop(self) -> None:
-        """SIGTERM: have others lead, drain NATS, bring all to the disk, end."""
+        """SIGTERM: have another one lead the metadata, drain NATS, have others lead, bring all to the disk, end."""
         if self.node is None or self.is_stopping or self._paused:
             return
         self.is_stopping = True
         self._trace("stops")
         self._around.count("clean stops")
+        node = self.node
+        handed_over = self._once(_LEAVE_US, self._drain)
+        self.event(lambda: node.hand_over(self._now(), handed_over))
+
+    def _once(self, timeout_us: int, call: Call) -> Call:
+        """What calls `call` as the next step of this stop, the first time; by itself when the time is up."""
         node, run = self.node, self.run
-
-        def left() -> None:
-            if self.run == run and self.node is node and not is_left:
-                is_left.append(True)
-                self._drain(run)
-
-        is_left: list[bool] = []
-        self._around.scheduler.after(_LEAVE_US, lambda: self.event(left))
-        self.event(lambda: node.leave(self._now(), left))
-
-    def _drain(self, run: int) -> None:
-        assert self._link is not None
+        is_done: list[bool] = []
 
         def go_on() -> None:
-            if self.run == run and self.is_stopping:
-                self.event(self._drained)
+            if self.run == run and self.node is node and not is_done:
+                is_done.append(True)
+                call()
 
-        self._around.scheduler.after(_DRAIN_US if self._link.drain(_DRAINED) else 0, go_on)
+        self._around.scheduler.after(timeout_us, lambda: self.event(go_on))
+        return go_on
 
-    def _drained(self) -> None:
-        if not self.is_stopping or self.node is None:
-            return
+    def _drain(self) -> None:
+        assert self._link is not None
+        self._drained = self._once(_DRAIN_US if self._link.drain(_DRAINED) else 0, self._leave)
+
+    def _leave(self) -> None:
+        assert self.node is not None
+        self.node.leave(self._now(), self._once(_LEAVE_US, self._end_cleanly))
+
+    def _end_cleanly(self) -> None:
+        assert self.node is not None
         self.is_stopping = False  # once
         self.node.give_up_queries()
         self.node.before_stop()

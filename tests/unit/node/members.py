@@ -119,10 +119,12 @@ class Brokers:
     def stop(self, broker_id: int) -> MemoryVfs:
         """It stops as on SIGTERM, when others lead what it led; its disk."""
         member = self[broker_id]
-        left: list[bool] = []
-        member.node.leave(self.clock.now, lambda: left.append(True))
-        self.settle()
-        assert left
+        for others_take_over in (member.node.hand_over, member.node.leave):
+            done: list[bool] = []
+            others_take_over(self.clock.now, lambda done=done: done.append(True))
+            self.settle()
+            while not done:
+                self.run(50)
         member.stop()
         self.kill(broker_id)
         self.settle()

@@ -484,34 +484,6 @@ def test_a_first_voter_that_loses_its_disk_before_it_is_registered_leaves_the_vo
     assert first.image.brokers[new].data_dir_id == "another"
 
 
-def test_who_stops_where_nobody_leads_the_metadata_is_done_at_once() -> None:
-    brokers = formed()
-    last = brokers[1]
-    for other in (2, 3):
-        brokers.kill(other)
-    brokers.run(5_000)
-    assert last.quorum.leader is None
-    left: list[bool] = []
-    last.node.leave(brokers.clock.now, lambda: left.append(True))
-    brokers.settle()
-    assert left == [True]
-
-
-def test_who_stops_under_a_new_metadata_leader_waits_for_a_bounded_time() -> None:
-    """Which is dead of the others, it must find out first."""
-    brokers = formed()
-    brokers.kill(brokers.leader.broker_id)
-    while not any(member.quorum.is_leader for member in brokers.members.values()):
-        brokers.run(50)
-    leaving = brokers.leader
-    left: list[bool] = []
-    leaving.node.leave(brokers.clock.now, lambda: left.append(True))
-    brokers.settle()
-    assert not left
-    brokers.run(limits.HEARD_LATELY_MS + limits.RAFT_TICK_MS)
-    assert left == [True]
-
-
 def test_who_could_not_open_a_log_does_not_say_that_it_stopped_cleanly() -> None:
     brokers = with_stream()
     follower = next(one for one in brokers.members.values() if one not in (brokers.led("s"), brokers.leader)).broker_id
