@@ -528,7 +528,7 @@ def side_by_side() -> List[str]:
 
 
 def test(arguments: List[str]) -> NoReturn:
-    """Run all tests but a few long ones; with --long those, and more of what chance decides; or what pytest is told."""
+    """Run all tests but the long ones; with --long those, and more of what chance decides; or what pytest is told."""
     require_compiled()
     set_up(EXTRAS["test"])
     environment = clean_environment()

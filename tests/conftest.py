@@ -9,11 +9,11 @@ import pytest
 from hypothesis import settings
 
 from tests import hot_modes
-from tests.extent import DECIDES, code_seed
+from tests.extent import DECIDES, code_seed, examples
 
 # How long an example takes says more about the machine than about the code. A failing example is printed as a
 # decorator that replays it, also where the example database is not kept.
-settings.register_profile("penstock", deadline=None, print_blob=True)
+settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile("penstock")
 
 

@@ -1,9 +1,10 @@
 """How much is tried where chance decides, or where one more round is one more chance: what `make test` has time for.
 
 With LONG_TESTS=1 it is several times as much: `make test ARGS=--long`. The short form is the beginning of the long one.
-A few tests take so long that only that runs them, and whoever sets ALL_TESTS=1, as `.ci/run` does. Where all tests
-decide about a change, chance has a seed that the code itself gives: the same code has the same examples every time, and
-any other code has new ones.
+Some tests take so long that only that runs them, and whoever sets ALL_TESTS=1, as `.ci/run` does; all others look at a
+third of the examples without it. So what `make test` does stays below five minutes. Where all tests decide about a
+change, chance has a seed that the code itself gives: the same code has the same examples every time, and any other code
+has new ones.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ IS_LONG = os.environ.get("LONG_TESTS") == "1"
 DECIDES = os.environ.get("ALL_TESTS") == "1" and not IS_LONG
 """Whether what chance finds here stands in the way of a change."""
 
+HAS_TIME = IS_LONG or os.environ.get("ALL_TESTS") == "1"
+
 needs_time = pytest.mark.skipif(
-    not IS_LONG and os.environ.get("ALL_TESTS") != "1",
+    not HAS_TIME,
     reason="takes long: `make test ARGS=--long` runs it",
 )
 
@@ -30,6 +33,11 @@ def extent(short: int, long: int) -> int:
     """So many seeds, rounds or examples."""
     assert 0 < short < long
     return long if IS_LONG else short
+
+
+def examples(count: int) -> int:
+    """So many of them, where there is time."""
+    return count if HAS_TIME else max(10, count // 3)
 
 
 @cache

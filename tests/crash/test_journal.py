@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, read_journal
+from tests.extent import examples
 from tests.old_journal import COMMANDS, content, holding, journal_bytes, synced
 
 SYNCED = synced(*COMMANDS)
@@ -45,7 +46,7 @@ def test_a_damaged_mark_alone_does_no_harm() -> None:
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_one_flipped_byte_without_a_mark(position: int, mask: int) -> None:
     data = bytearray(WHOLE)
     data[position] ^= mask
@@ -53,7 +54,7 @@ def test_one_flipped_byte_without_a_mark(position: int, mask: int) -> None:
 
 
 @given(st.integers(0, len(WHOLE)), st.binary(max_size=40))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_cut_anywhere_with_anything_behind(length: int, behind: bytes) -> None:
     _check_damaged(WHOLE[:length] + behind)
 

@@ -12,7 +12,8 @@ from tests.extent import needs_time
 from tests.integration.clusters import check, load, running_cluster
 
 
-@pytest.mark.parametrize("disk", [pytest.param("older", marks=needs_time), "empty"])
+@needs_time
+@pytest.mark.parametrize("disk", ["older", "empty"])
 async def test_all_acked_is_there_though_one_disk_is(disk: str, tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()

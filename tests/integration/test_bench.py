@@ -82,6 +82,7 @@ def test_what_was_not_sent_voids_the_round(tmp_path: Path) -> None:
         assert untrue(tampered, tampered.publish(LOAD), ordered=True) == "600 messages were acked, 601 came back"
 
 
+@needs_time
 @pytest.mark.parametrize(
     ("name", "readers"),
     [("penstock", (read_batches, read_blocking, read_messages)), ("jetstream", (read_nats_py,))],

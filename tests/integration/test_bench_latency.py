@@ -94,6 +94,7 @@ def test_messages_that_nobody_acks_were_waited_for(tmp_path: Path) -> None:
     assert samples.max_us >= 200_000  # as long as was waited, and not less
 
 
+@needs_time
 def test_the_limits_of_the_machine_are_measured_and_leave_nothing_behind(tmp_path: Path) -> None:
     done: list[str] = []
     few = limits.Amounts(tries=20, syncs=3, sent_bytes=1 << 22, written_bytes=1 << 20)

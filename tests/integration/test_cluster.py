@@ -65,6 +65,7 @@ async def test_a_stream_made_at_any_broker_is_published_to_and_read_at_each(clus
             assert clients == 1, "brokers are no clients"
 
 
+@needs_time
 async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server:
         cluster = ClusterProcesses(tmp_path, server, 3)
@@ -145,6 +146,7 @@ async def test_a_killed_leader_is_replaced_and_comes_back(cluster: ClusterProces
         assert await check(client, name, publishers) >= 500
 
 
+@needs_time
 @WHICH_LEADER
 async def test_a_leader_that_hangs_is_replaced_and_streams_are_made_meanwhile(
     cluster: ClusterProcesses, is_metadata_leader: bool
@@ -191,6 +193,7 @@ async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
         await cluster.in_sync(name, {1, 2, 3}, another(cluster, leader))
 
 
+@needs_time
 async def test_a_broker_with_an_empty_disk_is_taken_in_again(cluster: ClusterProcesses) -> None:
     name = await stream_led_by(cluster, is_metadata_leader=False)
     victim = await cluster.leader_of(name)

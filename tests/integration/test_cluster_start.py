@@ -12,6 +12,7 @@ from tests.extent import needs_time
 from tests.integration.clusters import free_ports, running_cluster
 
 
+@needs_time
 async def test_a_broker_of_several_does_not_start_on_a_nats_of_its_own(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()
@@ -27,6 +28,7 @@ async def test_a_broker_of_several_does_not_start_on_a_nats_of_its_own(tmp_path:
             alone.end()
 
 
+@needs_time
 async def test_a_broker_that_is_started_without_its_cluster_is_where_it_was(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()

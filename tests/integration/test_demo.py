@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.extent import needs_time
 from tests.flights_package import flight, write_flights_package
 
 TIMEOUT_S = 240.0
@@ -70,6 +71,7 @@ def is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+@needs_time
 def test_the_demo_twice_in_a_folder_and_beside_other_servers(folder: Path) -> None:
     first = finished(folder)
     assert f"{ROWS:,} messages" in first

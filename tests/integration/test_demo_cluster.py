@@ -13,6 +13,7 @@ import penstock
 from penstock.cli.demo_check import Disagreement
 from penstock.cli.demo_cluster import check
 from tests.broker_process import running_broker
+from tests.extent import needs_time
 
 TIMEOUT_S = 240.0
 
@@ -25,6 +26,7 @@ def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@needs_time
 def test_three_brokers_lose_nothing_that_was_acked_and_leave_nobody_running(tmp_path: Path) -> None:
     done = demo(tmp_path, "--brokers", "3")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr

@@ -15,6 +15,7 @@ from penstock import aio
 from penstock.cli.app import app
 from penstock.hot.keyhash import partition_of
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 
 
@@ -193,6 +194,7 @@ async def test_groups_are_forgotten_by_name_and_with_their_stream(client: aio.Cl
     assert await taken(client, "orders") == [7]
 
 
+@needs_time
 async def test_a_killed_broker_forgets_nothing_that_was_committed(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

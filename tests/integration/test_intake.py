@@ -13,6 +13,7 @@ import penstock
 from penstock import aio
 from penstock.cli.app import app
 from tests.broker_process import BrokerProcess, running_broker
+from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
 from tests.integration.publishers import connected_to
 
@@ -84,6 +85,7 @@ async def test_a_sealed_stream_stays_so_when_its_broker_is_killed(tmp_path: Path
             await client.delete_stream("deed")
 
 
+@needs_time
 async def test_a_pause_outlives_the_leader(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         await cluster.all_live()

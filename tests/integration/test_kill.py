@@ -84,7 +84,7 @@ async def _load_and_kill(broker: BrokerProcess, rng: random.Random, rounds: int,
         await follower.close()
 
 
-@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize("durability", [pytest.param("fsync", marks=needs_time), "os"])
 async def test_nothing_acked_is_lost_when_the_broker_is_killed_again_and_again(tmp_path: Path, durability: str) -> None:
     rounds = ROUNDS if durability == "fsync" else ROUNDS // 4
     print(f"seed {SEED}, {durability}")

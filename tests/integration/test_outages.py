@@ -18,6 +18,7 @@ from nats.js.errors import APIError
 from penstock import aio
 from penstock.messages import GapInfo
 from tests.broker_process import BrokerProcess, NatsProcess, eventually, running_broker, running_nats
+from tests.extent import needs_time
 from tests.integration.publishers import Publisher, check_nothing_acked_is_lost, connected_to, publishers
 
 CHILD = str(Path(__file__).parent / "child")
@@ -49,6 +50,7 @@ async def _gaps(client: aio.Client, stream: str) -> list[GapInfo]:
         before = after
 
 
+@needs_time
 async def test_nats_is_killed_under_load_and_the_gap_is_told(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:

@@ -11,6 +11,7 @@ import penstock
 from penstock import aio
 from penstock.base.errors import ErrorCode, RemoteError
 from tests.broker_process import eventually, running_broker
+from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.test_cluster import another, stream_led_by
 
@@ -39,6 +40,7 @@ async def append_all(client: aio.Client, name: str, acked: dict[int, int], first
     assert producer.epoch or producer.sequence == 2 * calls  # a new epoch counts from 0
 
 
+@needs_time
 async def test_rows_are_stored_once_through_kill_9(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:
@@ -58,6 +60,7 @@ async def test_rows_are_stored_once_through_kill_9(tmp_path: Path) -> None:
             assert acked == {number: number for number in range(2 * CALLS)}
 
 
+@needs_time
 async def test_who_begins_again_where_another_one_was(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         with penstock.connect(broker.client_address) as client:

@@ -47,7 +47,7 @@ def begin_anew(broker: BrokerProcess, *appends: int) -> None:
             other.append("m", rows("new", count))
 
 
-@pytest.mark.parametrize("appends", [(), (50,), (150,), (100, 50)])
+@pytest.mark.parametrize("appends", [*(pytest.param(one, marks=needs_time) for one in ((), (50,), (150,))), (100, 50)])
 async def test_a_follower_hears_that_a_memory_stream_began_anew(tmp_path: Path, appends: tuple[int, ...]) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

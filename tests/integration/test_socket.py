@@ -249,6 +249,7 @@ async def _fill(client: aio.Client, name: str, size_bytes: int) -> StreamId:
     return info.stream_id
 
 
+@needs_time
 async def test_a_client_that_asks_for_gigabytes_and_reads_nothing_costs_no_memory(
     broker: BrokerProcess, client: aio.Client
 ) -> None:

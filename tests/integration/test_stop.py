@@ -32,6 +32,7 @@ async def _stop(broker: BrokerProcess) -> None:
     assert "Traceback" not in broker.said, broker.said
 
 
+@needs_time
 async def test_a_stop_under_load_loses_nothing(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as nats_server:
         with running_broker(tmp_path / "data", nats=nats_server.url) as broker:
@@ -67,6 +68,7 @@ async def _append_for_ever(client: aio.Client, done: list[int]) -> None:
         done.append(result.base_offset)
 
 
+@needs_time
 async def test_a_stop_while_clients_append_read_and_wait(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         clients = [await broker.client() for _ in range(8)]

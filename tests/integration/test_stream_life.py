@@ -11,6 +11,7 @@ import pytest
 import penstock
 from penstock import aio
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.extent import needs_time
 from tests.integration.publishers import connected_to
 
 
@@ -115,6 +116,7 @@ async def _end_of(source: object) -> None:
         pass
 
 
+@needs_time
 async def test_made_deleted_and_made_again_through_restarts(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         for number in range(4):
@@ -201,6 +203,7 @@ async def test_places_in_the_log_by_time(client: aio.Client) -> None:
     assert [message async for message in client.messages("timed", penstock.LATEST)] == []
 
 
+@needs_time
 async def test_many_streams_are_there_after_a_restart(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         async with await broker.client() as client:

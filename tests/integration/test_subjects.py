@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.base.subjects import begins_with_wildcard, is_reserved, matches, subject_mistake
+from tests.extent import examples
 from tests.nats_servers import running_nats
 
 TIMEOUT_S = 60
@@ -108,7 +109,7 @@ def test_ours_never_accepts_what_nats_refuses(tmp_path: Path) -> None:
         assert accepted > 150
         assert refused > 20
 
-        @settings(max_examples=300)
+        @settings(max_examples=examples(300))
         @given(st.text(min_size=1, max_size=30) | st.lists(st.sampled_from(ODD_TOKENS), min_size=1).map(".".join))
         def any_text(subject: str) -> None:
             if subject_mistake(subject) is None:
@@ -133,7 +134,7 @@ def test_ours_matches_what_nats_delivers(tmp_path: Path) -> None:
         client = PlainClient(port, '"verbose":false,"pedantic":true')
         seen = {True: 0, False: 0}
 
-        @settings(max_examples=200)
+        @settings(max_examples=examples(200))
         @example(patterns=["a.>", ">", "*", "*.*", "a*", "a.*.b"], subjects=["a", "a.b", "a.b.c", "a*", "ab", "a.x.b"])
         @given(
             patterns=st.lists(PATTERNS, min_size=1, max_size=10),

@@ -68,6 +68,7 @@ async def with_orders(folder: Path) -> AsyncIterator[tuple[BrokerProcess, aio.Cl
             yield broker, client
 
 
+@needs_time
 async def test_a_killed_broker_begins_where_it_was_told_to(tmp_path: Path) -> None:
     async with with_orders(tmp_path) as (broker, client):
         (would_go,) = await client.truncate_stream("orders", 15, partition=1, dry_run=True)

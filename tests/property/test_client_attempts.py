@@ -14,6 +14,7 @@ from penstock.client.attempts import Ask, Attempts, GiveUp, Pause, Refresh
 from penstock.client.cluster import ClusterView
 from penstock.client.errors import OutcomeUnknown, Unavailable
 from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
+from tests.extent import examples
 
 ADDRESSES = ("a", "b", "c")
 KEY = PartitionKey(StreamId(7), PartitionId(0))
@@ -61,7 +62,7 @@ def hello(broker_id: int) -> HelloResponse:
     return HelloResponse(broker_id=BrokerId(broker_id), broker_version="v", cluster_id="C", format_version=1)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.data(), st.booleans(), st.booleans(), st.integers(1, 3))
 def test_a_request_ends_in_time_and_is_stored_once_at_most(
     data: st.DataObject, about_a_partition: bool, repeatable: bool, server_count: int

@@ -11,6 +11,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.hot import envelope, envelope_acks, verdicts
 from tests import groups, hot_modes
 from tests.envelopes import enveloped, message
+from tests.extent import examples
 from tests.unit.node.harness import parse_acks
 
 NAME = b"s"
@@ -77,7 +78,7 @@ def expected(spec: Spec, reply: bytes | None, next_offset: int) -> tuple[bool, t
 
 
 @given(MESSAGES, st.booleans(), st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_the_model_says_what_is_stored_and_acked(messages: list[Any], acks: bool, acks_envelopes: bool) -> None:
     values = [
         what if isinstance(what, bytes) else enveloped(message(what[0], what[1]), crc=what[2]) for _, what in messages
@@ -160,7 +161,7 @@ def outcome(mode: Any, messages: list[Any], bytes_max: int, is_closed: bool, fla
 
 @hot_modes.needs_compiled
 @given(DAMAGED, st.sampled_from([20, LIMIT]), st.booleans(), st.integers(0, 3))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_damage_comes_to_the_same_in_both_modes(
     messages: list[Any], bytes_max: int, is_closed: bool, flags: int
 ) -> None:
@@ -169,7 +170,7 @@ def test_damage_comes_to_the_same_in_both_modes(
 
 
 @given(damaged())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_what_is_no_envelope_is_stored_as_it_came(data: bytes) -> None:
     found = verdicts.sort(
         groups.group_of([(b"a.b", b"r", None, data)]), NAME, True, 1_000, False, LOG_END, True, None, False

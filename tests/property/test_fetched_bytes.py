@@ -12,6 +12,7 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogConfig, LogState, RangeRefusedError
 from penstock.commitlog.files import segment_path
 from penstock.vfs.memory import MemoryVfs
+from tests.extent import examples
 from tests.logs import DIRECTORY, make_batch, open_log, read_slices
 
 WIDE = LogConfig(segment_bytes=1_000_000)
@@ -58,7 +59,7 @@ def mutated(parts: list[bytes], random: Random) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(specs=SPECS, seed=st.integers(0, 2**32))
 def test_mutated_ranges_are_refused_or_good(specs: list[tuple[int, int, int]], seed: int) -> None:
     parts = chain(specs)
@@ -82,7 +83,7 @@ def test_mutated_ranges_are_refused_or_good(specs: list[tuple[int, int, int]], s
     assert len(read_slices(disk, log.view())) == log.log_end
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.binary(max_size=3000))
 def test_noise_is_refused(data: bytes) -> None:
     log = open_log(MemoryVfs(), WIDE)

@@ -27,6 +27,7 @@ from penstock.messages import (
     OffsetsStreamResponse,
 )
 from penstock.vfs.memory import Keep
+from tests.extent import examples
 from tests.unit.node.harness import Broker
 
 GROUP = "billing"
@@ -129,7 +130,7 @@ class _Run:
         self.model.settled(self.told())
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(todo=st.lists(actions, max_size=25))
 def test_what_is_told_is_what_was_committed(todo: list[tuple[str, object]]) -> None:
     run = _Run()

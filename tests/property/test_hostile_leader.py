@@ -12,6 +12,7 @@ from penstock.messages import Divergence, ReplicaFetchResponse, ReplicaNews
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following
 from penstock.replication.rate import ByteRate
+from tests.extent import examples
 from tests.unit.replication.model_log import Batch, ModelLog
 
 EPOCH = 5
@@ -83,7 +84,7 @@ class Pair:
 
 
 @given(ANSWERS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_nothing_that_a_leader_says_stops_its_follower(answers: list[tuple[list[ReplicaNews], bool, bool]]) -> None:
     pair = Pair()
     for said, is_sound, is_taken in answers:

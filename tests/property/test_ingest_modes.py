@@ -15,6 +15,7 @@ from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
 from tests import hot_modes
 from tests.batch_samples import Row, numbers_of, opened, rows_of, segment_of
+from tests.extent import examples
 
 pytestmark = hot_modes.needs_compiled
 
@@ -109,7 +110,7 @@ def whole_frames(draw: st.DrawFn) -> bytes:
 
 
 @given(whole_frames() | FRAMES, st.integers(0, 400), st.binary(max_size=3), st.integers(-2, 60), st.integers(0, 9))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) -> None:
     at %= len(data) + 1
     damaged = data[:at] + damage + data[at + len(damage) :]
@@ -128,7 +129,7 @@ def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) ->
     st.booleans(),
     st.integers(0, 3),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_verdicts(
     messages: list[Any],
     acks: bool,
@@ -162,7 +163,7 @@ def test_verdicts(
 
 
 @given(MESSAGES, st.booleans(), st.integers(0, 60), st.booleans(), st.integers(0, 2), st.booleans(), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_refusals(
     messages: list[Any],
     acks: bool,
@@ -193,7 +194,7 @@ def test_refusals(
 
 
 @given(st.binary(max_size=40) | st.text(" a\x0b\x0c\x1c", max_size=20).map(str.encode), st.binary(max_size=9))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_who_waits_is_counted_and_answered_alike(replies: bytes, body: bytes) -> None:
     compiled, plain = in_both(
         lambda mode: (mode("acks").waiting_count(replies), mode("refusals").answers_alike(replies, body))
@@ -202,7 +203,7 @@ def test_who_waits_is_counted_and_answered_alike(replies: bytes, body: bytes) ->
 
 
 @given(BLOCKS.filter(lambda block: block is not None))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_headers(block: bytes) -> None:
     def read(mode: Any) -> tuple[Any, ...]:
         fields = mode("headers").Fields()
@@ -234,7 +235,7 @@ ROWS = st.lists(
     st.integers(-1, 2**32),
     st.integers(-1, 2**16),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_encode_and_acks(rows: list[Any], data: st.DataObject, base: int, time: int, epoch: int, flags: int) -> None:
     start, end = data.draw(st.tuples(st.integers(-1, len(rows) + 1), st.integers(-1, len(rows) + 1)))
 

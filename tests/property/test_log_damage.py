@@ -11,6 +11,7 @@ from penstock.base.errors import RemoteError
 from penstock.batch import layout
 from penstock.commitlog import Log, LogConfig, LogState, dump
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import examples
 from tests.logs import DIRECTORY, Message, append, flush, messages_in, open_log
 
 CONFIG = LogConfig(segment_bytes=5000)
@@ -87,7 +88,7 @@ def readable(log: Log) -> list[Message]:
     return found
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_damage_of_any_kind(seed: int, count: int) -> None:
     random = Random(seed)
@@ -113,7 +114,7 @@ def test_damage_of_any_kind(seed: int, count: int) -> None:
     assert (again.state, again.log_start, again.log_end) == (log.state, log.log_start, log.log_end)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 2**32))
 def test_garbage_in_the_place_of_a_segment(seed: int) -> None:
     random = Random(seed)

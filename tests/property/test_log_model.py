@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.base.errors import RemoteError
 from penstock.commitlog import Cleaning, Flush, LogConfig, LogCutError, LogState, LogView, Retention
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import examples
 from tests.logs import (
     DIRECTORY,
     Message,
@@ -362,5 +363,5 @@ class LogMachine(RuleBasedStateMachine):
         assert read_slices(self.vfs, view, bytes_max=10_000) == self.messages[log.log_start :]
 
 
-LogMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=100, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=100, deadline=None)
 TestLogAgainstAList = LogMachine.TestCase

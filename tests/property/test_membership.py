@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.groups.membership import Beat, Generation, Membership, Part, Told
 from penstock.groups.rows import decode_generation, encode_generation
+from tests.extent import examples
 
 STREAM = 7
 SESSION_MS = 1_000
@@ -212,5 +213,5 @@ class Groups(RuleBasedStateMachine):
         assert self.group.next_generation(self.partitions) is None
 
 
-Groups.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+Groups.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=50, deadline=None)
 TestMembership = Groups.TestCase

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import hot_modes
+from tests.extent import examples
 
 NAMES = (b"a", b"b", b"c", b"d" * 64, b"d" * 65, b"d" * 66)
 ADD, EXPIRE, CUT = range(3)
@@ -56,7 +57,7 @@ class Model:
 
 @pytest.mark.parametrize("mode", [pytest.param(hot_modes.running, marks=hot_modes.needs_compiled), hot_modes.plain])
 @given(ACTS, st.integers(1, 6))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_what_is_known_is_what_was_written_lately(mode: Any, acts: list[Any], ids_max: int) -> None:
     ids, model, now_us = mode("message_ids").MessageIds(ids_max), Model(ids_max), 1
     for act, names, time_us, over_the_socket in acts:
@@ -100,7 +101,7 @@ def test_what_is_known_is_what_was_written_lately(mode: Any, acts: list[Any], id
     st.integers(0, 9),
     st.integers(0, 20),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_ids_that_are_read_backwards_are_those_that_came_one_by_one(
     mode: Any, batches: list[Any], ids_max: int, before_us: int, start: int
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.messages import FetchRequest
 from penstock.vfs.memory import Keep
+from tests.extent import examples
 from tests.unit.node.harness import Broker
 from tests.unit.node.workload import NAMES, PARTITIONS, Workload
 
@@ -131,4 +132,4 @@ class NodeMachine(RuleBasedStateMachine):
 
 
 TestNode = NodeMachine.TestCase
-TestNode.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestNode.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

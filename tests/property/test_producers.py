@@ -14,6 +14,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch.codec import Producer
 from penstock.batch.header import HEADER_VERSION, BatchHeader
 from penstock.ingest.producers import Backwards, Place, Producers
+from tests.extent import examples
 
 WINDOW_US = limits.PRODUCER_WINDOW_MS * 1_000
 KEPT = limits.PRODUCER_BATCHES_KEPT
@@ -138,7 +139,7 @@ ACTS = st.lists(
 
 @given(ACTS, st.integers(1, 4))
 @example([(1, 0, 0, 1, 0, False)] * 8 + [(1, 0, back, 1, 0, False) for back in range(-8, 0)], 4)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_what_is_known_is_what_the_log_says(
     acts: list[tuple[int, int, int, int, int, bool]], producers_max: int
 ) -> None:
@@ -166,7 +167,7 @@ def test_what_is_known_is_what_the_log_says(
 
 
 @given(ACTS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_no_row_of_a_producer_is_stored_twice_or_left_out(acts: list[tuple[int, int, int, int, int, bool]]) -> None:
     """Within a window: in the log each epoch of a producer counts from 0 without gaps."""
     model = Model(limits.PRODUCERS_MAX)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import examples
 from tests.logs import append, flush, open_log, read_slices, retain
 
 SEGMENT_BYTES = 4_096
@@ -62,7 +63,7 @@ def wanted_start(batches: list[Batch], config: LogConfig, log_end: int, now_us: 
     return start
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(given_batches=batches_of, limits=limits_of, later_s=st.integers(0, 60), by_hand=st.integers(0, 90))
 def test_all_that_one_limit_lets_go_goes_and_nothing_else(
     given_batches: list[tuple[int, int, int]], limits: dict[str, int | None], later_s: int, by_hand: int

@@ -21,6 +21,7 @@ from penstock.messages import Divergence, ReplicaNews
 from penstock.replication import rules
 from penstock.replication.follower import Following, Orders
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import examples
 from tests.logs import append, clean_all, flush, flush_and_note, give_up_before, messages_in, open_log, retain, run
 
 KEY = PartitionKey(7, 0)
@@ -186,5 +187,5 @@ class TwoLogs(RuleBasedStateMachine):
         assert data[0] == data[1]
 
 
-TwoLogs.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TwoLogs.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
 TestTwoLogs = TwoLogs.TestCase

@@ -19,6 +19,7 @@ from penstock.node.step import DiskWork, Outbox
 from penstock.node.upkeep import Upkeep
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content
+from tests.extent import examples
 from tests.unit.node.harness import START_US, batch_of
 from tests.unit.node.led import Nobody, led, stream_state
 
@@ -160,7 +161,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_few_visits_do_what_all_visits_do(events: list[tuple[Any, ...]]) -> None:
     few, every = Broker(visits_all=False), Broker(visits_all=True)
     for name, *arguments in events:

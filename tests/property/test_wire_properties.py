@@ -18,6 +18,7 @@ from penstock.wire import (
     encode_checked_head,
     encode_head,
 )
+from tests.extent import examples
 
 FRAMES = st.lists(
     st.builds(
@@ -141,7 +142,7 @@ def test_hostile_bytes_give_frames_within_the_limit_or_one_lasting_error(
 
 
 @given(st.binary(max_size=400), st.sampled_from(sorted(APIS)))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_hostile_body_is_refused_or_read_and_never_anything_else(body: bytes, api: int) -> None:
     frame = Frame(api, APIS[api].version_max, 1, body, b"")
     with contextlib.suppress(RemoteError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.sim.run import run_seeds
+from tests.extent import needs_time
 
 SEEDS = range(4)
 
@@ -14,7 +15,7 @@ SEEDS = range(4)
     [
         ("acks before the sync", 1),
         ("committed_end counts nobody of the ISR but the leader", 3),
-        ("a follower shows what it has", 3),
+        pytest.param("a follower shows what it has", 3, marks=needs_time),
     ],
     ids=str,
 )

@@ -40,6 +40,7 @@ def test_plans_are_kept() -> None:
     assert KEPT
 
 
+@needs_time
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_what_once_failed(path: Path) -> None:
     kept = load(path)

@@ -17,6 +17,7 @@ from penstock.bench.histogram import (
     samples_for,
     sayable,
 )
+from tests.extent import examples
 
 MS = 1_000_000
 INTERVAL_NS = 20 * MS  # 50 a second
@@ -90,7 +91,7 @@ def test_percentiles_are_those_of_the_sorted_samples(samples: list[int]) -> None
 
 
 @given(SAMPLES)
-@settings(max_examples=25)  # the library takes its time
+@settings(max_examples=examples(25))  # the library takes its time
 def test_the_library_says_the_same(samples: list[int]) -> None:
     latencies = Latencies(samples)
     library = latencies._histogram

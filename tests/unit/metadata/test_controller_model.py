@@ -15,6 +15,7 @@ from penstock.base.ids import BrokerId
 from penstock.messages import LogEnd
 from penstock.metadata.commands import ChangeIsr, Command, ElectLeaders, RecoverPartitions
 from penstock.metadata.elections import recovers
+from tests.extent import examples
 from tests.unit.metadata.test_controller import ONE, TERM, THREE, TWO, Cluster, log_end
 
 ALL = (ONE, TWO, THREE)
@@ -98,7 +99,7 @@ class Model(Cluster):
         self.controller.lead(self.image, TERM, self.now)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(EVENTS)
 def test_any_events(events: list[tuple]) -> None:
     model = Model()

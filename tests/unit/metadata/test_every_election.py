@@ -15,6 +15,7 @@ from penstock.base.config import Durability
 from penstock.metadata import elections
 from penstock.metadata.image import PartitionState
 from penstock.replication.leader import Leadership
+from tests.extent import needs_time
 from tests.unit.metadata.election_model import Model, ViolationError, explored
 
 MODELS: dict[str, Callable[[], Model]] = {
@@ -30,7 +31,10 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+LARGEST = "loses its power twice"
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[needs_time] * (one == LARGEST)) for one in MODELS])
 def test_nothing_acked_is_lost(name: str) -> None:
     assert explored(MODELS[name]()) > 500
 

@@ -32,6 +32,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.elections import recovers
 from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState, loads_of
+from tests.extent import examples
 from tests.unit.metadata.copies import Copies
 
 BROKERS = (BrokerId(1), BrokerId(2), BrokerId(3))
@@ -187,7 +188,7 @@ def check_copies(
             one.works(draw, after, now, state.config.min_isr)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_any_commands(data: st.DataObject) -> None:
     image = again = ClusterImage()

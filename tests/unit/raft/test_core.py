@@ -42,6 +42,7 @@ from penstock.raft.messages import (
     VoteResponse,
 )
 from penstock.raft.terms import DRAWS, ROUND_MAX, names, next_term, round_of
+from tests.extent import examples
 from tests.unit.raft.stories import NoChance, term_of
 from tests.unit.raft.test_wire import MESSAGES
 
@@ -479,7 +480,7 @@ ACTIONS = ["tick", "ready", "ready", "retract", "compact", "propose", "read_inde
     st.sampled_from(["leader", "follower", "joining"]),
     st.lists(st.one_of(messages(), messages(), st.sampled_from(ACTIONS)), max_size=40),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_no_message_crashes_the_core(kind: str, actions: list) -> None:
     broker = {
         "leader": leader,
