@@ -389,7 +389,7 @@ class Driver:
         self.server.stop_listening()
         await self._others(self._node.hand_over, timeout_s * _LEAVE_SHARE)  # the metadata, while all is served
         # Before it leaves, so that what was published is acked: another leader would not ack what this one has.
-        if not await self.link.drain(int(timeout_s * 300)):
+        if not await self.link.drain(int(timeout_s * 250)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
         await self._others(self._node.leave, timeout_s * _LEAVE_SHARE)
         self._stopping = True

@@ -146,7 +146,6 @@ class Cluster:
             observer=self,
         )
         self.link = MetadataLink(self.quorum, self._peers, settings.broker_id, self._clock, self._answer_locally)
-        self.departure = Departure(self.quorum, self.link, self._peers, settings.broker_id, self._clock)
         controller = Controller(settings.broker_id, ControllerConfig())
         self._administration = Administration(
             self.quorum,
@@ -168,6 +167,8 @@ class Cluster:
             self._clock,
         )
         self.standing = self._new_standing(stopped, begins)
+        parts = (self.quorum, self.link, self._peers, self.standing)
+        self.departure = Departure(*parts, self._outbox, self._clock)
         self.quorum.start()
 
     def _new_standing(self, stopped: Incarnation | None, begins: Place) -> Standing:
@@ -469,7 +470,8 @@ class Cluster:
         """When `tick` has something to do, at the latest."""
         if not self.quorum.is_alone:
             unheard_us = self.standing.unheard_us if self._is_heard else None
-            return earliest(self._next_tick_us, self.standing.next_deadline_us, unheard_us)
+            leave_us = self.departure.next_deadline_us
+            return earliest(self._next_tick_us, self.standing.next_deadline_us, unheard_us, leave_us)
         waiting_us = (
             0
             if self.quorum.needs_ticks or self._metadata_leader.has_to_form

@@ -77,7 +77,8 @@ class Standing:
         self._granted = 0  # the number that was answered
         self._asked_us: int | None = None  # to be registered, and not answered yet
         self._next_us = 0
-        self._heard_us = 0  # when that was sent which the metadata leader answered last
+        self.answered_us = -1  # when the heartbeat was sent that a metadata leader has answered last
+        self._heard_us = 0  # … and of which all that it then knew of is applied here
         # What it has answered and does not count yet: when that was sent, and up to where all must be applied for it.
         self._answered: deque[tuple[int, int]] = deque(maxlen=limits.HEARTBEATS_ANSWERED_MAX)
         self._is_leaving = False
@@ -161,6 +162,7 @@ class Standing:
     def _beat(self, incarnation: Incarnation, now_us: int) -> None:
         def done(response: Response | RemoteError) -> None:
             if isinstance(response, HeartbeatResponse):
+                self.answered_us = now_us
                 self._answered.append((now_us, response.committed_index))
             is_stale = isinstance(response, RemoteError) and response.code == ErrorCode.STALE_INCARNATION
             if is_stale and self._granted == incarnation:

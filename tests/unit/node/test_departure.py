@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from penstock.base import limits
 from penstock.base.clock import Now
 from tests.unit.node.members import Brokers, Member
@@ -18,14 +20,7 @@ def formed() -> Brokers:
 
 def with_a_stream_of_the_metadata_leader() -> tuple[Brokers, str]:
     brokers = formed()
-    for number in range(20):
-        name = f"s{number}"
-        caller = brokers.leader.create(name, subject=name, replicas=3)
-        brokers.run(500)
-        brokers.leader.answer(caller, object)  # type: ignore[type-var]
-        if brokers.led(name) is brokers.leader:
-            return brokers, name
-    raise AssertionError("the metadata leader leads no stream")
+    return brokers, led_by(brokers, metadata_leader=True)
 
 
 def done(brokers: Brokers, take_over: Callable[[Now, Callable[[], None]], None]) -> list[bool]:
@@ -105,6 +100,112 @@ def test_the_metadata_go_to_a_voter_that_can_be_reached() -> None:
         brokers.kill(others[gone].broker_id)
         until_done(brokers, done(brokers, leaving.node.hand_over))
         assert brokers.leader is others[1 - gone]
+
+
+class SlowDisks(Brokers):
+    """Their disks take 20 ms for whatever they do."""
+
+    def go_until(self, is_there: Callable[[], bool]) -> int:
+        """Let time pass, in steps of 1 ms; how many it took."""
+        begun: dict[int, int] = {}
+        for elapsed_ms in range(10_000):
+            if is_there():
+                return elapsed_ms
+            self.clock.advance_ms(1)
+            for member in self.members.values():
+                member.disk_runs_at_once = False
+                for work in list(member.disk):
+                    if elapsed_ms - begun.setdefault(id(work), elapsed_ms) >= 20:
+                        del begun[id(work)]
+                        member.run_disk(member.disk.index(work))
+                        member.turn()
+                if member.node.next_wake_us <= self.clock.elapsed_us:
+                    member.node.tick(self.clock.now)
+            self.settle()
+        raise AssertionError("not in 10 s")
+
+    def __init__(self, *ids: int) -> None:
+        super().__init__(*ids)
+        self.stopping: list[Callable[[], bool]] = []
+
+    def stops(self, broker_id: int) -> None:
+        """SIGTERM, as the driver carries it out, with 2 ms for NATS."""
+        node = self[broker_id].node
+        drained_us: list[int] = []
+        left: list[bool] = []
+
+        def go_on() -> bool:
+            if drained_us and self.clock.elapsed_us >= drained_us[0]:
+                drained_us.clear()
+                node.leave(self.clock.now, lambda: left.append(True))
+            return bool(left)
+
+        self.stopping.append(go_on)
+        node.hand_over(self.clock.now, lambda: drained_us.append(self.clock.elapsed_us + 2_000))
+
+    def have_gone(self) -> bool:
+        """Whether all who were told to stop have left; they go as they do."""
+        return not [one for one in self.stopping if not one()]
+
+
+def led_by(brokers: Brokers, *, metadata_leader: bool) -> str:
+    """The name of a stream on all three whose leader leads the metadata, or does not."""
+    for number in range(20):
+        name = f"{metadata_leader}{number}".lower()
+        caller = brokers.leader.create(name, subject=name, replicas=3)
+        brokers.run(500)
+        brokers.leader.answer(caller, object)  # type: ignore[type-var]
+        if (brokers.led(name) is brokers.leader) == metadata_leader:
+            return name
+    raise AssertionError("all are led by the others")
+
+
+def acks_within(brokers: SlowDisks, name: str) -> int:
+    """ms until what is published to that stream is acked."""
+    reply = f"r.{name}"
+
+    def acked() -> bool:
+        for member in list(brokers.members.values()):
+            if not asked and member.nats.sids(name):
+                member.publish(name, b"after", reply=reply)
+                asked.append(True)
+        answers = [ack for one in brokers.members.values() for ack in one.acks if ack.reply == reply]
+        return any(ack.err_code == 0 for ack in answers)
+
+    asked: list[bool] = []
+    return brokers.go_until(acked)
+
+
+def slow() -> SlowDisks:
+    brokers = SlowDisks(1, 2, 3)
+    brokers.run(5_000)
+    assert len(brokers.leader.image.live_brokers()) == 3
+    return brokers
+
+
+@pytest.mark.parametrize("leads_the_stream", [True, False])
+def test_a_metadata_leader_that_stops_is_heard_by_its_successor(leads_the_stream: bool) -> None:
+    """Which must save that it was elected, before it hears anything: else nobody would know that it has gone."""
+    brokers = slow()
+    name = led_by(brokers, metadata_leader=leads_the_stream)
+    leaving = brokers.leader.broker_id
+    brokers.stops(leaving)
+    brokers.go_until(brokers.have_gone)
+    brokers.kill(leaving)
+    assert acks_within(brokers, name) < 300
+
+
+def test_two_that_stop_at_once_are_both_heard() -> None:
+    brokers = slow()
+    name = led_by(brokers, metadata_leader=False)
+    leaving = {brokers.leader.broker_id, brokers.led(name).broker_id}
+    (left,) = set(brokers.ids) - leaving
+    for one in leaving:
+        brokers.stops(one)
+    brokers.go_until(brokers.have_gone)
+    last = brokers[left]
+    assert brokers.go_until(lambda: last.image.live_brokers() == {left}) < 300
+    assert last.image.by_name(name).partitions[0].leader == left
 
 
 def test_who_stops_where_nobody_leads_the_metadata_is_done_at_once() -> None:
