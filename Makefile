@@ -17,3 +17,4 @@ sim:
 
 sim-mutants:
 	@$(PYTHON) dev.py sim --mutants --seeds $(SEEDS) $(ARGS)
+	@$(PYTHON) dev.py raft-mutants --seeds $(SEEDS)

@@ -568,6 +568,12 @@ def sim(arguments: List[str]) -> NoReturn:
     _become([PYTHON, "-m", "penstock.sim"] + arguments, clean_environment())
 
 
+def raft_mutants(arguments: List[str]) -> NoReturn:
+    """See that each planted mistake is found in Raft, in a simulation of its own; or in these: their names."""
+    set_up(EXTRAS["test"])
+    _become([PYTHON, "-m", "tests.sim.raft.gate"] + arguments, clean_environment())
+
+
 def setup(arguments: List[str]) -> int:
     """Set up everything, to work on Penstock, and run nothing."""
     require_compiled()
@@ -602,6 +608,7 @@ COMMANDS = {
     "check": check,
     "fuzz": fuzz,
     "sim": sim,
+    "raft-mutants": raft_mutants,
     "setup": setup,
     "clean": clean,
 }

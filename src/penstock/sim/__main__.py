@@ -13,7 +13,7 @@ from penstock.sim import mutants
 from penstock.sim.kept import PlanFileError, keep, load
 from penstock.sim.plan import Plan
 from penstock.sim.report import Report
-from penstock.sim.run import plan_of, run_plan, run_seeds, shrunk
+from penstock.sim.run import plan_of, run_plan, run_seed, run_seeds, shrunk
 from penstock.sim.shrink import Part, from_ranges
 from penstock.sim.world import Result
 
@@ -122,7 +122,8 @@ def _mutants(options: argparse.Namespace) -> int:
         found: Result | None = None
         for number, result in enumerate(runs, 1):
             _tell(f"{mutant.name}: {number} seeds")
-            if result.error:
+            # What fails without the mistake, too, does not show it.
+            if result.error and not run_seed(result.seed, brokers).error:
                 found = result
                 break
         runs.close()  # type: ignore[attr-defined]

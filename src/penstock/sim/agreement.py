@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import CorruptionError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.batch.header import BatchHeader
 from penstock.sim import looks
@@ -23,6 +23,9 @@ from penstock.sim.checks import History, ViolationError
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker
+
+
+_Batch = tuple[BatchHeader, list[tuple[int, int]]]
 
 
 class _Message(NamedTuple):
@@ -73,8 +76,7 @@ class Agreement:
             return
         key = (id(history), broker.broker_id)
         begin = max(self._compared.get(key, 0), look.log_start)
-        if begin < look.committed_end:
-            self._compare(history, broker, look, begin)
+        if begin < look.committed_end and self._compare(history, broker, look, begin):
             self._compared[key] = look.committed_end
         if look.is_leader:
             epoch, version, end = self._committed.get(key, (0, 0, 0))
@@ -97,12 +99,9 @@ class Agreement:
     def agreed_end(self, history: History, look: looks.Look, broker: SimBroker) -> int:
         """Where a broker's log has a batch that is not the one that was committed there; else where it ends."""
         known = self._messages.get(id(history), {})
-        assert broker.node is not None
-        with broker.disk.undisturbed():
-            try:
-                batches = looks.batches(broker.node, look, look.log_start, look.log_end)
-            except (OSError, PenstockError):
-                return look.log_end
+        batches = self._read(history, broker, look, look.log_start, look.log_end)
+        if batches is None:
+            return look.log_end
         others = (offset for offset, message in _messages(batches) if known.get(offset, message) != message)
         return min(others, default=look.log_end)
 
@@ -114,22 +113,33 @@ class Agreement:
         look = looks.partition(broker.node, history.stream_id, history.partition)
         if look is None or look.is_damaged or look.is_failing:
             return False
-        with broker.disk.undisturbed():
-            try:
-                batches = looks.batches(broker.node, look, max(end, look.log_start), look.log_end)
-            except (OSError, PenstockError):
-                return False
+        batches = self._read(history, broker, look, max(end, look.log_start), look.log_end)
+        if batches is None:
+            return False
         known = self._messages.get(id(history), {})
         return any(known.get(offset) == message for offset, message in _messages(batches))
 
-    def _compare(self, history: History, broker: SimBroker, look: looks.Look, begin: int) -> None:
-        messages = self._messages.setdefault(id(history), {})
+    @staticmethod
+    def _read(history: History, broker: SimBroker, look: looks.Look, begin: int, end: int) -> list[_Batch] | None:
+        """What a broker's log has there; None if it cannot be read now. Damage that nobody made is a violation."""
         assert broker.node is not None
         with broker.disk.undisturbed():
             try:
-                batches = looks.batches(broker.node, look, begin, look.committed_end)
+                return list(looks.batches(broker.node, look, begin, end))
+            except CorruptionError as error:
+                if (broker.broker_id, broker.disk.number) not in history.damaged:
+                    text = f"{history.name()} on {broker.name}: damage that nobody made, from {begin} to {end}: {error}"
+                    raise ViolationError(text) from error
             except (OSError, PenstockError):
-                return  # it cannot be read now
+                pass
+        return None
+
+    def _compare(self, history: History, broker: SimBroker, look: looks.Look, begin: int) -> bool:
+        """Whether that could be compared."""
+        messages = self._messages.setdefault(id(history), {})
+        batches = self._read(history, broker, look, begin, look.committed_end)
+        if batches is None:
+            return False
         for offset, message in _messages(batches):
             if history.is_lost(offset, message.leader_epoch):
                 continue  # it shows what it knew to be committed, until it hears from the leader
@@ -137,6 +147,7 @@ class Agreement:
             if known != message:
                 text = f"{history.name()}: {broker.name} has {message} at {offset}, others have {known}"
                 raise ViolationError(text)
+        return True
 
     def _members_have(self, history: History, leader: SimBroker, look: looks.Look) -> None:
         assert leader.node is not None
@@ -160,7 +171,7 @@ class Agreement:
                 raise ViolationError(f"{text} which is in the ISR, has it up to {end}")
 
 
-def _messages(batches: Iterable[tuple[BatchHeader, list[tuple[int, int]]]]) -> Iterator[tuple[int, _Message]]:
+def _messages(batches: Iterable[_Batch]) -> Iterator[tuple[int, _Message]]:
     for header, rows in batches:
         for offset, crc in rows:
             yield offset, _Message(header.leader_epoch, crc)

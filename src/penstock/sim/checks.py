@@ -91,10 +91,13 @@ class History:
     is_given_up: bool = False  # as if damaged: somebody had who was there lead, whatever he lacks
     is_deleted: bool = False  # or about to be
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether a power loss took some of it."""
-        return bool(self.cuts)
+    def is_cut_at(self, offset: int) -> bool:
+        """Whether a power loss took, as it may, what was there or before: a broker, or a reader, may go back to it."""
+        return any(end <= offset for _, end in self.cuts)
+
+    def was_damaged_on(self, broker_id: int) -> bool:
+        """Whether bytes of it were changed on a disk of that broker; 0: on any."""
+        return any(broker_id in (0, one) for one, _ in self.damaged)
 
     def is_lost(self, offset: int, leader_epoch: int) -> bool:
         """Whether news of what was there are late: it has been lost meanwhile, as it may."""
@@ -208,12 +211,15 @@ class Checks:
         history.truncated = max(history.truncated, before)
         self._check_again(history)
 
-    def read(self, history: History, offset: int, end_offset: int, raw: bytes) -> Rows | None:
-        """A consumer at `offset` got these batches, which cover all up to `end_offset`; None if they are damaged."""
+    def read(self, history: History, offset: int, end_offset: int, raw: bytes, broker_id: int = 0) -> Rows | None:
+        """A consumer at `offset` got these batches, which cover all up to `end_offset`; None if they are damaged.
+
+        `broker_id`: who gave them; 0: whoever led.
+        """
         try:
             rows = Rows(raw)
         except CorruptionError as error:
-            if not history.damaged:
+            if not history.was_damaged_on(broker_id):
                 raise ViolationError(f"{history.name()}: read from {offset}: {error}") from error
             return None
         begin = next((n for n, one in enumerate(rows.offsets) if one >= offset), len(rows.offsets))
@@ -284,7 +290,8 @@ class Checks:
                 self._led(history, broker, look)
             if broker.broker_id in history.isr and look.log_end < history.promised_end:
                 self._lacks(history, broker, look)
-            if look.committed_end < ends.committed_end and not (history.cuts or history.is_damaged):
+            may_go_back = history.is_cut_at(look.committed_end) or history.is_damaged
+            if look.committed_end < ends.committed_end and not may_go_back:
                 text = f"{history.name()} on {broker.name}: committed_end went from {ends.committed_end} back to"
                 raise ViolationError(f"{text} {look.committed_end}")
             if look.is_leader and not history.is_lost(look.committed_end, look.leader_epoch):

@@ -394,7 +394,7 @@ class Clients:
             end_offset = int(response.end_offset)
             self._trace(f"read {history.config.subject} {consumer.position} {end_offset}")
             if end_offset > consumer.position:
-                rows = self._checks.read(history, consumer.position, end_offset, raw)
+                rows = self._checks.read(history, consumer.position, end_offset, raw, consumer.broker_id)
                 if rows is None:
                     self._around.count("damaged reads")
                     return
@@ -417,13 +417,14 @@ class Clients:
             consumer.position = consumer.log_start = details["log_start"]
             consumer.leader_epoch = None
         elif error.code in {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}:
-            if not (history.is_cut or history.may_lose or history.is_damaged or history.is_deleted):
+            back_to = details["end_offset"] if "end_offset" in details else details["committed_end"]
+            if not (history.is_cut_at(back_to) or history.may_lose or history.is_damaged or history.is_deleted):
                 raise ViolationError(f"{history.name()}: a reader at {consumer.position} is sent back: {error}")
             self._around.count("readers sent back")
-            consumer.position = details["end_offset"] if "end_offset" in details else details["committed_end"]
+            consumer.position = back_to
             consumer.leader_epoch = None
         elif error.code == ErrorCode.CORRUPT_RANGE:
-            if not history.damaged:
+            if not history.was_damaged_on(consumer.broker_id):
                 raise ViolationError(f"{history.name()}: damage that nobody made: {error}")
         elif error.code in {ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}:
             if history.is_deleted:

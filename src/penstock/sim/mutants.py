@@ -166,6 +166,14 @@ CLUSTER_MUTANTS = (
         "            self._enqueue(session, leadership)",
     ),
     Mutant(
+        "committed_end counts replicas that are not in the ISR",
+        _LEADER,
+        "        if end <= self.committed_end:\n            return False\n        self.committed_end = end",
+        "        ends = sorted((self.log_end, *(self._reached(one) or 0 for one in self._followers)), reverse=True)\n"
+        "        end = ends[len(self.isr) - 1]\n"
+        "        if end <= self.committed_end:\n            return False\n        self.committed_end = end",
+    ),
+    Mutant(
         "committed_end counts nobody of the ISR but the leader",
         _RULES,
         "    return members if all(members.issuperset(one) for one in proposed) else members.union(*proposed)",
@@ -265,6 +273,9 @@ Not among them is what another rule makes up for:
 - Raft commits an entry of an earlier term by counting. A new leader sends such entries and its own first one in one
   message, unless they pass a mebibyte: who has the one has the other. `tests/sim/raft` draws small messages, and
   finds it.
+
+- An ISR change of an earlier leader epoch is taken. It names the version of the partition that it changes, and each new
+  leader is one.
 
 Nor is a leader that counts answers before it knows what they know: few seeds have a disk hang just when it is deposed.
 `tests/unit/node/test_not_heard.py` finds it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from penstock.sim.plan import CLUSTER_ONLY, Ill
+from penstock.sim.plan import AIMED, CLUSTER_ONLY, Ill
 from penstock.sim.world import Result
 
 BATCH_SEEDS_MIN = 100
@@ -41,6 +41,7 @@ _ALWAYS = (
 )
 _IN_A_CLUSTER = (
     "elections",
+    "leader changes",
     "truncations",
     "isr changes",
     "fenced requests",
@@ -54,7 +55,8 @@ _IN_A_CLUSTER = (
 def required(brokers: int) -> tuple[str, ...]:
     """Counters that must not be zero in a batch."""
     ills = [f"fault: {ill}" for ill in Ill if brokers > 1 or ill not in CLUSTER_ONLY]
-    return (*_ALWAYS, *(_IN_A_CLUSTER if brokers > 1 else ()), *ills)
+    struck = [f"struck: {ill}" for ill in Ill if brokers > 1 and ill in AIMED]  # those that wait for their moment
+    return (*_ALWAYS, *(_IN_A_CLUSTER if brokers > 1 else ()), *ills, *struck)
 
 
 class Report:

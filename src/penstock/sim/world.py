@@ -99,6 +99,8 @@ class World:
         self._around.count("elections", self._agreement.elections)
         self._around.count("isr changes", self.checks.isr_changes)
         self._around.count("truncations", self.checks.truncations)
+        epochs = (len(history.leaders) for history in self.checks.histories.values())
+        self._around.count("leader changes", sum(count - 1 for count in epochs if count))
         self._trace.add("end", error)
         return Result(
             self._plan.seed,

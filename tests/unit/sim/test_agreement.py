@@ -6,10 +6,11 @@ show.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
+from penstock.base.errors import CorruptionError
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse
 from penstock.sim import looks
 from penstock.sim.agreement import Agreement
@@ -131,6 +132,29 @@ def test_damage_of_one_replica_excuses_no_other(quiet: World, busy: World) -> No
     stranger = next(one for one in busy.brokers.values() if one.broker_id != here.leader.broker_id and shown_by(one))
     with pytest.raises(ViolationError, match="others have"):
         agreement.committed(history, stranger, there.look._replace(is_leader=False))
+
+
+@pytest.mark.parametrize("was_made", [True, False])
+def test_bytes_that_cannot_be_read_are_excused_where_damage_was_made(
+    quiet: World, was_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = replicas(quiet)
+    agreement, history = Agreement({}), fresh(quiet)
+    if was_made:
+        history.damaged.add((here.follower.broker_id, here.follower.disk.number))
+
+    def rotten(*_arguments: object) -> NoReturn:
+        raise CorruptionError("a file", 7, 1, 2)
+
+    look = here.look._replace(is_leader=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(looks, "batches", rotten)
+        if was_made:
+            agreement.committed(history, here.follower, look)
+        else:
+            with pytest.raises(ViolationError, match="damage that nobody made"):
+                agreement.committed(history, here.follower, look)
+    assert not agreement._compared  # it is as soon as it can be
 
 
 def test_a_commit_below_min_isr(quiet: World) -> None:

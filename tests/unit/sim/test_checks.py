@@ -183,3 +183,20 @@ def test_a_broker_is_held_to_what_is_promised_though_nothing_changes_in_it() -> 
     checks.promised(history, history.promised_end, max(history.leaders), b"lost", fsynced=True)
     with pytest.raises(ViolationError, match="is acked, and not there"):
         broker.event(lambda: None)
+
+
+def test_damage_on_one_broker_excuses_no_other() -> None:
+    checks, history = checks_with(b"1")
+    raw = batch(0, b"1")
+    damaged = raw[:-1] + bytes([raw[-1] ^ 1])
+    history.damaged.add((1, 1))
+    assert checks.read(history, 0, 1, damaged, broker_id=1) is None
+    with pytest.raises(ViolationError):
+        checks.read(history, 0, 1, damaged, broker_id=2)
+
+
+def test_what_a_power_loss_took_is_gone_back_behind_and_no_further() -> None:
+    checks, history = checks_with(b"1", b"2", durability=Durability.OS)
+    checks._cut(history, 5)
+    assert history.is_cut_at(5)
+    assert not history.is_cut_at(4)
