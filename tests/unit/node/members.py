@@ -121,7 +121,7 @@ class Brokers:
         member = self[broker_id]
         for others_take_over in (member.node.hand_over, member.node.leave):
             done: list[bool] = []
-            others_take_over(self.clock.now, lambda done=done: done.append(True))
+            others_take_over(self.clock.now, partial(done.append, True))
             self.settle()
             while not done:
                 self.run(50)
