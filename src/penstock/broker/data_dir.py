@@ -25,6 +25,7 @@ import msgspec
 
 from penstock.base.errors import OperationalError
 from penstock.base.ids import BrokerId
+from penstock.hot.crc import crc32c
 
 DATA_FORMAT = 1
 
@@ -44,6 +45,7 @@ class _Identity(msgspec.Struct, frozen=True):
     id: Annotated[str, msgspec.Meta(min_length=1)]
     broker_id: Annotated[int, msgspec.Meta(ge=1)] = 1
     cluster_id: str = ""
+    crc32c: str = ""  # of all else, as `_checksum` takes it; an earlier version wrote none
 
 
 @dataclass(slots=True)
@@ -144,6 +146,11 @@ def _identity(path: Path, broker_id: BrokerId) -> _Identity:
             f"{file} is not readable as Penstock's ({error}); nothing was touched. Restore it, or choose another "
             "directory with --data-dir"
         ) from None
+    if identity.crc32c and identity.crc32c != _checksum(json.loads(content)):
+        raise OperationalError(
+            f"{file} is damaged: its checksum is {identity.crc32c}, and what it says comes to another one; nothing was "
+            "touched. Restore it, or choose another directory with --data-dir"
+        )
     if identity.format > DATA_FORMAT:
         raise OperationalError(
             f"the data directory {path} has format {identity.format}; this Penstock reads up to {DATA_FORMAT}: "
@@ -170,9 +177,15 @@ def _new_identity(path: Path, broker_id: BrokerId) -> _Identity:
     return identity
 
 
+def _checksum(content: dict[str, object]) -> str:
+    known = {name: value for name, value in content.items() if name != "crc32c"}
+    return f"{crc32c(json.dumps(known, sort_keys=True).encode()):08x}"
+
+
 def _write(path: Path, content: dict[str, object]) -> None:
     """Replace penstock.json; a crash leaves the old one or the new one."""
     new = path / f"{_IDENTITY}.new"
+    content = {**content, "crc32c": _checksum(content)}
     with new.open("wb") as file:
         file.write(json.dumps(content).encode() + b"\n")
         file.flush()

@@ -212,7 +212,8 @@ class PeerConnection(asyncio.BufferedProtocol):
                 return
             match event:
                 case Ready():
-                    if self.state is PeerState.GREETING:
+                    # What broke it may have come behind it: that is told then.
+                    if self.state is PeerState.GREETING and not any(isinstance(one, Broken) for one in events):
                         self._introduce()
                 case Answered(correlation_id, response, raw):
                     self._answered(correlation_id, response, raw)

@@ -130,7 +130,8 @@ class Runs:
                 self.notices.append(f"{RUNS_PATH} cannot be read: that this is an older copy cannot be found out now")
             return (ANY_RUN,)
         self._number, names = max(slots)
-        if len(slots) < sum(map(any, halves)):
+        # Both were made at once: one that is missing has been cut off.
+        if len(slots) < sum(any(half) or len(half) < SLOT_BYTES for half in halves):
             self.notices.append(f"{RUNS_PATH} is damaged: whether this is an older copy may not be found out")
             return (*names[-_KEPT:], ANY_RUN)
         return names[-limits.RUNS_MAX :]
@@ -139,7 +140,7 @@ class Runs:
         number = self._number + 1
         content = _packed(_Slot(number, names))
         is_new = RUNS_PATH not in self._vfs.list("")
-        if is_new:  # both slots at once: a full disk gives no room for the second one later
+        if number == 1:  # both slots at once: a full disk gives no room for the second one later
             content += bytes(SLOT_BYTES)
         reserve = Reserve(self._vfs, RESERVE_PATH)
         try:

@@ -50,6 +50,15 @@ def test_what_belongs_to_one_broker_is_refused_to_another(tmp_path: Path) -> Non
     held.release()
 
 
+@pytest.mark.parametrize(("was", "became"), [('"broker_id": 2', '"broker_id": 3'), ('"id": "', '"id": "0')])
+def test_one_that_is_damaged_is_not_believed(tmp_path: Path, was: str, became: str) -> None:
+    take_data_dir(tmp_path, 2).release()
+    file = tmp_path / "penstock.json"
+    file.write_text(file.read_text().replace(was, became))
+    with pytest.raises(OperationalError, match=r"penstock\.json is damaged"):
+        take_data_dir(tmp_path, 2)
+
+
 def test_one_that_says_no_broker_is_that_of_the_first(tmp_path: Path) -> None:
     (tmp_path / "penstock.json").write_text('{"format": 1, "id": "old"}')
     with pytest.raises(OperationalError, match="broker 1"):
@@ -65,6 +74,7 @@ def test_the_cluster_is_kept_for_good_beside_what_a_newer_version_wrote(tmp_path
     held.remember_cluster("c")
     held.remember_cluster("c")
     assert json.loads((tmp_path / "penstock.json").read_bytes()) == {
+        "crc32c": "0a7e31b3",
         "format": 1,
         "id": "old",
         "colour": "green",

@@ -119,12 +119,12 @@ class Theirs(RawClient):
         """Answer one request."""
         self.send(encode_answer(frame, response, len(raw), (raw,)) + raw)
 
-    async def greet(self, hello: HelloResponse = HELLO) -> None:
+    async def greet(self, hello: HelloResponse = HELLO, behind: bytes = b"") -> None:
         """Answer hello."""
         frame = await self.frame()
         assert frame is not None
         assert frame.api == Api.HELLO
-        self.answer(frame, hello)
+        self.send(encode_answer(frame, hello) + behind)
 
     async def introduce(self, who: PeerHelloResponse = THEIRS) -> PeerHelloRequest:
         """Say who we are, and return who they are."""
@@ -314,6 +314,19 @@ async def test_nonsense_ends_the_connection_and_nothing_else(misbehave: Callable
         _ask(peers, 2)
         theirs.answer(await theirs.request(RaftRequest), RaftResponse())
         await owner.until("answered 2")
+
+
+async def test_what_comes_behind_the_first_answer_is_told_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    owner = Owner()
+    async with _listening() as place, _peers(owner) as peers:
+        peers.set_address(PEER, place.address)
+        theirs = await place.next()
+        await theirs.greet(behind=b"\xff" * 40)
+        assert await theirs.is_closed()
+        await place.up()
+        await owner.until("up 2")
+    assert not [one for one in caplog.records if one.exc_info]
+    assert "damaged" in caplog.text or "broken" in caplog.text
 
 
 async def test_nonsense_instead_of_a_hello_is_tried_again() -> None:

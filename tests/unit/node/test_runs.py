@@ -92,6 +92,19 @@ def test_damage_ends_nobody(byte: int) -> None:
     assert names[-2:] == ("c", "d")
 
 
+def test_a_file_that_is_cut_short_is_damaged_and_no_older_copy() -> None:
+    vfs = MemoryVfs()
+    begun(vfs, "a", has_data=False)
+    begun(vfs, "b")
+    file = vfs.open(RUNS_PATH)
+    file.truncate(SLOT_BYTES)  # what is left says "a"
+    file.close()
+    runs = begun(vfs, "c")
+    assert ANY_RUN in runs.names
+    (notice,) = runs.notices
+    assert "damaged" in notice
+
+
 @pytest.mark.parametrize("content", [b"", b"?" * 2 * SLOT_BYTES])
 def test_a_file_that_says_nothing_is_told_of(content: bytes) -> None:
     vfs = MemoryVfs()
