@@ -40,12 +40,14 @@ def _is_missed(part: PartitionInfo) -> bool:
 
 
 def _of_leaders(streams: Iterable[StreamInfo]) -> dict[PartitionKey, PartitionInfo]:
-    return {
-        PartitionKey(StreamId(info.stream_id), part.partition): part
-        for info in streams
-        for part in info.partitions
-        if part.committed_end is not None
-    }
+    """By partition. Who leads one of a stream tells of its copies of the others, too, which count for less."""
+    told: dict[PartitionKey, PartitionInfo] = {}
+    for info in streams:
+        for part in info.partitions:
+            key = PartitionKey(StreamId(info.stream_id), part.partition)
+            if part.committed_end is not None and not (key in told and _is_missed(part)):
+                told[key] = part
+    return told
 
 
 def _completed(info: StreamInfo, told: dict[PartitionKey, PartitionInfo]) -> StreamInfo:
