@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,17 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path, arguments: tuple[str, .
     assert done.returncode != 0
     assert said in done.stderr.replace("\n", " ")
     assert not list(tmp_path.iterdir())
+
+
+def test_who_interrupts_it_is_told_that_nothing_was_proved(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "demo", "--brokers", "3"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "3 brokers" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode != 0
+    assert "before the end, and nothing was proved" in said
 
 
 def test_a_lost_or_doubled_message_is_found(tmp_path: Path) -> None:

@@ -52,10 +52,13 @@ def run(data_dir: Path, brokers: int) -> None:
     Interrupts()
     console = output.console()
     folder = data_dir / "cluster"
+    stored = f"the brokers and their nats-server; what they stored is in {folder}"
     try:
         _ClusterDemo(console, folder, brokers, time.monotonic() + _WHOLE_S).run()
-    finally:
-        _say(console, "Stopped", f"the brokers and their nats-server; what they stored is in {folder}")
+    except BaseException:
+        _say(console, "Stopped", f"before the end, and nothing was proved: {stored}")
+        raise
+    _say(console, "Stopped", stored)
 
 
 class _ClusterDemo:
@@ -69,6 +72,7 @@ class _ClusterDemo:
         self._nats_url = ""
 
     def run(self) -> None:
+        self._say("Starting", f"a nats-server and {len(self._addresses)} brokers")
         for number in self._addresses:
             _remove_earlier(self._broker_folder(number))
         with publishing(self._folder, _SUBJECT.replace(">", "demo")) as load, self._all_stopped():

@@ -57,7 +57,7 @@ def run(data_dir: Path, rows: int | None) -> None:
     try:
         ready = _whole_way(console, interrupts, data_dir, rows)
     except KeyboardInterrupt:
-        _say(console, "Stopped", "before the end; what is stored is still there")
+        _say(console, "Stopped", f"before the end; what is stored is still in {data_dir}")
         raise
     _say(console, "Stopped", "the broker and its nats-server; what they stored is still there")
     _what_next(console, ready)
