@@ -84,6 +84,7 @@ class Read(NamedTuple):
     newest: Checkpoint | None
     mistakes: tuple[CorruptionError, ...]
     slot: int
+    is_alone: bool = False  # there is no other whole one
 
 
 def read(vfs: Vfs, directory: str) -> Read:
@@ -108,7 +109,7 @@ def read(vfs: Vfs, directory: str) -> Read:
     finally:
         file.close()
     newest, slot = max(found, default=(None, 1))
-    return Read(newest, tuple(mistakes), slot)
+    return Read(newest, tuple(mistakes), slot, len(found) == 1)
 
 
 class CheckpointFile:
@@ -119,17 +120,18 @@ class CheckpointFile:
     """
 
     __slots__ = (
-        "_doubtful_sequence", "_file", "_path", "_sequence", "_slot", "_synced_sequence", "_synced_us", "_vfs",
-        "is_behind", "is_dirty", "is_due",
+        "_doubtful_sequence", "_file", "_is_alone", "_path", "_sequence", "_synced_sequence", "_synced_us", "_vfs",
+        "is_behind", "is_dirty", "is_due", "slot",
     )  # fmt: skip
 
-    def __init__(self, vfs: Vfs, directory: str, sequence: int, slot: int) -> None:
-        """`sequence` and `slot` of the newest that was found; 0: there is none."""
+    def __init__(self, vfs: Vfs, directory: str, sequence: int, slot: int, *, is_alone: bool = False) -> None:
+        """`sequence`, `slot` and `is_alone` of the newest that was found; 0: there is none."""
         self._vfs = vfs
         self._path = f"{directory}/{files.CHECKPOINT}"
         self._sequence = sequence
-        self._slot = slot  # the newest one stands there …
+        self.slot = slot  # the newest one stands there …
         self._synced_sequence = -1  # … and is known to be on the disk if this is its sequence
+        self._is_alone = is_alone  # a write over it that fails would leave none; the other slot holds nothing
         self._doubtful_sequence = -1  # its write or its sync has failed: that the next sync succeeds means nothing
         self._file: File | None = None  # open from one flush to the next, while the log is awake
         self.is_behind = self.is_dirty = self.is_due = False
@@ -171,10 +173,10 @@ class CheckpointFile:
                 self._file = file = self._vfs.open(self._path, create=True, make_folders=False)
             if not self._sequence:
                 file.write_at(0, bytes(SLOT_BYTES))  # a full disk must not keep the second write from its place
-            if self._synced_sequence == self._sequence:
-                self._slot = 1 - self._slot
+            if self._synced_sequence == self._sequence or self._is_alone:
+                self._use_other_slot()
             self._sequence = sequence
-            file.write_at(self._slot * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
+            file.write_at(self.slot * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
         except OSError:
             self._doubtful_sequence = self._sequence  # a part of it may be there: no sync makes that a checkpoint
             self.rest()
@@ -189,12 +191,18 @@ class CheckpointFile:
         Until that has been done, the other slot may be the only one on the disk.
         """
         assert found.sequence == self._sequence, (found, self._sequence)
+        if self._is_alone:
+            self._use_other_slot()
         file = self._vfs.open(self._path)
         try:
-            file.write_at(self._slot * SLOT_STEP_BYTES, pack_slot(found))
+            file.write_at(self.slot * SLOT_STEP_BYTES, pack_slot(found))
         finally:
             file.close()
         self.sync()
+
+    def _use_other_slot(self) -> None:
+        self.slot = 1 - self.slot
+        self._is_alone = False
 
     def rest(self) -> None:
         """Give back the file."""

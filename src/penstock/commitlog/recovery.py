@@ -75,6 +75,7 @@ class Recovered:
     leader_epoch: int = 0
     checkpoint: Checkpoint | None = None
     slot: int = 1  # in which that stands
+    is_alone: bool = False  # there is no other whole slot
     damage: list[Damage] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -144,7 +145,7 @@ class Recovery:
         found = checkpoints.read(self._vfs, self._directory)
         self._out.notices += [str(mistake) for mistake in found.mistakes]
         self._out.is_slot_lost = bool(found.mistakes)
-        self._out.slot = found.slot
+        self._out.slot, self._out.is_alone = found.slot, found.is_alone
         point = found.newest
         if point is not None and (point.stream_id, point.partition) != self._ids:
             self._out.notices.append(f"{self._directory}/{files.CHECKPOINT}: of stream {point.stream_id}, not used")
@@ -392,9 +393,10 @@ class Recovery:
                     rebuild.write_again(self._vfs, one.path, one.flushed_position or 0, one.size_bytes)
             if out.checkpoint is not None:
                 # Else an older one could take its place, beyond which damage looks like a torn tail and is cut.
-                CheckpointFile(self._vfs, self._directory, out.checkpoint.sequence, out.slot).write_again(
-                    out.checkpoint
-                )
+                sequence = out.checkpoint.sequence
+                point = CheckpointFile(self._vfs, self._directory, sequence, out.slot, is_alone=out.is_alone)
+                point.write_again(out.checkpoint)
+                out.slot, out.is_alone = point.slot, False
             self._vfs.sync_dir(self._directory)
         except OSError as error:
             out.flushed_end = min(max(flushed_end, out.log_start), out.log_end)

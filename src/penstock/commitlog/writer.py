@@ -59,7 +59,7 @@ class LogWriter:
         self._segments = Segments(vfs, directory, ids, found.sealed, found.active, config)
         self._flushing = Flushing(vfs, directory, found.active)
         sequence = found.checkpoint.sequence if found.checkpoint else 0
-        self._checkpoint = CheckpointFile(vfs, directory, sequence, found.slot)
+        self._checkpoint = CheckpointFile(vfs, directory, sequence, found.slot, is_alone=found.is_alone)
         self._checkpoint.begin(now_us)
         self._rebuilt_indexes = RebuiltIndexes()
         self._validity = Validity()

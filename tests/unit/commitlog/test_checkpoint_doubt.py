@@ -88,6 +88,40 @@ def test_a_start_writes_again_what_it_found_before_it_touches_the_other_slot() -
         assert checkpoints.read(memory.crash_clone(Keep.SUBSET, random), DIRECTORY).newest is not None
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_checkpoint_that_stands_alone_is_not_written_over(seed: int) -> None:
+    """The disk is full from the second start on: a part of each write comes, and none is synced."""
+    memory = MemoryVfs()
+    open_log(memory)
+    disk = FaultyVfs(memory)
+    log = open_log(disk, must_exist=True)  # which is as it was left: nothing is written
+    random = Random(seed)
+    disk.plan = partial(tear_checkpoints, random)
+    for number in range(6):
+        append(log, 1, number)
+        flush_and_note(log)
+    assert checkpoints.read(memory.crash_clone(Keep.SUBSET, random), DIRECTORY).newest is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_checkpoint_that_stands_alone_is_written_again_in_the_other_slot(seed: int) -> None:
+    memory = MemoryVfs()
+    open_log(memory)
+    found = checkpoints.read(memory, DIRECTORY)
+    assert found.newest is not None
+    assert found.is_alone
+    disk = FaultyVfs(memory)
+    disk.plan = lambda one: Fault(errno.ENOSPC, 50) if one.kind is Kind.WRITE else None
+    file = CheckpointFile(disk, DIRECTORY, found.newest.sequence, found.slot, is_alone=True)
+    with pytest.raises(OSError, match="No space"):
+        file.write_again(found.newest)
+    disk.plan = lambda _: None
+    assert checkpoints.read(memory.crash_clone(Keep.SUBSET, Random(seed)), DIRECTORY).newest is not None
+    file.write_again(found.newest)
+    again = checkpoints.read(memory.crash_clone(), DIRECTORY)
+    assert (again.newest, again.is_alone) == (found.newest, False)
+
+
 def tear_checkpoints(random: Random, one: Operation) -> Fault | None:
     """The disk is full now and then, and takes a part of what is to be written."""
     if one.kind is Kind.WRITE and one.path.endswith("/checkpoint") and random.random() < 0.5:
