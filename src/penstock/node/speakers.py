@@ -151,8 +151,8 @@ class Speakers:
 
     def acknowledged(self, broker_id: BrokerId, process: str) -> Place:
         """Up to where that member must have had the log before this process of it was started, as of which term."""
-        known, before = self._before.get(broker_id, ("", None))
-        return before if before is not None and known == process else self._acknowledged_now(broker_id)
+        before = self._before.get(broker_id)  # also of a process that has no name
+        return before[1] if before is not None and before[0] == process else self._acknowledged_now(broker_id)
 
     def may_speak(self, request: RaftRequest, message: Message, *, is_member: bool) -> bool:
         """Whether the message counts; see the module's table. RemoteError (older_copy): so the sender is told."""
@@ -179,7 +179,8 @@ class Speakers:
                 raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text, older_copy=True)
             if self.lately(sender) not in (None, request.process):
                 return False
-        if self._before.get(sender, ("", None))[0] != request.process:
+        before = self._before.get(sender)
+        if before is None or before[0] != request.process:
             self._before[sender] = request.process, self._acknowledged_now(sender)
         self._heard[sender] = _Heard(request.process, self._ticks)
         self._older_copies.discard(sender)

@@ -114,13 +114,14 @@ def test_a_copy_that_lacks_what_was_acknowledged_is_not_heard(
         assert world.hears("q", ANSWERS, **fields) == is_heard
 
 
-def test_what_a_process_has_acknowledged_itself_is_not_held_against_where_it_was_started() -> None:
+@pytest.mark.parametrize("process", ["q", ""], ids=["named", "on a full disk, without a name"])
+def test_what_a_process_has_acknowledged_itself_is_not_held_against_where_it_was_started(process: str) -> None:
     world = World("p")
     world.acknowledged = Place(9, 4)
-    assert world.hears("q", runs=("p", "q"), log_index=9, raft_term=4)
+    assert world.hears(process, runs=("p", process), log_index=9, raft_term=4)
     world.acknowledged = Place(20, 4)
-    assert world.hears("q", runs=("p", "q"), log_index=9, raft_term=4)
-    assert world.speakers.acknowledged(TWO, "q") == Place(9, 4)
+    assert world.hears(process, runs=("p", process), log_index=9, raft_term=4)
+    assert world.speakers.acknowledged(TWO, process) == Place(9, 4)
     assert world.speakers.acknowledged(TWO, "r") == Place(20, 4)
 
 
