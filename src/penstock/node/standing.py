@@ -77,6 +77,7 @@ class Standing:
         self._granted = 0  # the number that was answered
         self._asked_us: int | None = None  # to be registered, and not answered yet
         self._next_us = 0
+        self._retry_us = _RETRY_US
         self.answered_us = -1  # when the heartbeat was sent that a metadata leader has answered last
         self._heard_us = 0  # … and of which all that it then knew of is applied here
         # What it has answered and does not count yet: when that was sent, and up to where all must be applied for it.
@@ -124,10 +125,12 @@ class Standing:
     def hurry(self) -> None:
         """There are news: the next heartbeat is due now."""
         self._next_us = 0
+        self._retry_us = _RETRY_US
 
     def retry(self, now: Now) -> None:
-        """Whoever was asked has been elected just now, and can answer in a moment."""
-        self._next_us = min(self._next_us, now.elapsed_us + _RETRY_US)
+        """Whoever was asked has been elected just now, and can answer in a moment; with a full disk not so soon."""
+        self._next_us = min(self._next_us, now.elapsed_us + self._retry_us)
+        self._retry_us = min(2 * self._retry_us, _HEARTBEAT_US)
 
     def tick(self, now: Now) -> None:
         """Register, or say that the broker lives, if it is time for that."""
@@ -163,6 +166,7 @@ class Standing:
         def done(response: Response | RemoteError) -> None:
             if isinstance(response, HeartbeatResponse):
                 self.answered_us = now_us
+                self._retry_us = _RETRY_US
                 self._answered.append((now_us, response.committed_index))
             is_stale = isinstance(response, RemoteError) and response.code == ErrorCode.STALE_INCARNATION
             if is_stale and self._granted == incarnation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -210,3 +212,21 @@ def test_an_answer_counts_once_all_is_applied_that_it_may_know_of(world: World) 
     assert world.standing.unheard_us == (first_ms + limits.SESSION_MS) * 1_000
     world.applied = 10
     assert world.standing.unheard_us == (world.ms + limits.SESSION_MS) * 1_000
+
+
+def test_one_that_was_just_elected_is_asked_again_soon_and_then_less_often() -> None:
+    world = World()
+    asked = [0]
+    for _ in range(2_000):
+        if world.tick(1):
+            asked.append(world.ms)
+            world.answers(RemoteError(ErrorCode.NOT_METADATA_LEADER, "not yet"))
+            world.standing.retry(Now(0, world.ms * 1_000))
+    pauses = [after - before for before, after in pairwise(asked)]
+    assert pauses[1:] == [20, 40, 80, 160, 320, 500, 500]
+    world.standing.hurry()
+    world.tick(1)
+    world.answers(RemoteError(ErrorCode.NOT_METADATA_LEADER, "not yet"))
+    world.standing.retry(Now(0, world.ms * 1_000))
+    assert not world.tick(19)
+    assert world.tick(1)
