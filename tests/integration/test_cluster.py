@@ -194,6 +194,24 @@ async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
 
 
 @needs_time
+async def test_a_metadata_leader_that_is_told_to_stop_is_not_missed_by_other_leaders(cluster: ClusterProcesses) -> None:
+    name = await stream_led_by(cluster, is_metadata_leader=False)
+    victim = await cluster.metadata_leader()
+    leader = await cluster.leader_of(name, victim)
+    async with load(cluster.nats.url, f"{name}.a") as publishers:
+        await publishers.acks(200)
+        stopped_s = time.monotonic()
+        cluster.brokers[victim].signal(signal.SIGTERM)
+        await publishers.acks(500)
+        assert await asyncio.to_thread(cluster.brokers[victim].wait) == 0
+        silence_s = publishers.longest_silence_s(stopped_s)
+        print(f"no ack for {silence_s:.3f} s after SIGTERM of a follower; failed: {dict(publishers.failed)}")
+        assert silence_s < STOP_SILENCE_S_MAX
+        assert not publishers.failed
+    assert await cluster.leader_of(name, leader) == leader
+
+
+@needs_time
 async def test_a_broker_with_an_empty_disk_is_taken_in_again(cluster: ClusterProcesses) -> None:
     name = await stream_led_by(cluster, is_metadata_leader=False)
     victim = await cluster.leader_of(name)

@@ -158,6 +158,10 @@ class Driver:
         """Nobody waits for these answers any more."""
         self._node.gone(callers)
 
+    def peer_came(self, broker_id: BrokerId) -> None:
+        """Another broker has connected: this one need not wait to connect to it."""
+        self.peers.came(broker_id)
+
     def peer_up(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Another broker can be asked."""
         self.carry_out()  # first: what was decided for an earlier connection to it is dropped with that one

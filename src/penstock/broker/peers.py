@@ -3,8 +3,9 @@
 Rules: the node says who is a peer and where (`set_address`), and hears who can be asked (`peer_up`) and who cannot any
 more (`peer_lost`), in turns. What is to go to one that cannot be asked is dropped. A connection that has lived for a
 while is replaced at once when it is lost; after a failure comes a pause, which grows and is spread at random, so that
-the brokers of a cluster do not all return at the same moment. What is wrong with a peer is logged at intervals
-that double, from a minute to an hour.
+the brokers of a cluster do not all return at the same moment. It ends at once when that peer calls here: one that was
+restarted asks by itself, and what this broker has to tell it (who leads the metadata now) is not to wait. What is wrong
+with a peer is logged at intervals that double, from a minute to an hour.
 
 Connections that other brokers make to this one are ordinary ones of the server; answers go back on those.
 """
@@ -12,6 +13,7 @@ Connections that other brokers make to this one are ordinary ones of the server;
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -109,6 +111,11 @@ class Peers:
             return
         link = self._links[broker_id] = _Link(self, broker_id, places)
         link.task = self._begin(link.run(), f"link to broker {broker_id}")
+
+    def came(self, broker_id: BrokerId) -> None:
+        """That broker has connected to this one: it can be reached, most likely."""
+        if (link := self._links.get(broker_id)) is not None:
+            link.came.set()
 
     def join(self, join: Join) -> None:
         """Ask the brokers at these addresses, again and again, until one of them has answered."""
@@ -240,6 +247,7 @@ class _Link:
         self._places = places
         self.connection: PeerConnection | None = None
         self.task: asyncio.Task[None] | None = None
+        self.came = asyncio.Event()  # the peer, to this broker, since the last attempt to reach it
         self._owner = owner
         self._up_us: int | None = None  # since when it is up
         self._was_up = self.was_steady = False
@@ -250,12 +258,18 @@ class _Link:
         failures = 0
         while not self.is_dropped:
             self._was_up = self.was_steady = False
+            self.came.clear()
             await self._connect_and_serve()
             failures = 0 if self.was_steady else failures + 1
             if not self._was_up:
                 self.address = self._places[(self._places.index(self.address) + 1) % len(self._places)]
             if not self.is_dropped:
-                await asyncio.sleep(self._owner.pause_s(failures))
+                await self._pause(self._owner.pause_s(failures))
+
+    async def _pause(self, pause_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self.came.wait()
 
     async def _connect_and_serve(self) -> None:
         loop = asyncio.get_running_loop()

@@ -69,6 +69,9 @@ class ServerOwner(Protocol):
     def callers_gone(self, callers: list[Caller]) -> None:
         """These requests need no answer any more."""
 
+    def peer_came(self, broker_id: BrokerId) -> None:
+        """That broker has connected, and was taken for it."""
+
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Have a disk thread `run`, then call `done` on the loop."""
 
@@ -234,6 +237,7 @@ class Server:
         if before is not None and before is not connection:
             _log.info("closing %s: broker %d has connected anew, from %s", before.peer, broker_id, connection.peer)
             before.close()
+        self._owner.peer_came(broker_id)
 
     def frame_damaged(self, connection: Connection, error: RemoteError) -> None:
         """Count it, and tell."""

@@ -1,7 +1,8 @@
 """A broker's connections to its peers: one to each, for what this broker asks; it is made again whenever it is lost.
 
 Rules: those of the real driver. `peer_up` when a connection is there, `peer_lost` when it is gone, once each in turn; a
-request to a peer that is not up any more is dropped; an answer of an earlier connection is nobody's.
+request to a peer that is not up any more is dropped; an answer of an earlier connection is nobody's. But whoever calls
+is not called back at once: so more is under way between brokers of which one does not hear the other.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class Owner:
         self.callers: list[Caller] = []
         self.raws: list[bytes] = []
         self.gone: list[Caller] = []
+        self.came: list[int] = []
         self.now_us = 0
         self._came = asyncio.Event()
 
@@ -74,6 +75,9 @@ class Owner:
 
     def callers_gone(self, callers: list[Caller]) -> None:
         self.gone += callers
+
+    def peer_came(self, broker_id: BrokerId) -> None:
+        self.came.append(broker_id)
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         raise AssertionError("there are no files")
@@ -125,12 +129,12 @@ async def test_what_brokers_ask_is_answered_to_brokers_only() -> None:
         await client.hello()
         client.ask(RAFT, 2)
         assert await _code(client, RaftRequest) == ErrorCode.BAD_REQUEST
-        assert (owner.callers, server.peers) == ([], {})
+        assert (owner.callers, server.peers, owner.came) == ([], {}, [])
     async with _serving(owner) as (server, address), raw_client(address) as broker:
         await _peer(broker)
         broker.ask_as_broker(RAFT, 4)
         await owner.until(1)
-        assert list(server.peers) == [1]
+        assert (list(server.peers), owner.came) == ([1], [1])
     assert owner.gone == owner.callers
 
 

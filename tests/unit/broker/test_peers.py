@@ -530,6 +530,25 @@ async def test_after_a_steady_connection_the_next_is_made_at_once() -> None:
         await owner.until_pause()
 
 
+async def test_whoever_calls_is_called_back_at_once() -> None:
+    owner = Owner()
+    never = Timing(reconnect_ms_min=10**9, reconnect_ms_max=10**9)
+    async with _listening() as place, _peers(owner, never) as peers:
+        peers.set_address(PEER, place.address)
+        for _ in range(2):
+            (await place.next()).writer.close()  # as if it were just starting
+            await owner.until_pause()
+            owner.pauses = 0
+            peers.came(BrokerId(7))  # nobody whom this broker knows
+            peers.came(PEER)
+        theirs = await place.up()
+        await owner.until("up 2")
+        peers.came(PEER)
+        _ask(peers, 1)
+        await theirs.request(type(RAFT))
+        assert owner.events == []
+
+
 JOIN = JoinRequest(broker_id=1, data_dir_id="disk-1", address="a:1", broker_version="1")
 LET_IN = JoinResponse(cluster_id="c", members=(ClusterMember(broker_id=2, address="b:1", is_voter=True),))
 

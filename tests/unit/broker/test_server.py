@@ -54,6 +54,9 @@ class Owner:
     def callers_gone(self, callers: list[Caller]) -> None:
         self.gone += len(callers)
 
+    def peer_came(self, broker_id: int) -> None:
+        raise AssertionError("no broker is here")
+
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         raise AssertionError("there are no files")
 
