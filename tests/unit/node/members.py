@@ -236,3 +236,11 @@ class Brokers:
         leader = self.partition(name).leader
         assert leader is not None
         return self.members[leader]
+
+
+def formed() -> Brokers:
+    """Three that have become a cluster."""
+    brokers = Brokers(1, 2, 3)
+    brokers.run(5_000)
+    assert len(brokers.leader.image.live_brokers()) == 3
+    return brokers

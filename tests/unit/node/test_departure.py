@@ -8,14 +8,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from tests.unit.node.members import Brokers, Member
-
-
-def formed() -> Brokers:
-    brokers = Brokers(1, 2, 3)
-    brokers.run(5_000)
-    assert len(brokers.leader.image.live_brokers()) == 3
-    return brokers
+from tests.unit.node.members import Brokers, Member, formed
 
 
 def with_a_stream_of_the_metadata_leader() -> tuple[Brokers, str]:

@@ -7,16 +7,9 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import CreateStreamRequest, CreateStreamResponse, DeleteStreamRequest, DeleteStreamResponse
 from penstock.metadata.commands import FormCluster
-from tests.unit.node.members import Brokers, Member
+from tests.unit.node.members import Brokers, Member, formed
 
 AN_ELECTION_MS = 2_000
-
-
-def formed() -> Brokers:
-    brokers = Brokers(1, 2, 3)
-    brokers.run(5_000)
-    assert len(brokers.leader.image.live_brokers()) == 3
-    return brokers
 
 
 def others(brokers: Brokers, member: Member) -> list[Member]:

@@ -29,14 +29,7 @@ from penstock.node.belonging import OLDER_COPY
 from penstock.node.clean_stop import CLEAN_STOP_PATH
 from penstock.node.standing import Standing
 from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
-from tests.unit.node.members import Brokers, Member
-
-
-def formed() -> Brokers:
-    brokers = Brokers(1, 2, 3)
-    brokers.run(5_000)
-    assert len(brokers.leader.image.live_brokers()) == 3
-    return brokers
+from tests.unit.node.members import Brokers, Member, formed
 
 
 def with_stream(**config: object) -> Brokers:

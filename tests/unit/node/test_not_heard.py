@@ -9,8 +9,8 @@ from penstock.base.errors import ErrorCode
 from penstock.base.ids import PartitionId
 from penstock.messages import AppendRequest, DeleteStreamRequest, ListOffsetsRequest
 from tests.unit.node.harness import batch_of
-from tests.unit.node.members import Brokers, Member
-from tests.unit.node.test_members import formed, with_stream
+from tests.unit.node.members import Brokers, Member, formed
+from tests.unit.node.test_members import with_stream
 
 
 def cut_off(brokers: Brokers, member: Member) -> None:
