@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, pairwise
+from typing import TypeVar
 
 from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import Cleaning, Log, LogConfig, LogView, Removal, Truncation
+from penstock.commitlog import Log, LogConfig, LogView, Removal, Truncation
+from penstock.commitlog.sliced import SlicedWork
 from penstock.vfs import Vfs
 from tests.groups import Columns, encoded
+
+_Task = TypeVar("_Task", bound=SlicedWork)
 
 DIRECTORY = "streams/00000007-orders/0"
 STREAM_ID = 7
@@ -75,19 +79,20 @@ def save(log: Log) -> None:
     flush(log)
 
 
-def finished(cleaning: Cleaning | None) -> Cleaning:
+def finished(task: _Task | None) -> _Task:
     """Run it to its end, as disk threads do."""
-    assert cleaning is not None
-    while not cleaning.is_done:
-        cleaning.run()
-    return cleaning
+    assert task is not None
+    while not task.is_done:
+        task.run()
+    return task
 
 
-def clean_all(log: Log) -> int:
+def clean_all(log: Log, now_us: int = 0) -> int:
     """Clean until nothing is left to be done; how many segments were written anew."""
     count = 0
-    while log.wants_cleaning:
-        count += log.cleaned(finished(log.clean()))
+    while log.wants_cleaning(now_us):
+        if (task := log.clean(now_us)) is not None:
+            count += log.cleaned(finished(task), now_us)
     return count
 
 

@@ -121,16 +121,16 @@ def test_power_loss_in_a_cut_behind_it(seed: int) -> None:
 def test_a_disk_that_refuses_leaves_the_old_segment(kind: Kind, number: int) -> None:
     cleaned = Cleaned(0)
     log = cleaned.log
-    cleaning = log.clean()
+    cleaning = log.clean(0)
     assert cleaning is not None
     cleaned.vfs.plan = nth(number, Fault(errno.EIO), kind)
     with contextlib.suppress(OSError):
         finished(cleaning)
     if kind is Kind.RENAME and number == 0:
         with pytest.raises(OSError, match="error"):
-            log.cleaned(cleaning)
+            log.cleaned(cleaning, 0)
     else:
-        log.cleaned(cleaning)
+        log.cleaned(cleaning, 0)
     cleaned.vfs.plan = no_faults
     assert log.state is LogState.WRITABLE
     assert read_slices(cleaned.disk, log.view()) == cleaned.messages

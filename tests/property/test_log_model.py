@@ -128,7 +128,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def begin_cleaning(self) -> None:
         self.log.note_committed(self.log.flushed_end)
-        self.cleaning = self.log.clean()
+        self.cleaning = self.log.clean(0)
 
     @precondition(lambda self: self.cleaning is not None)
     @rule()
@@ -144,7 +144,7 @@ class LogMachine(RuleBasedStateMachine):
         while not cleaning.is_done:
             cleaning.run()
         size_bytes = self.log.size_bytes
-        if self.log.cleaned(cleaning):
+        if self.log.cleaned(cleaning, 0):
             assert self.log.size_bytes < size_bytes
             assert cleaning.replacement in self.log.view().segments
 

@@ -78,6 +78,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     allow_unclean_election: bool = False  # whether a replica that lacks acked messages may lead rather than none
     dedup_window_ms: int | None = limits.DEDUP_WINDOW_MS_DEFAULT  # an id again within it is a duplicate; None: never
     dedup_ids_max: int = limits.DEDUP_IDS_DEFAULT  # ids kept of one partition; with more the oldest go first
+    compact: bool = False  # whether of each key only the last message is kept, for good
+    compaction_lag_ms: int = 0  # messages stay at least so long; and for dedup_window_ms
+    tombstone_retention_ms: int = limits.TOMBSTONE_RETENTION_MS_DEFAULT  # so long tombstones stay behind what they end
 
     @property
     def is_internal(self) -> bool:
@@ -99,6 +102,9 @@ ALTERABLE = frozenset(
         "allow_unclean_election",
         "dedup_window_ms",
         "dedup_ids_max",
+        "compact",
+        "compaction_lag_ms",
+        "tombstone_retention_ms",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""
@@ -127,6 +133,8 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
         ("replicas", config.replicas, 1, limits.REPLICAS_MAX),
         ("dedup_window_ms", config.dedup_window_ms, 1, 2**53),
         ("dedup_ids_max", config.dedup_ids_max, 1, limits.DEDUP_IDS_MAX),
+        ("compaction_lag_ms", config.compaction_lag_ms, 0, 2**53),
+        ("tombstone_retention_ms", config.tombstone_retention_ms, 0, 2**53),
         ("min_isr", config.min_isr, 1, limits.REPLICAS_MAX if config.replicas is None else config.replicas),
     )
     mistakes += [

@@ -142,7 +142,7 @@ def encode_arrow(batch: pa.RecordBatch, *, producer: Producer | None = None) -> 
     """
     schema = arrow_schema()
     assert all(batch.column(name).type == schema.field(name).type for name in _VAR_COLUMNS), batch.schema
-    packed = tuple(_from_arrow(batch.column(name)) for name in _VAR_COLUMNS)
+    packed = tuple(var_column(batch.column(name)) for name in _VAR_COLUMNS)
     return _assemble(packed, batch.num_rows, producer or NOBODY)
 
 
@@ -163,16 +163,22 @@ def assemble(
     timestamp_range_us: tuple[int, int],
     leader_epoch: int,
     flags: int,
+    producer: Producer = NOBODY,
 ) -> tuple[bytearray, BatchHeader]:
     """A message of rows that keep their offsets and timestamps, which lie in these ranges; and its header.
 
-    `offset_range` is half-open, and what the message covers: rows may be missing in it. No producer, no run.
+    `offset_range` is half-open, and what the message covers: rows may be missing in it.
     """
     message = _unsealed(offsets_of_rows, timestamps_of_rows, columns, count)
     header = BatchHeader(
         HEADER_VERSION, flags, len(message), 0, count, leader_epoch, *offset_range, *timestamp_range_us
     )
-    return message, _seal(message, header)
+    return message, _seal(message, replace(header, **producer._asdict()))
+
+
+def covering(message: bytearray, base_offset: int, end_offset: int) -> BatchHeader:
+    """Have a message of our own cover these offsets, in which its rows lie; its new header."""
+    return _seal(message, replace(read_header(message), base_offset=base_offset, end_offset=end_offset))
 
 
 def _unsealed(
@@ -385,7 +391,7 @@ def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> 
     message, _ = assemble(
         offsets(data)[first:].tobytes(),
         times.tobytes(),
-        [_from_arrow(rest.column(name)) for name in _VAR_COLUMNS],
+        [var_column(rest.column(name)) for name in _VAR_COLUMNS],
         rest.num_rows,
         offset_range=(offset, header.end_offset),
         timestamp_range_us=(times[0], times[-1]),
@@ -395,7 +401,8 @@ def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> 
     return message
 
 
-def _from_arrow(column: pa.Array) -> VarColumn:
+def var_column(column: pa.Array) -> VarColumn:
+    """A column of text or bytes as `assemble` takes it; copied only where it is a part of a larger one."""
     import pyarrow as pa
 
     _, offsets_buffer, _ = column.buffers()

@@ -166,6 +166,31 @@ FIELDS = (
         "Keep so many ids of a partition in memory; with more the oldest go before the window ends.",
         _count,
     ),
+    Field(
+        "compact",
+        "--compact",
+        "yes|no",
+        "Whether of each key only the last message is kept, as of a table; messages without a key are kept.",
+        _yes_or_no,
+        lambda value: "yes" if value else "no",
+    ),
+    Field(
+        "compaction_lag_ms",
+        "--compaction-lag",
+        "DURATION",
+        "With --compact, keep messages at least so long, and for the dedup window.",
+        parse_duration_ms,
+        format_duration_ms,
+    ),
+    Field(
+        "tombstone_retention_ms",
+        "--tombstone-retention",
+        "DURATION",
+        "With --compact, keep a tombstone so long behind the messages that it ends: whoever reads from the beginning "
+        "has as much time.",
+        parse_duration_ms,
+        format_duration_ms,
+    ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
     Field(

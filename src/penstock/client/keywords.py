@@ -27,6 +27,9 @@ class StreamChanges(TypedDict, total=False):
     allow_unclean_election: bool
     dedup_window_ms: int | None
     dedup_ids_max: int
+    compact: bool
+    compaction_lag_ms: int
+    tombstone_retention_ms: int
 
 
 class ConsumerOptions(TypedDict, total=False):

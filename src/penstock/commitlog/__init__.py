@@ -31,6 +31,7 @@
 """
 
 from penstock.commitlog.cleaning import Cleaning, Disposal
+from penstock.commitlog.compaction import Survey
 from penstock.commitlog.errors import (
     LogCutError,
     LogMissingError,
@@ -75,5 +76,6 @@ __all__ = [
     "Slice",
     "StorageFailedError",
     "StorageFullError",
+    "Survey",
     "Truncation",
 ]

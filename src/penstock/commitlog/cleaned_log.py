@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from penstock.base import limits
 from penstock.commitlog.cleaning import Cleaner, Cleaning, Disposal
+from penstock.commitlog.compaction import Survey
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Recovered
 from penstock.commitlog.retention import LogConfig
-from penstock.commitlog.segment import Segment
 from penstock.commitlog.state import LogState
 from penstock.commitlog.writer import LogWriter
 from penstock.vfs import Vfs
@@ -58,35 +57,80 @@ class CleanedLog(LogWriter):
             self._committed_end = end
             self._checkpoint.is_dirty = True
 
-    @property
-    def wants_cleaning(self) -> bool:
+    def wants_cleaning(self, now_us: int) -> bool:
         """Whether `clean` has something to do."""
-        return self._next_to_clean() is not None
+        if self.state is not LogState.WRITABLE or self._cleaner.under_way is not None:
+            return False
+        compactor, end = self._cleaner.compactor, self._cleanable_end
+        if compactor.is_under_way or self._cleaner.next_of(self._segments.sealed, end) is not None:
+            return True
+        due_us = compactor.due_us(self._segments.sealed, self._config, end)
+        return due_us is not None and due_us <= now_us
 
-    def _next_to_clean(self) -> Segment | None:
-        if self.state is not LogState.WRITABLE:
-            return None
-        return self._cleaner.next_of(self._segments.sealed, min(self.flushed_end, self.committed_end))
+    def compaction_due_us(self, now_us: int) -> int | None:
+        """When `wants_cleaning` may come to be true by time alone."""
+        due_us = self._cleaner.compactor.due_us(self._segments.sealed, self._config, self._cleanable_end)
+        return due_us if due_us is not None and due_us > now_us else None
 
-    def clean(self) -> Cleaning | None:
-        """A task that writes a segment anew that is sealed, committed and on the disk; None: there is none to look at.
+    @property
+    def _cleanable_end(self) -> int:
+        return min(self.flushed_end, self.committed_end)
 
-        One at a time, and each once, unless it has changed.
+    def clean(self, now_us: int) -> Cleaning | Survey | None:
+        """A task that writes a segment anew that is sealed, committed and on the disk, or finds what is to go of such
+        segments; None: there is nothing to be done. One at a time. Small batches are merged once, unless the segment
+        has changed.
         """
-        segment = self._next_to_clean()
+        if not self.wants_cleaning(now_us):
+            return None
+        cleaner = self._cleaner
+        cleaner.under_way = self._compact_on(now_us) or self._merge() or self._compact(now_us)
+        return cleaner.under_way
+
+    def _compact_on(self, now_us: int) -> Cleaning | None:
+        """The next segment of a pass; None: there is none, and the pass is over."""
+        compactor = self._cleaner.compactor
+        if not compactor.is_under_way:
+            return None
+        if not self._config.compact:
+            compactor.abandon(now_us)
+        elif (judged := compactor.next_judged(self._segments.sealed)) is not None:
+            config = self._config
+            return Cleaning(self._vfs, judged.segment, self._ids, self.view(), config.merged_bytes_max, judged.keep)
+        else:
+            compactor.finish(now_us)
+        return None
+
+    def _merge(self) -> Cleaning | None:
+        segment = self._cleaner.next_of(self._segments.sealed, self._cleanable_end)
         if segment is None:
             return None
-        # So that `max_bytes`, which is exact to the batch, stays nearly so.
-        bytes_max = limits.MERGED_BYTES_MAX
-        if self._config.max_bytes is not None:
-            bytes_max = min(bytes_max, self._config.max_bytes // limits.MERGED_SHARE)
-        return self._cleaner.begin(Cleaning(self._vfs, segment, self._ids, self.view(), bytes_max))
+        self._cleaner.looks_at(segment)
+        return Cleaning(self._vfs, segment, self._ids, self.view(), self._config.merged_bytes_max)
 
-    def cleaned(self, cleaning: Cleaning) -> bool:
-        """`cleaning` is done, or has failed, or was given up: whether the new segment has taken the place of the old
-        one, which stays for those who are about to read it, until `dispose`. OSError.
+    def _compact(self, now_us: int) -> Survey | None:
+        return self._cleaner.compactor.begin(
+            self._vfs, self.view(), self._segments.sealed, self._config, self._cleanable_end, now_us
+        )
+
+    def cleaned(self, task: Cleaning | Survey, now_us: int) -> bool:
+        """`task` is done, or has failed, or was given up: whether a new segment has taken the place of an old one,
+        which stays for those who are about to read it, until `dispose`. OSError.
         """
         self._cleaner.under_way = None
+        compactor = self._cleaner.compactor
+        if isinstance(task, Survey):
+            compactor.surveyed(task, now_us)
+            return False
+        has_replaced = False
+        try:
+            has_replaced = self._replaced(task)
+        finally:
+            if task.is_compaction:
+                compactor.written(task.forced_keys) if has_replaced else compactor.abandon(now_us)
+        return has_replaced
+
+    def _replaced(self, cleaning: Cleaning) -> bool:
         old, new = cleaning.segment, cleaning.replacement
         if new is None:
             return False

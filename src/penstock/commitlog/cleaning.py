@@ -4,7 +4,7 @@ Rules: offsets, timestamps and covered ranges stay as they are, and no batch of 
 the old file is touched: the new one is written under a name that no reader looks for, synced, read back and verified,
 and only then `Log.cleaned` gives it the name of a segment. So a crash at any point leaves the old one, or both, and of
 both the newer counts; it goes once nobody can be about to read it. Memory is bounded by one merged batch and what it
-is made of, whatever the size of the segment.
+is made of, whatever the size of the segment. Rows that are to go, as `compaction` has judged, are left out.
 
 Theory: a batch costs 720 bytes beside its rows, and a reader some microseconds. A lone message of 256 bytes takes 1,050
 on the disk, and 300 in a batch of thousands.
@@ -19,18 +19,24 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, PenstockError
-from penstock.batch import merging
-from penstock.batch.codec import PREFIX_BYTES, read_header
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
+from penstock.batch.thinning import Message, Thinner
 from penstock.commitlog import files, index, rebuild
+from penstock.commitlog.compaction import Survey
+from penstock.commitlog.compactor import Compactor
 from penstock.commitlog.index import ENTRY_BYTES
+from penstock.commitlog.merged import UnsoundError, merged_batches
 from penstock.commitlog.scan import Walk
 from penstock.commitlog.segment import Segment
+from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _end_offset = attrgetter("end_offset")
 _ENTRIES_AT_ONCE = 16_384
@@ -39,47 +45,44 @@ _SKIPPED_MAX = 64  # segments without an index file, which wait for a restart
 _SIZE_WORD, _ROWS_WORD, _EPOCH_WORD = 10, 11, 12
 
 
-class Cleaning:
-    """Writes a segment anew. `run` it in a disk thread until `is_done`; then hand it to `Log.cleaned` in any case.
+class _Outgoing(NamedTuple):
+    """What is to be written next: made of `sources` batches, for which `read_bytes` were read."""
 
-    `replacement` is the new segment then; None: it was not worth it, or not to be read.
-    """
+    messages: list[Message]
+    sources: int
+    read_bytes: int
+
+
+class Cleaning(SlicedWork):
+    """Writes a segment anew. `replacement` is the new segment then; None: it was not worth it, or not to be read."""
 
     def __init__(
-        self, vfs: Vfs, segment: Segment, ids: tuple[int, int], view: LogView, bytes_max: int = limits.MERGED_BYTES_MAX
+        self,
+        vfs: Vfs,
+        segment: Segment,
+        ids: tuple[int, int],
+        view: LogView,
+        bytes_max: int = limits.MERGED_BYTES_MAX,
+        keep: pa.BooleanArray | None = None,
     ) -> None:
-        """`bytes_max`: of the rows of one merged batch. `view` is of the log, and has the segment."""
+        """`bytes_max`: of the rows of one merged batch. `view` is of the log, and has the segment. `keep`: which of its
+        rows stay; None: all.
+        """
         self.segment = segment
         self.path = files.following(segment.path)
         self.cleaned_path = files.cleaned_path(self.path)
         self.replacement: Segment | None = None
-        self.is_done = False
-        self.is_void = False  # the log was cut meanwhile, or is closed
-        self.moved_bytes = 0  # read and written by the last `run`
+        self.is_compaction = keep is not None
+        self.forced_keys: list[bytes] = []  # of rows that were to go, and could not
         self._vfs = vfs
         self._ids = ids
         self._view = view
         self._bytes_max = bytes_max
-        self._steps = self._work()
-
-    def run(self) -> None:
-        """Go on, by CLEANING_SLICE_BYTES or so. OSError: then it is over."""
-        self.moved_bytes = 0
-        try:
-            self.moved_bytes = next(self._steps)
-        except StopIteration:
-            self.is_done = True
-        except BaseException:
-            self.is_done = True
-            raise
-
-    def close(self) -> None:
-        """Give it up, and all files; what is written stays until the next start. Not while it runs."""
-        self.is_void = self.is_done = True
-        self._steps.close()
+        self._keep = keep
+        super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
-        if not self._is_worth_it():
+        if self._keep is None and not self._is_worth_it():
             return
         try:
             yield from self._write()
@@ -120,70 +123,55 @@ class Cleaning:
         return 2 * least <= count
 
     def _write(self) -> Iterator[int]:
-        source = self._vfs.open(self.segment.path, read_only=True)
+        target = self._vfs.open(self.cleaned_path, create=True, make_folders=False)
         try:
-            target = self._vfs.open(self.cleaned_path, create=True, make_folders=False)
-            try:
-                target.truncate(0)
-                target.write_at(0, schema_message(*self._ids))
-                sources, rows = yield from self._copy(source, target)
-                entries = yield from self._read_back(target, rows)
-                if 2 * len(entries) <= sources * ENTRY_BYTES:
-                    self._finish(target, entries)
-            except _UnsoundError:
-                return  # its readers hear of it; what cannot be read is not written anew
-            finally:
-                target.close()
+            target.truncate(0)
+            target.write_at(0, schema_message(*self._ids))
+            sources, rows = yield from self._copy(target)
+            entries = yield from self._read_back(target, rows)
+            if self.is_compaction or 2 * len(entries) <= sources * ENTRY_BYTES:
+                self._finish(target, entries)
+        except UnsoundError:
+            return  # its readers hear of it; what cannot be read is not written anew
         finally:
-            source.close()
+            target.close()
 
-    def _copy(self, source: File, target: File) -> Generator[int, None, tuple[int, int]]:
-        """All batches, merged; gives how many there were, and their rows."""
-        position, end_position = SCHEMA_BYTES, SCHEMA_BYTES
-        offset = self.segment.base_offset
+    def _copy(self, target: File) -> Generator[int, None, tuple[int, int]]:
+        """Write all that is to be written; gives how many batches were read, and how many rows are written."""
+        end_position = SCHEMA_BYTES
         sources = rows = moved = 0
-        while position < self.segment.size_bytes:
-            raw = memoryview(self._window(source, position))
-            try:
-                merged = merging.next_merged(raw, offset, rows_max=limits.MERGED_ROWS_MAX, bytes_max=self._bytes_max)
-            except CorruptionError as error:
-                self._tell()
-                raise _UnsoundError from error
-            target.write_at(end_position, merged.data)
-            position += merged.size_bytes
-            end_position += merged.header.size_bytes
-            offset = merged.header.end_offset
-            sources, rows = sources + merged.sources, rows + merged.header.count
-            moved += merged.size_bytes + merged.header.size_bytes
+        for outgoing in self._outgoing():
+            for data, header in outgoing.messages:
+                target.write_at(end_position, data)
+                end_position += header.size_bytes
+                rows += header.count
+                moved += header.size_bytes
+            sources += outgoing.sources
+            moved += outgoing.read_bytes
             if moved >= limits.CLEANING_SLICE_BYTES:
                 target.sync()  # a little each time: one large sync would hold up all others
                 yield moved
                 moved = 0
                 if self.is_void:
-                    raise _UnsoundError
-        if offset != self.segment.end_offset:
-            self._tell()
-            raise _UnsoundError
+                    raise UnsoundError
         target.sync()
         yield moved
         return sources, rows
 
-    def _window(self, source: File, position: int) -> bytes:
-        """What one merged batch may be made of, from `position` on; one whole batch at least."""
-        rest = self.segment.size_bytes - position
-        raw = source.read_at(position, min(limits.CLEANING_WINDOW_BYTES, rest))
-        with contextlib.suppress(CorruptionError):
-            size_bytes = read_header(raw[:PREFIX_BYTES]).size_bytes
-            if len(raw) < size_bytes <= rest:
-                return source.read_at(position, size_bytes)
-        return raw
-
-    def _tell(self) -> None:
-        """Have the log hear of the damage, as from any reader."""
-        view = self._view
-        with contextlib.suppress(PenstockError, OSError):
-            for _ in view.batches(max(self.segment.base_offset, view.log_start), self.segment.end_offset):
-                pass
+    def _outgoing(self) -> Iterator[_Outgoing]:
+        batches = merged_batches(self._vfs, self.segment, self._view, self._bytes_max)
+        if self._keep is None:
+            for data, header, sources, size_bytes in batches:
+                yield _Outgoing([Message(data, header)], sources, size_bytes)
+            return
+        thinner = Thinner(limits.MERGED_ROWS_MAX, self._bytes_max)
+        row = 0
+        for data, header, sources, size_bytes in batches:
+            keep = self._keep.slice(row, header.count)
+            row += header.count
+            yield _Outgoing(thinner.add(data, header, keep), sources, size_bytes)
+        yield _Outgoing(thinner.end(), 0, 0)
+        self.forced_keys = thinner.forced_keys
 
     def _read_back(self, target: File, rows: int) -> Generator[int, None, bytearray]:
         """What is written is what was meant; gives the entries of its index."""
@@ -197,6 +185,7 @@ class Cleaning:
             if moved >= limits.CLEANING_SLICE_BYTES:
                 yield moved
                 moved = 0
+        yield moved
         if walk.mistake is not None:
             raise OSError(f"what was written to {target.path} reads otherwise: {walk.mistake}")
         assert (walk.offset, rows) == (self.segment.end_offset, 0), (walk.offset, rows)
@@ -207,10 +196,6 @@ class Cleaning:
         segment = self.segment
         last_us = index.PackedEntries(entries).entry(len(entries) // ENTRY_BYTES - 1).max_timestamp_us
         self.replacement = Segment(self.path, segment.base_offset, segment.end_offset, target.size(), last_us, None)
-
-
-class _UnsoundError(Exception):
-    """The segment cannot be cleaned."""
 
 
 class Disposal:
@@ -230,20 +215,19 @@ class Disposal:
 
 
 class Cleaner:
-    """What one log knows of its cleaning. At most one segment is written anew at a time, and one disposal is open."""
+    """What one log knows of its cleaning. One task is under way at a time, and one disposal is open."""
 
-    __slots__ = ("_done_end", "_stale", "disposal", "under_way")
+    __slots__ = ("_done_end", "_stale", "compactor", "disposal", "under_way")
 
     def __init__(self) -> None:
-        self.under_way: Cleaning | None = None
+        self.under_way: Cleaning | Survey | None = None
         self.disposal: Disposal | None = None
+        self.compactor = Compactor()
         self._done_end = 0  # segments up to here were looked at
         self._stale: list[str] = []  # files that others took the place of
 
     def next_of(self, sealed: Sequence[Segment], end: int) -> Segment | None:
-        """The first segment below `end` that was not looked at, unless one is written anew just now."""
-        if self.under_way is not None:
-            return None
+        """The first segment below `end` that was not looked at."""
         number = bisect_right(sealed, self._done_end, key=_end_offset)
         for segment in sealed[number : number + _SKIPPED_MAX]:
             if segment.end_offset > end:
@@ -252,11 +236,9 @@ class Cleaner:
                 return segment
         return None
 
-    def begin(self, cleaning: Cleaning) -> Cleaning:
-        """It is written anew, or at least looked at."""
-        self._done_end = cleaning.segment.end_offset
-        self.under_way = cleaning
-        return cleaning
+    def looks_at(self, segment: Segment) -> None:
+        """Its small batches are merged, or it is at least looked at."""
+        self._done_end = segment.end_offset
 
     def superseded(self, path: str) -> None:
         """Another file has taken its place, and readers may still be at it."""
@@ -277,5 +259,6 @@ class Cleaner:
     def restart(self, active_base: int) -> None:
         """The log was cut, and goes on in the segment that begins there: names behind it may be used again."""
         self._done_end = min(self._done_end, active_base)
+        self.compactor.cut(active_base)
         kept = [(files.parsed(path.rpartition("/")[2]), path) for path in self._stale]
         self._stale = [path for found, path in kept if found is not None and found.base_offset < active_base]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.commitlog.view import LogView
@@ -33,6 +34,9 @@ class LogConfig:
     max_age_us: int | None = None
     max_messages: int | None = None
     max_bytes: int | None = None
+    compact: bool = False
+    compaction_lag_us: int = 0
+    tombstone_retention_us: int = 0
 
     @classmethod
     def of(cls, config: StreamConfig) -> LogConfig:
@@ -43,11 +47,26 @@ class LogConfig:
             max_age_us=None if config.max_age_ms is None else config.max_age_ms * 1000,
             max_messages=config.max_messages,
             max_bytes=config.max_bytes,
+            compact=config.compact,
+            # The ids of messages are kept as a function of the log: those that are asked for stay.
+            compaction_lag_us=max(config.compaction_lag_ms, config.dedup_window_ms or 0) * 1000,
+            tombstone_retention_us=config.tombstone_retention_ms * 1000,
         )
+
+    @property
+    def merged_bytes_max(self) -> int:
+        """Bytes of one batch that the cleaner makes; `max_bytes` is exact to the batch, and is to stay nearly exact."""
+        if self.max_bytes is None:
+            return limits.MERGED_BYTES_MAX
+        return min(limits.MERGED_BYTES_MAX, self.max_bytes // limits.MERGED_SHARE)
 
     def following(self) -> LogConfig:
         """The same for a follower: only the leader decides from where on a log is kept; see `Log.follow_start`."""
         return replace(self, max_age_us=None, max_messages=None, max_bytes=None)
+
+    def untouched(self) -> LogConfig:
+        """The same for a log of which nothing goes."""
+        return replace(self.following(), compact=False)
 
     def is_exceeded(self, *, messages: int, size_bytes: int, oldest_us: int | None, now_us: int) -> bool:
         """Whether a log of so many messages and bytes has too many of either, or too old ones (None: it has none)."""

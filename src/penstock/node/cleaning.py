@@ -1,4 +1,4 @@
-"""The cleaner of one broker: sealed segments with many small batches are written anew, one after the other.
+"""The cleaner of one broker: sealed segments with many small batches, or messages to go, are written anew.
 
 Rules: one segment at a time, whatever the number of partitions, in slices of a few megabytes, and no faster than the
 rate: it works for later readers, and must not be felt by anybody now. It begins when a partition was visited that has
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
-from penstock.commitlog import Cleaning
+from penstock.commitlog import Cleaning, Survey
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
@@ -43,16 +43,17 @@ class Cleaners:
         self._again = again
         self._idle = idle
         self._waiting: dict[Partition, None] = {}  # in the order in which they came
-        self._under_way: tuple[Partition, Cleaning] | None = None
+        self._under_way: tuple[Partition, Cleaning | Survey] | None = None
         self._is_running = False  # a disk thread is at it
         self._free_us = 0  # when the rate lets it go on
         self._stale: deque[tuple[int, Partition]] = deque()  # whose old files go, and when
 
     def look(self, partition: Partition) -> None:
         """Something has happened to it: it may have a segment to clean."""
-        if self._bytes_per_s and partition.log.wants_cleaning:
+        now = self._clock()
+        if self._bytes_per_s and partition.log.wants_cleaning(now.wall_us):
             self._waiting[partition] = None
-            self._go_on(self._clock().elapsed_us)
+            self._go_on(now.elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -81,7 +82,7 @@ class Cleaners:
             del self._waiting[partition]
             if partition.when_idle is not None or partition.cutting is not None or partition.impediment:
                 continue  # it is visited again, if it goes on
-            if (begun := partition.log.clean()) is not None:
+            if (begun := partition.log.clean(self._clock().wall_us)) is not None:
                 self._under_way = partition, begun
         if self._under_way is None:
             return
@@ -102,10 +103,10 @@ class Cleaners:
         self._is_running = True
         self._outbox.work(Lane.QUERY, cleaning.run, done)
 
-    def _done(self, partition: Partition, cleaning: Cleaning, error: Exception | None) -> None:
+    def _done(self, partition: Partition, cleaning: Cleaning | Survey, error: Exception | None) -> None:
         size_bytes = partition.log.size_bytes
         try:
-            has_replaced = partition.log.cleaned(cleaning)
+            has_replaced = partition.log.cleaned(cleaning, self._clock().wall_us)
         except OSError as failure:
             error, has_replaced = failure, False
         if error is not None:
@@ -113,9 +114,10 @@ class Cleaners:
         if has_replaced:
             partition.counters["cleaned_segments"] += 1
             partition.counters["cleaned_bytes"] += size_bytes - partition.log.size_bytes
-        if cleaning.replacement is not None:
+        if isinstance(cleaning, Cleaning) and cleaning.replacement is not None:
             self._stale.append((self._clock().elapsed_us + _KEEP_US, partition))
         self._again(partition)
+        self.look(partition)
 
     def _dispose(self, partition: Partition, now_us: int) -> None:
         if partition.when_idle is not None:

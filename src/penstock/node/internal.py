@@ -26,6 +26,7 @@ def offsets_config() -> StreamConfig:
         segment_bytes=limits.OFFSETS_SEGMENT_BYTES,
         partitions=limits.OFFSETS_PARTITIONS,
         dedup_window_ms=None,
+        compact=True,
     )
 
 

@@ -41,7 +41,7 @@ def deleted_error(state: StreamState) -> RemoteError:
 def _log_config(state: StreamState) -> LogConfig:
     """Until its role is known."""
     config = LogConfig.of(state.config)
-    return config.following() if state.intake is Intake.SEALED else config
+    return config.untouched() if state.intake is Intake.SEALED else config
 
 
 @dataclass(slots=True)

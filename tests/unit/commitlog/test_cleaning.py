@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commitlog import Log, LogConfig, LogState, LogView
+from penstock.commitlog import Cleaning, Log, LogConfig, LogState, LogView
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.logs import (
     DIRECTORY,
@@ -52,7 +52,7 @@ def test_small_batches_become_one() -> None:
     assert log.segment_count > 3
     before, size_bytes, names = log.view(), log.size_bytes, vfs.list(DIRECTORY)
     assert clean_all(log) == log.segment_count - 1
-    assert not log.wants_cleaning
+    assert not log.wants_cleaning(0)
     after = log.view()
     headers = [header for header, _ in after.batches(0, log.log_end)]
     sealed = [one.end_offset for one in after.segments[:-1]]
@@ -122,8 +122,8 @@ def test_only_what_is_sealed_committed_and_on_the_disk_is_cleaned(what: str) -> 
         save(log)
     if what != "uncommitted":
         log.note_committed(log.log_end)
-    assert not log.wants_cleaning
-    assert log.clean() is None
+    assert not log.wants_cleaning(0)
+    assert log.clean(0) is None
 
 
 def test_large_batches_are_left_alone() -> None:
@@ -135,7 +135,7 @@ def test_large_batches_are_left_alone() -> None:
     save(log)
     log.note_committed(log.log_end)
     names = vfs.list(DIRECTORY)
-    assert log.wants_cleaning
+    assert log.wants_cleaning(0)
     assert clean_all(log) == 0
     assert vfs.list(DIRECTORY) == names
 
@@ -143,12 +143,12 @@ def test_large_batches_are_left_alone() -> None:
 def test_a_cut_makes_void_what_is_under_way() -> None:
     vfs = MemoryVfs()
     log, messages = grown(vfs)
-    cleaning = log.clean()
+    cleaning = log.clean(0)
     assert cleaning is not None
     cleaning.run()
     run(log, log.truncate(5))
     finished(cleaning)
-    assert not log.cleaned(cleaning)
+    assert not log.cleaned(cleaning, 0)
     messages = messages[: log.log_end]
     for number in range(40):
         messages += append(log, 1, 10_000 + number)
@@ -190,23 +190,24 @@ def test_damage_is_told_and_kept() -> None:
     position = segment.size_bytes // 2
     file.write_at(position, bytes([file.read_at(position, 1)[0] ^ 1]))
     names = vfs.list(DIRECTORY)
-    assert not log.cleaned(finished(log.clean()))
+    assert not log.cleaned(finished(log.clean(0)), 0)
     assert log.state is LogState.READ_ONLY
     assert [one.file for one in log.damage] == [segment.path]
     assert set(names) - set(vfs.list(DIRECTORY)) == {"00000000000000000000.index"}  # it would vouch for the damage
-    assert not log.wants_cleaning
+    assert not log.wants_cleaning(0)
 
 
 def test_what_was_not_finished_goes_at_the_next_start() -> None:
     vfs = MemoryVfs()
     log, messages = grown(vfs)
-    cleaning = finished(log.clean())
+    cleaning = finished(log.clean(0))
+    assert isinstance(cleaning, Cleaning)
     clone = vfs.crash_clone(Keep.ALL)
     assert cleaning.cleaned_path.rpartition("/")[2] in clone.list(DIRECTORY)
     again = open_log(clone, CONFIG, must_exist=True)
     assert not any(name.endswith((".cleaned", ".1.index")) for name in clone.list(DIRECTORY))
     assert rows(again.view()) == messages
-    assert log.cleaned(cleaning)
+    assert log.cleaned(cleaning, 0)
     clone = vfs.crash_clone(Keep.ALL)  # both are there
     again = open_log(clone, CONFIG, must_exist=True)
     assert again.notices == ()

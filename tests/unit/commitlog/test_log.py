@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
@@ -263,7 +264,14 @@ def test_config_can_change_while_the_log_is_open() -> None:
 
 def test_the_config_of_a_stream_becomes_that_of_its_logs() -> None:
     config = StreamConfig(name="s", subject="s", max_age_ms=5, max_messages=6, max_bytes=7, segment_age_ms=8)
-    assert LogConfig.of(config) == LogConfig(config.segment_bytes, 8000, 5000, 6, 7)
+    day_us = 24 * 3_600_000_000
+    assert LogConfig.of(config) == LogConfig(config.segment_bytes, 8000, 5000, 6, 7, False, 120_000_000, day_us)
+    config = structs.replace(config, compact=True, compaction_lag_ms=120_001, tombstone_retention_ms=9)
+    assert LogConfig.of(config) == LogConfig(config.segment_bytes, 8000, 5000, 6, 7, True, 120_001_000, 9000)
+    assert LogConfig.of(config).following() == LogConfig(
+        config.segment_bytes, 8000, None, None, None, True, 120_001_000, 9000
+    )
+    assert not LogConfig.of(config).untouched().compact
 
 
 def test_a_closed_log_leaves_no_work_for_the_next_start(tmp_path: Path) -> None:

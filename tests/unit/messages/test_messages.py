@@ -82,9 +82,9 @@ def test_every_field_behind_the_first_version_can_be_left_out_or_is_named_when_m
 
 
 def test_a_config_field_of_a_newer_broker_is_ignored_but_one_of_a_newer_client_is_refused() -> None:
-    config = {"name": "a", "subject": "b", "compact": True}
+    config = {"name": "a", "subject": "b", "shred": True}
     info = msgspec.convert({"stream_id": 1, "config": config}, StreamInfo)
     assert (info.name, info.subject) == ("a", "b")
     assert isinstance(info.config, StreamConfig)
-    with pytest.raises(msgspec.ValidationError, match="compact"):
+    with pytest.raises(msgspec.ValidationError, match="shred"):
         msgspec.convert({"config": config}, CreateStreamRequest)

@@ -1,0 +1,158 @@
+"""Messages without some of their rows: what compaction leaves of a segment.
+
+Rules: rows keep their offsets and timestamps, and what comes out covers, message by message, what went in. A message
+has one row at least. So what is left of offsets without rows is covered by the message before it of the same leader
+epoch, or by the one behind it; where an epoch has no row left in a segment, its last row stays, and so does the last of
+a producer's batch, which is never merged with others: `forced_keys` are the keys of those that were to go.
+
+    epoch 1   [0 1 2][3 4 5][6 7]   epoch 2   [8 9]        kept: 1, 7
+              [1     0 to 6][7 ]              [9, forced]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.batch import codec
+from penstock.batch.codec import Buffer, Producer
+from penstock.batch.header import NO_RUN, BatchHeader
+from penstock.batch.merging import next_merged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Message(NamedTuple):
+    """One whole, sealed message."""
+
+    data: Buffer
+    header: BatchHeader
+
+
+class Thinner:
+    """Takes the messages of one segment, in order. Each is verified, and merged as far as it can be.
+
+    What comes out is merged again, up to `rows_max` rows and `bytes_max` bytes.
+    """
+
+    def __init__(self, rows_max: int, bytes_max: int) -> None:
+        self.forced_keys: list[bytes] = []  # of rows that were to go and could not
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._epoch: int | None = None  # of the run of messages that may cover each other's offsets
+        self._last: Message | None = None  # of the run: what follows may be covered by it
+        self._empty_start: int | None = None  # the run begins there, and has no row yet
+        self._spare: tuple[pa.RecordBatch, BatchHeader] | None = None  # one row, for a run that gets none; its message
+        self._waiting = bytearray()  # messages that are to be merged
+        self._waiting_start = self._waiting_rows = 0
+
+    def add(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> list[Message]:
+        """Keep those rows of it for which `keep` is true; gives what is done by now."""
+        return self._merged(self._thinned(data, header, keep), rest=False)
+
+    def end(self) -> list[Message]:
+        """That was all; gives the rest."""
+        return self._merged(self._end_of_run(), rest=True)
+
+    def _merged(self, messages: list[Message], *, rest: bool) -> list[Message]:
+        for data, header in messages:
+            if not self._waiting:
+                self._waiting_start = header.base_offset
+            self._waiting += data
+            self._waiting_rows += header.count
+        if not rest and not self._are_enough(len(self._waiting)):
+            return []
+        done = []
+        raw = memoryview(bytes(self._waiting))
+        while raw and (rest or self._are_enough(len(raw))):
+            merged = next_merged(raw, self._waiting_start, rows_max=self._rows_max, bytes_max=self._bytes_max)
+            done.append(Message(merged.data, merged.header))
+            raw = raw[merged.size_bytes :]
+            self._waiting_start = merged.header.end_offset
+            self._waiting_rows -= merged.header.count
+        self._waiting = bytearray(raw)
+        return done
+
+    def _are_enough(self, size_bytes: int) -> bool:
+        return self._waiting_rows >= self._rows_max or size_bytes >= self._bytes_max
+
+    def _thinned(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> list[Message]:
+        assert len(keep) == header.count, (len(keep), header.count)
+        if header.producer_id or header.run_id != NO_RUN:
+            return [*self._end_of_run(), self._alone(data, header, keep)]
+        done: list[Message] = []
+        if self._epoch != header.leader_epoch:
+            done = self._end_of_run()
+            self._epoch = header.leader_epoch
+        kept = keep.true_count
+        if not kept:
+            self._pass_over(data, header)
+            return done
+        if self._last is not None:
+            done.append(self._last)
+        start = header.base_offset if self._empty_start is None else self._empty_start
+        if kept == header.count and start == header.base_offset:
+            self._last = Message(data, header)
+        else:
+            rows = codec.check_rows(data).filter(keep)
+            self._last = _message(rows, header, (start, header.end_offset))
+        self._empty_start = self._spare = None
+        return done
+
+    def _pass_over(self, data: Buffer, header: BatchHeader) -> None:
+        """None of its rows is kept."""
+        if self._last is not None:
+            message = bytearray(self._last.data)
+            self._last = Message(message, codec.covering(message, self._last.header.base_offset, header.end_offset))
+            return
+        if self._empty_start is None:
+            self._empty_start = header.base_offset
+        self._spare = codec.check_rows(data).slice(header.count - 1), header
+
+    def _alone(self, data: Buffer, header: BatchHeader, keep: pa.BooleanArray) -> Message:
+        if keep.true_count == header.count:
+            return Message(data, header)
+        rows = codec.check_rows(data)
+        rows = rows.filter(keep) if keep.true_count else self._forced(rows.slice(header.count - 1))
+        return _message(rows, header, (header.base_offset, header.end_offset))
+
+    def _end_of_run(self) -> list[Message]:
+        """Nothing more comes that could be covered by its last message; gives that."""
+        done: list[Message] = []
+        if self._last is not None:
+            done = [self._last]
+        elif self._spare is not None:
+            assert self._empty_start is not None
+            row, header = self._spare
+            done = [_message(self._forced(row), header, (self._empty_start, header.end_offset))]
+        self._epoch = self._last = self._empty_start = self._spare = None
+        return done
+
+    def _forced(self, row: pa.RecordBatch) -> pa.RecordBatch:
+        self.forced_keys.append(row.column("key")[0].as_py())
+        return row
+
+
+def _message(rows: pa.RecordBatch, header: BatchHeader, offset_range: tuple[int, int]) -> Message:
+    """A message of these rows that has all else of the header."""
+    offsets, timestamps = (_numbers(rows.column(number)) for number in (0, 1))
+    times = timestamps.cast("q")
+    data, new = codec.assemble(
+        offsets,
+        timestamps,
+        [codec.var_column(rows.column(number)) for number in range(2, rows.num_columns)],
+        rows.num_rows,
+        offset_range=offset_range,
+        timestamp_range_us=(times[0], times[-1]),
+        leader_epoch=header.leader_epoch,
+        flags=header.flags,
+        producer=Producer(header.producer_id, header.producer_epoch, header.producer_sequence, header.run_id),
+    )
+    return Message(data, new)
+
+
+def _numbers(column: pa.Array) -> memoryview:
+    """Its values as bytes."""
+    _, data = column.buffers()
+    begin = 8 * column.offset
+    return memoryview(data).cast("B")[begin : begin + 8 * len(column)]

@@ -1,0 +1,131 @@
+"""When one log is compacted, and what is known of the passes before.
+
+A pass begins once enough has come since the last one, and is old enough; or when tombstones may go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from penstock.base import limits
+from penstock.commitlog.compaction import Judged, Rules, Survey
+from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.segment import Segment
+from penstock.commitlog.view import LogView
+from penstock.vfs import Vfs
+
+_RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
+
+
+class Compactor:
+    """One log's. `begin` a survey, run it, hand it to `surveyed`; write what `next_judged` gives, until `finish`."""
+
+    __slots__ = ("_clean_end", "_forced_keys", "_has_tombstones", "_judged", "_not_before_us", "_passes",
+                 "_survey", "_tombstones_end")  # fmt: skip
+
+    def __init__(self) -> None:
+        self._survey: Survey | None = None  # of the pass under way
+        self._judged: deque[Judged] = deque()  # what is to be written yet
+        self._clean_end = 0  # of the pass before
+        self._forced_keys: set[bytes] = set()  # of messages that were to go, and could not; those that went since, too
+        self._passes: deque[tuple[int, int]] = deque()  # when each was over, and up to where it had judged
+        self._tombstones_end = 0  # those before it have stayed long enough
+        self._has_tombstones = False
+        self._not_before_us = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a pass is."""
+        return self._survey is not None
+
+    def due_us(self, sealed: Iterable[Segment], config: LogConfig, end: int) -> int | None:
+        """When the next pass may begin; None: not by time alone. `end`: of what may be judged."""
+        if not config.compact or self.is_under_way:
+            return None
+        dues = []
+        total_bytes = dirty_bytes = 0
+        for segment in _judgeable(sealed, end):
+            total_bytes += segment.size_bytes
+            if segment.end_offset > self._clean_end:
+                dirty_bytes += segment.size_bytes
+                if dirty_bytes * limits.COMPACTION_DIRTY_SHARE >= total_bytes:
+                    dues.append(segment.last_timestamp_us + config.compaction_lag_us)
+        if self._has_tombstones and self._passes:
+            dues.append(self._passes[0][0] + config.tombstone_retention_us)
+        return max(min(dues), self._not_before_us) if dues else None
+
+    def begin(
+        self, vfs: Vfs, view: LogView, sealed: Iterable[Segment], config: LogConfig, end: int, now_us: int
+    ) -> Survey | None:
+        """A pass, if it is time for one."""
+        due_us = self.due_us(sealed, config, end)
+        if due_us is None or now_us < due_us:
+            return None
+        old_us = now_us - config.compaction_lag_us
+        segments = list(takewhile(lambda one: one.last_timestamp_us <= old_us, _judgeable(sealed, end)))
+        if not segments:
+            self._not_before_us = now_us + _RETRY_US
+            return None
+        while self._passes and self._passes[0][0] <= now_us - config.tombstone_retention_us:
+            self._tombstones_end = max(self._tombstones_end, self._passes.popleft()[1])
+        end = segments[-1].end_offset
+        may_go = len(self._forced_keys) <= limits.COMPACTION_FORCED_MAX
+        tombstones_end = self._tombstones_end if may_go else 0
+        rules = Rules(min(self._clean_end, end), end, tombstones_end, frozenset(self._forced_keys))
+        self._survey = Survey(vfs, view, segments, rules, config.merged_bytes_max)
+        return self._survey
+
+    def surveyed(self, survey: Survey, now_us: int) -> None:
+        """It is done, has failed, or was given up."""
+        if survey is not self._survey:
+            return
+        if survey.is_void or not survey.is_whole:
+            self.abandon(now_us)
+        else:
+            self._judged.extend(survey.judged)
+
+    def next_judged(self, sealed: Sequence[Segment]) -> Judged | None:
+        """The next segment to be written, which is there still."""
+        while self._judged:
+            judged = self._judged.popleft()
+            if judged.segment in sealed:
+                return judged
+        return None
+
+    def written(self, forced_keys: Iterable[bytes]) -> None:
+        """A segment was; these are the keys of what was to go from it, and could not."""
+        if len(self._forced_keys) <= limits.COMPACTION_FORCED_MAX:
+            self._forced_keys.update(forced_keys)
+
+    def finish(self, now_us: int) -> None:
+        """All segments of the pass are written."""
+        survey = self._survey
+        assert survey is not None
+        self._clean_end = survey.end
+        self._has_tombstones = survey.has_tombstones
+        if len(self._passes) == limits.COMPACTION_PASSES_MAX:
+            self._passes.pop()  # its tombstones wait for those of this one
+        self._passes.append((now_us, survey.end))
+        self._end()
+
+    def abandon(self, now_us: int) -> None:
+        """The pass under way comes to nothing; what it has written is well."""
+        self._not_before_us = now_us + _RETRY_US
+        self._end()
+
+    def _end(self) -> None:
+        self._survey = None
+        self._judged.clear()
+
+    def cut(self, end: int) -> None:
+        """The log was cut there: what comes behind is new."""
+        self._end()
+        self._clean_end = min(self._clean_end, end)
+        self._tombstones_end = min(self._tombstones_end, end)
+        self._passes = deque((over_us, min(judged_end, end)) for over_us, judged_end in self._passes)
+
+
+def _judgeable(sealed: Iterable[Segment], end: int) -> Iterable[Segment]:
+    return takewhile(lambda one: one.end_offset <= end and one.entries is None, sealed)

@@ -1,0 +1,66 @@
+"""The batches of one sealed segment, merged as far as they can be: what the cleaner reads.
+
+Rules: memory is bounded by one merged batch and what it is made of, whatever the size of the segment. All is verified.
+What is damaged ends it, and the log hears of it as from any reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, PenstockError
+from penstock.batch.codec import PREFIX_BYTES, read_header
+from penstock.batch.merging import Merged, next_merged
+from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog.segment import Segment
+from penstock.commitlog.view import LogView
+from penstock.vfs import File, Vfs
+
+
+class UnsoundError(Exception):
+    """The segment cannot be read to its end, or is no more to be cleaned."""
+
+
+def merged_batches(vfs: Vfs, segment: Segment, view: LogView, bytes_max: int) -> Iterator[Merged]:
+    """All of them; `bytes_max` is of the rows of one. `view` is of the log, and has the segment.
+
+    UnsoundError where the segment is damaged; OSError.
+    """
+    position, offset = SCHEMA_BYTES, segment.base_offset
+    source = vfs.open(segment.path, read_only=True)
+    try:
+        while position < segment.size_bytes:
+            raw = memoryview(_window(source, position, segment.size_bytes))
+            try:
+                merged = next_merged(raw, offset, rows_max=limits.MERGED_ROWS_MAX, bytes_max=bytes_max)
+            except CorruptionError as error:
+                _tell(segment, view)
+                raise UnsoundError from error
+            position += merged.size_bytes
+            offset = merged.header.end_offset
+            yield merged
+    finally:
+        source.close()
+    if offset != segment.end_offset:
+        _tell(segment, view)
+        raise UnsoundError
+
+
+def _window(source: File, position: int, size_bytes: int) -> bytes:
+    """What one merged batch may be made of, from `position` on; one whole batch at least."""
+    rest = size_bytes - position
+    raw = source.read_at(position, min(limits.CLEANING_WINDOW_BYTES, rest))
+    with contextlib.suppress(CorruptionError):
+        whole_bytes = read_header(raw[:PREFIX_BYTES]).size_bytes
+        if len(raw) < whole_bytes <= rest:
+            return source.read_at(position, whole_bytes)
+    return raw
+
+
+def _tell(segment: Segment, view: LogView) -> None:
+    """Have the log hear of the damage, as from any reader."""
+    with contextlib.suppress(PenstockError, OSError):
+        for _ in view.batches(max(segment.base_offset, view.log_start), segment.end_offset):
+            pass

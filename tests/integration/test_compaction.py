@@ -1,0 +1,96 @@
+"""Compaction by real brokers: whoever reads knows of each key what was said last, also after a kill and a failover."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import aio
+from tests.broker_process import eventually, running_broker
+from tests.extent import needs_time
+from tests.integration.clusters import ClusterProcesses, running_cluster
+
+KEYS = 10
+ROUNDS = 60
+CONFIG = {"compact": True, "dedup_window_ms": None, "segment_bytes": 16_384, "tombstone_retention_ms": 0}
+
+
+async def append_rounds(client: aio.Client, first: int = 0) -> None:
+    """Each key gets a value again and again, but for one, which is gone; and in each round comes one without a key."""
+    for number in range(first, first + ROUNDS):
+        rows = [{"key": b"%d" % key, "value": b"%d" % number if key else None} for key in range(KEYS)]
+        await client.append("prices", [*rows, {"value": b"no key"}])
+
+
+class Reader:
+    """Reads all there is, whenever it is asked."""
+
+    def __init__(self, client: aio.Client) -> None:
+        self.client = client
+
+    async def messages(self) -> list[penstock.Message]:
+        return [one async for one in self.client.messages("prices")]
+
+    async def latest(self) -> dict[bytes | None, bytes | None]:
+        return {one.key: one.value for one in await self.messages() if one.value is not None}
+
+    async def is_compacted(self) -> bool:
+        """Most of what was overwritten is gone; and of what counts nothing is missing, whenever it is read."""
+        messages = await self.messages()
+        last = max(int(one.value or b"0") for one in messages if one.key)
+        assert await self.latest() == {None: b"no key"} | {b"%d" % key: b"%d" % last for key in range(1, KEYS)}
+        rounds = last + 1
+        assert sum(one.key is None for one in messages) == rounds
+        return len(messages) < rounds + KEYS * ROUNDS // 2
+
+
+@needs_time
+async def test_of_each_key_the_last_message_is_kept_while_a_client_reads(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("prices", "prices", **CONFIG)  # type: ignore[arg-type]
+            await append_rounds(client)
+            await eventually(Reader(client).is_compacted, "most of what was overwritten is gone")
+            with pytest.raises(penstock.MessageNotFound, match="compacted away"):
+                await client.get("prices", 1)
+            await client.alter_stream("prices", compact=False)
+        broker.kill()
+        broker.start()
+        async with await broker.client() as client:
+            await client.alter_stream("prices", compact=True)
+            await append_rounds(client, ROUNDS)
+            await eventually(Reader(client).is_compacted, "it is gone again")
+            async with await client.table("prices") as table:
+                assert len(table) == KEYS - 1
+        assert broker.stop() == 0
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterProcesses]:
+    with running_cluster(tmp_path) as processes:
+        yield processes
+
+
+@needs_time
+async def test_each_replica_compacts_and_a_new_one_gets_what_the_others_have_left(cluster: ClusterProcesses) -> None:
+    await cluster.all_live()
+    async with cluster.client(1) as client:
+        await client.create_stream("prices", "prices", replicas=3, **CONFIG)  # type: ignore[arg-type]
+        await append_rounds(client)
+        await eventually(Reader(client).is_compacted, "most of what was overwritten is gone")
+    leader = await cluster.leader_of("prices")
+    other = next(number for number in cluster.brokers if number != leader)
+    cluster.brokers[leader].kill()
+    cluster.empty_disk(leader)
+    async with cluster.client(other) as client:
+        await append_rounds(client, ROUNDS)
+        await eventually(Reader(client).is_compacted, "the one that leads now has compacted it, too")
+    cluster.brokers[leader].launch()
+    await cluster.in_sync("prices", {1, 2, 3}, other, 30.0)
+    await cluster.all_vote()
+    cluster.brokers[other].kill()
+    async with cluster.client(leader) as client:
+        await eventually(Reader(client).is_compacted, "it holds what the others have left")

@@ -1,0 +1,190 @@
+"""A log that is compacted, against all that was ever appended: whoever reads it knows of each key what is to be known.
+
+Crashes lose what was not synced, names included. A reader may stop anywhere, and go on once more was compacted.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.base import limits
+from penstock.batch import codec
+from penstock.batch.codec import NOBODY, Producer
+from penstock.commitlog import Cleaning, LogConfig, LogState, Survey
+from penstock.vfs.memory import Keep, MemoryVfs
+from tests.extent import examples
+from tests.keyed import Row, Told, append_keyed, batches_of, rows_of
+from tests.logs import clean_all, finished, flush_and_note, open_log, save
+
+RETENTION_US = 1_000_000
+
+
+MESSAGES = st.tuples(
+    st.one_of(st.none(), st.sampled_from([b"a", b"b", b"c", b"", b"\xff\x00"])),
+    st.one_of(st.none(), st.sampled_from([b"", b"1", b"2" * 300])),
+)
+
+
+def table(rows: list[Row], known: dict[bytes, bytes] | None = None) -> dict[bytes, bytes]:
+    """What a reader of these rows knows of each key, who knew that before."""
+    found = dict(known or {})
+    for row in rows:
+        if row.key is None:
+            continue
+        if row.value is None:
+            found.pop(row.key, None)
+        else:
+            found[row.key] = row.value
+    return found
+
+
+class CompactedLog(RuleBasedStateMachine):
+    """`rows`: all that was appended and not lost."""
+
+    @initialize(
+        segment_bytes=st.sampled_from([4096, 9000]),
+        lag_us=st.sampled_from([0, 3_000]),
+        compact=st.sampled_from([True, True, True, False]),
+        max_bytes=st.sampled_from([None, limits.MERGED_SHARE * 2_000]),  # no retention runs here: it bounds batches
+    )
+    def start(self, segment_bytes: int, lag_us: int, compact: bool, max_bytes: int | None) -> None:
+        self.vfs = MemoryVfs()
+        self.config = LogConfig(
+            segment_bytes=segment_bytes,
+            compact=compact,
+            max_bytes=max_bytes,
+            compaction_lag_us=lag_us,
+            tombstone_retention_us=RETENTION_US,
+        )
+        self.now_us = 10_000_000
+        self.rows: list[Row] = []
+        self.sequence = self.committed_end = 0
+        self.task: Cleaning | Survey | None = None
+        self.read: list[tuple[int, int, dict[bytes, bytes]]] = []  # readers: since when, up to where, what they know
+        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
+        self.log.start_epoch(1)
+
+    @rule(
+        messages=st.lists(MESSAGES, min_size=1, max_size=8),
+        step_us=st.integers(0, 2_000),
+        copies=st.integers(1, 20),
+        is_producers=st.sampled_from([False, False, False, True]),
+    )
+    def append(self, messages: list[Told], step_us: int, copies: int, is_producers: bool) -> None:
+        for _ in range(copies):
+            self.now_us += step_us
+            producer = Producer(9, 1, self.sequence) if is_producers else NOBODY
+            self.rows += append_keyed(self.log, messages, self.now_us, producer)
+            self.sequence += len(messages) if is_producers else 0
+
+    @rule()
+    def start_epoch(self) -> None:
+        self.log.start_epoch(self.log.leader_epoch + 1)
+
+    @rule()
+    def commit(self) -> None:
+        save(self.log)
+        self.log.note_committed(self.log.log_end)
+        self.committed_end = self.log.log_end
+
+    @rule(step_us=st.sampled_from([1_000, RETENTION_US // 2, RETENTION_US]))
+    def wait(self, step_us: int) -> None:
+        self.now_us += step_us
+
+    @precondition(lambda self: self.task is None)
+    @rule()
+    def begin(self) -> None:
+        self.task = self.log.clean(self.now_us)
+
+    @precondition(lambda self: self.task is not None)
+    @rule()
+    def end(self) -> None:
+        task, self.task = self.task, None
+        self.log.cleaned(finished(task), self.now_us)  # type: ignore[type-var]
+
+    @precondition(lambda self: self.task is None)
+    @rule(
+        messages=st.lists(MESSAGES, min_size=1, max_size=8),
+        copies=st.integers(1, 20),
+        wait_us=st.sampled_from([0, RETENTION_US // 2, RETENTION_US]),
+    )
+    def go_on(self, messages: list[Told], copies: int, wait_us: int) -> None:
+        """What happens to a stream for the most part."""
+        self.append(messages, 10, copies, is_producers=False)  # type: ignore[call-arg]
+        self.commit()
+        self.now_us += self.config.compaction_lag_us + wait_us
+        clean_all(self.log, self.now_us)
+
+    @precondition(lambda self: not self.log.is_disposing)
+    @rule()
+    def dispose(self) -> None:
+        if (task := self.log.dispose()) is not None:
+            task.run()
+            self.log.disposed()
+
+    @rule(keep=st.sampled_from(list(Keep)), seed=st.integers(0, 1_000))
+    def crash(self, keep: Keep, seed: int) -> None:
+        end = self.log.flushed_end
+        self.vfs = self.vfs.crash_clone(keep, Random(seed) if keep is Keep.SUBSET else None)
+        self.task = None
+        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
+        assert self.log.state is LogState.WRITABLE
+        assert self.log.log_end >= end
+        del self.rows[self.log.log_end :]
+        self.read = [one for one in self.read if one[1] <= self.log.log_end]
+        flush_and_note(self.log)
+        self.log.start_epoch(self.log.leader_epoch + 1)
+
+    @rule(part=st.floats(0, 1))
+    def read_some(self, part: float) -> None:
+        """A reader begins, and comes so far."""
+        end = round(self.committed_end * part)
+        known = table([row for row in rows_of(self.log.view()) if row.offset < end])
+        self.read.append((self.now_us, end, known))
+
+    @invariant()
+    def readers_know_all(self) -> None:
+        found = rows_of(self.log.view())
+        wanted = table(self.rows)
+        assert table(found) == wanted
+        for since_us, end, known in self.read:
+            if self.now_us - since_us < RETENTION_US:
+                assert table([row for row in found if row.offset >= end], known) == wanted
+
+    @invariant()
+    def rows_are_what_was_appended(self) -> None:
+        found = rows_of(self.log.view())
+        assert [self.rows[row.offset] for row in found] == found
+        offsets = {row.offset for row in found}
+        assert offsets >= {row.offset for row in self.rows if row.key is None}
+        assert offsets >= {row.offset for row in self.rows if row.offset >= self.committed_end}
+        young_us = self.now_us - self.config.compaction_lag_us
+        assert offsets >= {row.offset for row in self.rows if row.timestamp_us > young_us}
+        if not self.config.compact:
+            assert found == self.rows
+
+    @invariant()
+    def headers_are_right(self) -> None:
+        end = sequence = 0
+        for header, data in batches_of(self.log.view()):
+            assert header.base_offset == end
+            end = header.end_offset
+            rows = codec.check_rows(data)
+            assert rows.num_rows == header.count
+            if header.producer_id:
+                assert header.producer_sequence >= sequence
+                sequence = header.producer_sequence + header.end_offset - header.base_offset
+        assert end == self.log.log_end
+
+    def teardown(self) -> None:
+        if hasattr(self, "log"):
+            assert self.log.state is LogState.WRITABLE
+            assert not self.log.damage
+
+
+CompactedLog.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+TestCompactedLog = CompactedLog.TestCase
