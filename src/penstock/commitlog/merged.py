@@ -49,14 +49,14 @@ def merged_batches(vfs: Vfs, segment: Segment, view: LogView, bytes_max: int) ->
 
 
 def _window(source: File, position: int, size_bytes: int) -> bytes:
-    """What one merged batch may be made of, from `position` on; one whole batch at least."""
+    """What one merged batch may be made of, from `position` on, if all are like the first one; that one at least."""
     rest = size_bytes - position
-    raw = source.read_at(position, min(limits.CLEANING_WINDOW_BYTES, rest))
-    with contextlib.suppress(CorruptionError):
-        whole_bytes = read_header(raw[:PREFIX_BYTES]).size_bytes
-        if len(raw) < whole_bytes <= rest:
-            return source.read_at(position, whole_bytes)
-    return raw
+    try:
+        first = read_header(source.read_at(position, PREFIX_BYTES))
+    except CorruptionError:  # whoever reads it says what is wrong
+        return source.read_at(position, min(limits.CLEANING_WINDOW_BYTES, rest))
+    wanted = min(first.size_bytes * -(-limits.MERGED_ROWS_MAX // first.count), limits.CLEANING_WINDOW_BYTES)
+    return source.read_at(position, min(max(first.size_bytes, wanted), rest))
 
 
 def _tell(segment: Segment, view: LogView) -> None:
