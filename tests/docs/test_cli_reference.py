@@ -49,7 +49,10 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
         for name in ("serve", "demo", "publish", "read", "status", "dump", "stream", "bench", "group")
     }
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
-    bench = {f"penstock bench {name}" for name in ("latency", "limits", "reach", "report", "scale", "throughput")}
+    bench = {
+        f"penstock bench {name}"
+        for name in ("compaction", "latency", "limits", "reach", "report", "scale", "throughput")
+    }
     assert set(COMMANDS) == {"penstock"} | stream | others | groups | bench
 
 

@@ -241,11 +241,50 @@ def scale(
         run.found["figures"] = measured.run(plan, run.folder, run.step)
 
 
+_COMPACTION_EXAMPLES = examples(
+    "# about 9 GB of disk meanwhile",
+    "penstock bench compaction",
+    "penstock bench compaction --messages 1000000 --keys 1000",
+)
+
+
+@clearly
+def compaction(
+    messages: Annotated[
+        int,
+        typer.Option(
+            "--messages", metavar="N", min=1_000, max=limits.BENCH_LONG_MESSAGES_MAX, help="Messages of the stream."
+        ),
+    ] = 10_000_000,
+    keys: Annotated[
+        int,
+        typer.Option("--keys", metavar="N", min=1, max=limits.BENCH_LONG_MESSAGES_MAX, help="Keys that they have."),
+    ] = 1_000_000,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What key compaction of a long stream costs, beside a plain copy of its files.
+
+    Makes a log of messages of 256 bytes, then compacts it, and copies it, in turn. Tells how long each took, what
+    memory the compaction needed, and what is left on the disk.
+    """
+    from penstock.bench import compaction as measured
+
+    plan = measured.Plan(messages, keys, rounds or measured.ROUNDS)
+    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    with running("compaction", place, total=plan.steps, json_file=json_file) as run:
+        run.will_take(plan.seconds)
+        run.found["figures"] = measured.run(plan, run.folder, run.step)
+
+
 for _name, _command, _examples in (
     ("reach", bench_reach.reach, bench_reach.EXAMPLES),
     ("throughput", throughput, _THROUGHPUT_EXAMPLES),
     ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
     ("scale", scale, _SCALE_EXAMPLES),
+    ("compaction", compaction, _COMPACTION_EXAMPLES),
     ("limits", bench_latency.limits_of_the_machine, bench_latency.LIMITS_EXAMPLES),
     ("report", bench_latency.report, bench_latency.REPORT_EXAMPLES),
 ):

@@ -1,0 +1,247 @@
+"""`penstock bench compaction`: what key compaction of a long log costs, beside a plain copy of the same files.
+
+Rules: the log is made once, of messages whose keys are drawn at random, with one sync for all. Each round compacts it
+anew, and copies its segments, in turn; a copy of a file is synced once, at its end. Both run in processes of their own,
+so that what they take of memory and CPU is theirs alone, with all files in the page cache as far as it goes. The
+compaction is the code that a broker's disk thread runs, without the pauses that the cleaner's rate makes between its
+slices. A round counts only if the last message of each key is there afterwards, at its offset.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from penstock.base.errors import OperationalError
+from penstock.base.limits import MIB
+from penstock.batch import codec
+from penstock.batch.reader import open_segment, segment_files
+from penstock.batch.schema import arrow_schema
+from penstock.bench.report import Figure
+from penstock.bench.rounds import order_of
+from penstock.bench.unsynced import UnsyncedVfs
+from penstock.commitlog import Log, LogConfig, Survey
+from penstock.vfs import Vfs
+from penstock.vfs.real import RealVfs
+
+MESSAGES = 10_000_000
+KEYS = 1_000_000
+ROUNDS = 5
+_LOG = "log/0"
+_IDS = (1, 0)
+_ROWS = 10_000
+_VALUE_BYTES = 224
+_MESSAGE_BYTES = 280  # with key, subject and the numbers of a row
+_CONFIG = LogConfig(segment_bytes=64 * MIB, compact=True)
+_LATER_US = 10**9  # than all messages
+_COPY_BYTES = 4 * MIB
+_MESSAGES_A_SECOND = 250_000  # for the estimate of the time, with room to spare
+
+Said = Callable[[str], None]
+"""Is told of every step."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    messages: int = MESSAGES
+    keys: int = KEYS
+    rounds: int = ROUNDS
+
+    @property
+    def steps(self) -> int:
+        """That a run tells of."""
+        return 1 + 2 * self.rounds
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes."""
+        return self.steps * self.messages / _MESSAGES_A_SECOND
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of disk, at most: the log, and a copy."""
+        return 64 * MIB + 3 * self.messages * _MESSAGE_BYTES
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What one process found of itself."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int = 0  # resident
+    longest_slice_seconds: float = 0.0  # after which others have their turn
+    size_bytes: int = 0  # afterwards
+
+
+def make(folder: Path, plan: Plan) -> array[int]:
+    """A log in `folder`; the last offset of each key, -1 where it has none."""
+    import pyarrow as pa
+
+    chance = random.Random(1)  # noqa: S311 (content, no secret)
+    last = array("q", [-1]) * plan.keys
+    log = _opened(UnsyncedVfs(folder))
+    log.start_epoch(1)
+    schema = arrow_schema()
+    while (left := plan.messages - log.log_end) > 0:
+        rows = min(left, _ROWS)
+        keys = [chance.randrange(plan.keys) for _ in range(rows)]
+        for row, key in enumerate(keys):
+            last[key] = log.log_end + row
+        columns = {
+            "subject": ["orders.new"] * rows,
+            "key": [b"customer-%08d" % key for key in keys],
+            "value": [chance.randbytes(8) * (_VALUE_BYTES // 8)] * rows,
+            "headers": [None] * rows,
+        }
+        arrays = [pa.array(found, schema.field(name).type) for name, found in columns.items()]
+        message = codec.encode_arrow(pa.RecordBatch.from_arrays(arrays, names=list(columns)))
+        header = codec.renumber(message, base_offset=log.log_end, timestamp_us=log.log_end, leader_epoch=1)
+        log.append(message, header)
+    log.close()
+    os.sync()
+    return last
+
+
+def _opened(vfs: Vfs) -> Log:
+    return Log.open(vfs, _LOG, *_IDS, _CONFIG, now_us=0)
+
+
+def compact(folder: Path) -> Compacted:
+    """Compact the log in `folder`, in this process."""
+    log = _opened(RealVfs(folder))
+    log.note_committed(log.log_end)
+    began, cpu = time.perf_counter(), time.process_time()
+    longest = 0.0
+    now_us = log.last_timestamp_us + _LATER_US
+    while log.wants_cleaning(now_us):
+        task = log.clean(now_us)
+        while task is not None and not task.is_done:
+            slice_began = time.perf_counter()
+            task.run()
+            longest = max(longest, time.perf_counter() - slice_began)
+        if task is not None:
+            log.cleaned(task, now_us)
+            if isinstance(task, Survey) and not task.judged:
+                break
+    if (disposal := log.dispose()) is not None:
+        disposal.run()
+        log.disposed()
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+    size_bytes = log.size_bytes
+    log.close()
+    return Compacted(seconds, cpu, peak_bytes, longest, size_bytes)
+
+
+def copy(folder: Path) -> Compacted:
+    """Copy the segments of the log in `folder`, in this process."""
+    target = folder / "copy"
+    target.mkdir()
+    began, cpu = time.perf_counter(), time.process_time()
+    size_bytes = 0
+    for path in segment_files(folder / _LOG):
+        with path.open("rb", buffering=0) as source, (target / path.name).open("wb", buffering=0) as file:
+            while data := source.read(_COPY_BYTES):
+                size_bytes += file.write(data)
+            os.fdatasync(file.fileno())
+    return Compacted(time.perf_counter() - began, time.process_time() - cpu, size_bytes=size_bytes)
+
+
+def _in_a_process(what: str, folder: Path) -> Compacted:
+    """What `compact` or `copy` finds in a process of its own. OperationalError if that fails."""
+    command = [sys.executable, "-m", "penstock.bench.compaction", what, str(folder)]
+    found = subprocess.run(command, capture_output=True, check=False)
+    if found.returncode:
+        said = found.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise OperationalError(f"the {what} of the log failed: {said}")
+    return msgspec.json.decode(found.stdout, type=Compacted)
+
+
+def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
+    """The whole plan."""
+    made = folder / "made"
+    made.mkdir()
+    last = make(made, plan)
+    said(f"{plan.messages:,} messages made")
+    size_bytes = sum(path.stat().st_size for path in segment_files(made / _LOG))
+    found: dict[str, list[Compacted]] = {"compact": [], "copy": []}
+    for number in range(plan.rounds):
+        for what in order_of(list(found), number):
+            work = folder / what
+            _clone(made, work)
+            found[what].append(_in_a_process(what, work))
+            if what == "compact":
+                _check(work, last)
+            shutil.rmtree(work)
+            said(what)
+    return _figures(plan, found["compact"], found["copy"], size_bytes)
+
+
+def _clone(made: Path, work: Path) -> None:
+    """The same log once more: sealed segments are never written to, so they can be shared."""
+    (work / _LOG).mkdir(parents=True)
+    segments = segment_files(made / _LOG)
+    for path in (made / _LOG).iterdir():
+        target = work / _LOG / path.name
+        if path in segments[:-1]:
+            os.link(path, target)
+        else:
+            shutil.copyfile(path, target)
+
+
+def _check(work: Path, last: array[int]) -> None:
+    """OperationalError unless the last message of each key is there, at its offset."""
+    wanted = {offset for offset in last if offset >= 0}
+    for path in segment_files(work / _LOG):
+        with open_segment(path) as reader:
+            for batch in reader:
+                wanted.difference_update(batch.column("offset").to_pylist())
+    if wanted:
+        raise OperationalError(f"{len(wanted)} keys have lost their last message, as that at offset {min(wanted)}")
+
+
+def _figures(plan: Plan, compacted: list[Compacted], copied: list[Compacted], size_bytes: int) -> list[Figure]:
+    which = f"{plan.messages:,} messages of {plan.keys:,} keys"
+    is_judged = plan.messages >= MESSAGES
+    ratios = [one.seconds / other.seconds for one, other in zip(compacted, copied, strict=True)]
+    peak = max(one.peak_bytes for one in compacted) / MIB
+    longest = max(one.longest_slice_seconds for one in compacted)
+    left_bytes = compacted[-1].size_bytes
+    reach = 4.0 if is_judged else None
+    return [
+        _median("compaction-ratio", f"{which}: compaction against a copy", "×", ratios, reach),
+        _median("compaction-seconds", f"{which}: compaction", "s", [one.seconds for one in compacted]),
+        _median("compaction-cpu", f"{which}: CPU of it", "s", [one.cpu_seconds for one in compacted]),
+        _median("copy-seconds", f"a copy of their {size_bytes / 1e6:,.0f} MB", "s", [one.seconds for one in copied]),
+        Figure("compaction-peak", f"{which}: resident, at most", "MiB", peak),
+        Figure("compaction-slice", f"{which}: longest slice", "s", longest),
+        Figure("compaction-before", f"{which}: on the disk before", "MB", size_bytes / 1e6),
+        Figure("compaction-after", f"{which}: on the disk afterwards", "MB", left_bytes / 1e6),
+    ]
+
+
+def _median(name: str, what: str, unit: str, values: list[float], reach: float | None = None) -> Figure:
+    return Figure(name, what, unit, statistics.median(values), reach, low=min(values), high=max(values))
+
+
+def main(arguments: list[str]) -> None:
+    """`compact` or `copy`, and a folder: tell what was found, as JSON."""
+    what, folder = arguments
+    found = {"compact": compact, "copy": copy}[what](Path(folder))
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
