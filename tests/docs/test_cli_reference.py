@@ -81,8 +81,8 @@ def test_a_paragraph_of_help_is_as_wide_as_the_terminal(name: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_switches_without_a_value(name: str) -> None:
     shown = CliRunner().invoke(app, [*name.split()[1:], "--help"]).stdout
-    (line,) = (line for line in shown.splitlines() if "--help " in line)
-    assert "<bool>" not in line
+    assert any("--help " in line for line in shown.splitlines())
+    assert "<bool>" not in shown
 
 
 def test_every_option_in_an_example_exists() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+_SWITCHES = frozenset({"install_completion", "show_completion"})
+
 
 class Command(TyperCommand):
     """See the module."""
@@ -24,6 +26,14 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """See the module."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options; those that install and show completion, which are Typer's own, take no value either."""
+        found = super().get_params(ctx)
+        for one in found:
+            if one.name in _SWITCHES:
+                _as_switch(one)
+        return found
 
     def get_help_option(self, ctx: Any) -> Any:
         """The option, without a name for a value."""

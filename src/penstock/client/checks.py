@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Any, get_type_hints
 
 import msgspec
@@ -45,8 +46,16 @@ def _field_mistakes(fields: dict[str, Any]) -> list[str]:
             msgspec.convert(value, types[name])
         except msgspec.ValidationError as error:
             text = str(error)
-            mistakes.append(f"{name}: {text[:1].lower()}{text[1:]}")
+            mistakes.append(f"{name}: {_choices(types[name]) or text[:1].lower() + text[1:]}")
     return mistakes
+
+
+def _choices(field_type: Any) -> str:
+    """What a field of that type can be, if it is one of a few; else nothing."""
+    if not (isinstance(field_type, type) and issubclass(field_type, StrEnum)):
+        return ""
+    names = [f"'{one}'" for one in field_type]
+    return f"it is {' or '.join(names)}" if len(names) < 3 else f"it is one of {', '.join(names)}"
 
 
 def name_and_id(stream: StreamName) -> tuple[str, StreamId | None]:

@@ -175,8 +175,10 @@ async def test_every_mistake_of_a_config_is_told_before_anything_is_sent(
         "max_age_ms: expected `int | null`, got `str`",
         "max_bytes: expected `int | null`, got `float`",
     ]
-    with pytest.raises(penstock.InvalidConfig, match="durability"):
+    with pytest.raises(penstock.InvalidConfig, match="durability: it is one of 'auto', 'fsync', 'os'"):
         await client.create_stream("orders", "orders", durability="sometimes")
+    with pytest.raises(penstock.InvalidConfig, match="partition_by: it is 'publisher'"):
+        await client.create_stream("orders", "orders", partition_by="key")
     assert [type(request) for request in broker.requests] == [HelloRequest]
 
 
