@@ -53,7 +53,7 @@ def globals_before_the_command(
     debug: Debug = False,
     version: Annotated[
         bool,
-        typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version and stop."),
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop."),
     ] = False,
 ) -> None:
     """A durable log for NATS, stored as Arrow."""

@@ -121,7 +121,6 @@ def throughput(
         bool,
         typer.Option(
             "--all",
-            metavar="",
             help="Every combination of sizes, windows and publishers, not one thing at a time.",
             rich_help_panel=LOAD_PANEL,
         ),

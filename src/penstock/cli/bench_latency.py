@@ -90,7 +90,6 @@ def latency(
         bool,
         typer.Option(
             "--no-consumer",
-            metavar="",
             help="Measure acks only, without a consumer that follows beside it.",
             rich_help_panel=LOAD_PANEL,
         ),
@@ -99,7 +98,6 @@ def latency(
         bool,
         typer.Option(
             "--all",
-            metavar="",
             help="Every variant: also in memory, and JetStream with sync_interval always.",
             rich_help_panel=RUN_PANEL,
         ),

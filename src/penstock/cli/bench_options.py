@@ -158,7 +158,7 @@ Rounds = Annotated[
 ]
 Short = Annotated[
     bool,
-    typer.Option("--short", metavar="", help="Smaller rounds: minutes, not an hour.", rich_help_panel=RUN_PANEL),
+    typer.Option("--short", help="Smaller rounds: minutes, not an hour.", rich_help_panel=RUN_PANEL),
 ]
 JsonFile = Annotated[
     Path | None,

@@ -74,7 +74,7 @@ def dump(
         ),
     ] = None,
     messages: Annotated[
-        bool, typer.Option("--messages", "-m", metavar="", help="Show the messages in segments, not the batches.")
+        bool, typer.Option("--messages", "-m", help="Show the messages in segments, not the batches.")
     ] = False,
     as_json: Json = False,
     debug: Debug = False,

@@ -116,9 +116,7 @@ def reset(
             help="Only this partition; an offset needs one where there are several.  Default: all.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", metavar="", help="Say where it would be, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where it would be, and change nothing.")] = False,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,

@@ -51,9 +51,7 @@ def resume(
 def read_only(
     ctx: typer.Context,
     stream: StreamArgument,
-    off: Annotated[
-        bool, typer.Option("--off", metavar="", help="Have it take messages again, as resume does.")
-    ] = False,
+    off: Annotated[bool, typer.Option("--off", help="Have it take messages again, as resume does.")] = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,

@@ -53,12 +53,10 @@ Timeout = Annotated[
 ]
 Debug = Annotated[
     bool,
-    typer.Option(
-        "--debug", metavar="", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL
-    ),
+    typer.Option("--debug", callback=_debug, help="Show the traceback of an error.", rich_help_panel=CONNECTION_PANEL),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")]
-Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 DEFAULT_TIMEOUT = "10s"
 
@@ -152,7 +150,7 @@ def text_option(
 
 def switch(name: str, *, flag: str, meaning: str, panel: str | None = None) -> inspect.Parameter:
     """A parameter for an option without a value: True, or None when it is not given."""
-    option = typer.Option(flag, metavar="", help=escape(meaning), rich_help_panel=panel, show_default=False)
+    option = typer.Option(flag, help=escape(meaning), rich_help_panel=panel, show_default=False)
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[bool | None, option]
     )

@@ -74,13 +74,9 @@ def publish(
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")
     ] = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", metavar="", help="With '-': each line of stdin is a message.")
-    ] = False,
+    lines: Annotated[bool, typer.Option("--lines", help="With '-': each line of stdin is a message.")] = False,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Publish the message N times.")] = 1,
-    tombstone: Annotated[
-        bool, typer.Option("--tombstone", metavar="", help="Say that the key is gone; has no value.")
-    ] = False,
+    tombstone: Annotated[bool, typer.Option("--tombstone", help="Say that the key is gone; has no value.")] = False,
     stream: Annotated[
         str | None,
         typer.Option("--stream", metavar="STREAM", help="Only this stream shall store it.", show_default=False),
@@ -88,7 +84,7 @@ def publish(
     ack: Annotated[str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")] = "all",
     envelope: Annotated[
         bool,
-        typer.Option("--envelope", metavar="", help="Publish in a Liftbridge-compatible envelope.  Takes protobuf."),
+        typer.Option("--envelope", help="Publish in a Liftbridge-compatible envelope.  Takes protobuf."),
     ] = False,
     correlation_id: Annotated[
         str | None,
@@ -106,9 +102,7 @@ def publish(
             show_default=False,
         ),
     ] = None,
-    crc: Annotated[
-        bool, typer.Option("--crc", metavar="", help="With --envelope: have the broker check what arrives.")
-    ] = False,
+    crc: Annotated[bool, typer.Option("--crc", help="With --envelope: have the broker check what arrives.")] = False,
     retries: Annotated[
         int,
         typer.Option(

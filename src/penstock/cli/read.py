@@ -98,9 +98,7 @@ def read(
         str | None,
         typer.Option("--to", metavar="PLACE", help="End before here.  Default: where the log ends now."),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", metavar="", help="Go on with what comes, until Ctrl-C.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Print at most N messages.")
     ] = None,

@@ -56,7 +56,7 @@ def _serve(
     ] = None,
     print_config: Annotated[
         bool,
-        typer.Option("--print-config", metavar="", help="Print the settings in effect (without secrets) and stop."),
+        typer.Option("--print-config", help="Print the settings in effect (without secrets) and stop."),
     ] = False,
     debug: Debug = False,
     **flags: Any,

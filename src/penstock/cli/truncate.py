@@ -52,9 +52,7 @@ def truncate(
             help="Only this partition; an offset needs one where there are several.  Default: all.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", metavar="", help="Say what would go, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
     yes: Yes = False,
     as_json: Json = False,
     server: Server = None,
