@@ -106,6 +106,10 @@ async def test_partitions_are_shared_handed_over_and_taken_over(client: aio.Clie
     await eventually(lambda: has(other, 2), "half of them with the second")
     await eventually(lambda: has(one, 2), "and half with the first")
     assert not one.partitions & other.partitions
+    members = [at.member for at in await client.groups.offsets("billing", "orders")]
+    assert None not in members
+    assert {members[number] for number in one.partitions} != {members[number] for number in other.partitions}
+    assert len(set(members)) == 2
     await append(client, 4, 5)
 
     async def all_seen() -> bool:
@@ -122,7 +126,8 @@ async def test_partitions_are_shared_handed_over_and_taken_over(client: aio.Clie
 
     await eventually(more_seen, "what comes then")
     await other.stop()
-    assert [at.lag for at in await client.groups.offsets("billing", "orders")] == [0, 0, 0, 0]
+    left = await client.groups.offsets("billing", "orders")
+    assert [(at.lag, at.member) for at in left] == [(0, None)] * 4
     assert len(set(one.seen + other.seen)) == 44
 
 

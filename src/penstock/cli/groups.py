@@ -75,8 +75,8 @@ def show(
 ) -> None:
     """Show where a group is in each partition of a stream, and how many messages it has before it.
 
-    json: an object for each partition, with [bold]partition, offset, committed, log_start, committed_end, lag[/bold];
-    an offset of null: nothing is committed.
+    json: an object for each partition, with [bold]partition, offset, committed, log_start, committed_end, member,
+    lag[/bold]; an offset of null: nothing is committed; a member of null: nobody of this group reads it.
     """
     with connected(ctx, server, timeout) as (client, seconds):
         found = client.groups.offsets(group, stream, timeout=seconds)
@@ -85,11 +85,19 @@ def show(
             output.print_json({**one._asdict(), "lag": one.lag})
         return
     numbers = ("partition", "offset", "lag", "log start", "log end")
-    table = output.table(*numbers, "committed", right=numbers)
+    table = output.table(*numbers, "committed", "member", right=numbers)
     for one in found:
         offset = "" if one.offset is None else str(one.offset)
         moment = "never" if one.committed is None else f"{one.committed:%Y-%m-%d %H:%M:%SZ}"
-        row = (one.partition, offset, output.count_text(one.lag), one.log_start, one.committed_end, moment)
+        row = (
+            one.partition,
+            offset,
+            output.count_text(one.lag),
+            one.log_start,
+            one.committed_end,
+            moment,
+            one.member or "",
+        )
         table.add_row(*map(output.cell, row))
     output.console().print(table)
 

@@ -33,6 +33,7 @@ class GroupOffset(NamedTuple):
     committed: datetime | None
     log_start: int
     committed_end: int
+    member: str | None = None  # who reads it, or is to; None: nobody, as far as their coordinator knows
 
     @property
     def lag(self) -> int:
@@ -59,7 +60,11 @@ class Groups:
         info = await self._positions.streams.now(stream, timeout)
         found = await self._positions.look(group, info.stream_id, timeout)
         ends = await self._places(info, _numbers(info, None), EARLIEST, timeout)
-        return [_group_offset(number, found.get(number), end) for number, end in ends.items()]
+        members = found.members
+        return [
+            _group_offset(number, found.offsets.get(number), end)._replace(member=members.get(number))
+            for number, end in ends.items()
+        ]
 
     async def reset(
         self,
@@ -95,7 +100,7 @@ class Groups:
         gone = []
         for one in await self._positions.all(timeout):
             if one.group == group and wanted in (None, one.stream_id):
-                found = await self._positions.look(group, one.stream_id, timeout)
+                found = (await self._positions.look(group, one.stream_id, timeout)).offsets
                 if found:
                     await self._positions.commit(group, one.stream_id, dict.fromkeys(found), timeout)
                 gone.append(one)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
@@ -42,6 +42,13 @@ from penstock.messages import (
 T = TypeVar("T")
 
 
+class Committed(NamedTuple):
+    """Where a group is in a stream, by partition, and which member of it reads that one, if any."""
+
+    offsets: dict[int, CommittedOffset]
+    members: dict[int, str]
+
+
 class Positions:
     """See the module. Each answer is waited for `timeout_s`, failovers included."""
 
@@ -67,12 +74,13 @@ class Positions:
 
     async def fetch(self, group: str, stream_id: StreamId, timeout_s: float) -> dict[int, CommittedOffset]:
         """What a group has committed in a stream, by partition."""
-        return await self._with_stream(lambda kept: self._fetch(kept, group, stream_id, timeout_s), timeout_s)
+        found = await self._with_stream(lambda kept: self._fetch(kept, group, stream_id, timeout_s), timeout_s)
+        return found.offsets
 
-    async def look(self, group: str, stream_id: StreamId, timeout_s: float) -> dict[int, CommittedOffset]:
-        """The same, where nothing is made for it."""
+    async def look(self, group: str, stream_id: StreamId, timeout_s: float) -> Committed:
+        """The same, where nothing is made for it, and who reads what."""
         kept = await self._if_there(timeout_s)
-        return {} if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
+        return Committed({}, {}) if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
 
     async def commit(
         self,
@@ -162,14 +170,13 @@ class Positions:
             if len(answer.groups) < limits.GROUP_STREAMS_PER_ANSWER_MAX:
                 return found
 
-    async def _fetch(
-        self, kept: StreamInfo, group: str, stream_id: StreamId, timeout_s: float
-    ) -> dict[int, CommittedOffset]:
+    async def _fetch(self, kept: StreamInfo, group: str, stream_id: StreamId, timeout_s: float) -> Committed:
         request = FetchOffsetsRequest(
             stream_id=kept.stream_id, partition=_place(kept, group), group=group, of_stream_id=stream_id
         )
         answer, _ = await self.link.call(request, FetchOffsetsResponse, timeout_s=timeout_s)
-        return {int(one.partition): one for one in answer.offsets}
+        offsets = {int(one.partition): one for one in answer.offsets}
+        return Committed(offsets, {int(part): one.member_id for one in answer.members for part in one.partitions})
 
     async def _if_there(self, timeout_s: float) -> StreamInfo | None:
         request = MetadataRequest(names=(OFFSETS_STREAM,))
