@@ -186,5 +186,5 @@ class CompactedLog(RuleBasedStateMachine):
             assert not self.log.damage
 
 
-CompactedLog.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+CompactedLog.TestCase.settings = settings(max_examples=examples(90), stateful_step_count=30, deadline=None)
 TestCompactedLog = CompactedLog.TestCase
