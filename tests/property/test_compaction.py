@@ -20,7 +20,7 @@ from tests.extent import examples
 from tests.keyed import Row, Told, append_keyed, batches_of, rows_of
 from tests.logs import clean_all, finished, flush_and_note, open_log, save
 
-RETENTION_US = 1_000_000
+RETENTION_US = 100_000_000
 
 
 MESSAGES = st.tuples(

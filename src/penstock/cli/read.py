@@ -62,7 +62,7 @@ _From = Annotated[
     typer.Option(
         "--from",
         metavar="PLACE",
-        help="Begin here: earliest, latest, an offset, -N (the last N messages), an age such as 30s or '5m ago', "
+        help="Begin here: earliest, latest, an offset, -N (the last N offsets), an age such as 30s or '5m ago', "
         "or a time (UTC, if it names no zone).",
     ),
 ]

@@ -90,7 +90,14 @@ FIELDS = (
         format_duration_ms,
         unlimited=True,
     ),
-    Field("max_messages", "--max-messages", "N", "Keep the last N messages.", _count, unlimited=True),
+    Field(
+        "max_messages",
+        "--max-messages",
+        "N",
+        "Keep the last N messages, as offsets count them.",
+        _count,
+        unlimited=True,
+    ),
     Field(
         "max_bytes",
         "--max-bytes",

@@ -126,15 +126,17 @@ class CleanedLog(LogWriter):
         try:
             has_replaced = self._replaced(task)
         finally:
-            if task.is_compaction:
-                compactor.written(task.forced_keys) if has_replaced else compactor.abandon(now_us)
+            # What retention has removed meanwhile has nothing more to go.
+            if task.is_compaction and not has_replaced and task.segment in self._segments.sealed:
+                compactor.abandon(now_us)
         return has_replaced
 
     def _replaced(self, cleaning: Cleaning) -> bool:
         old, new = cleaning.segment, cleaning.replacement
         if new is None:
             return False
-        if cleaning.is_void or self.state is not LogState.WRITABLE or old not in self._segments.sealed:
+        is_unwanted = cleaning.is_void or (cleaning.is_compaction and not self._config.compact)
+        if is_unwanted or self.state is not LogState.WRITABLE or old not in self._segments.sealed:
             self._cleaner.superseded(cleaning.cleaned_path)
             return False
         try:
@@ -147,9 +149,12 @@ class CleanedLog(LogWriter):
         self._cleaner.superseded(old.path)
         return True
 
-    def dispose(self) -> Disposal | None:
-        """A task that removes what `cleaned` has left; then `disposed`. None: nothing, or the log is being cut."""
-        return None if self._state is LogState.TRUNCATING else self._cleaner.dispose(self._vfs, self._directory)
+    def dispose(self, young: int = 0) -> Disposal | None:
+        """A task that removes what `cleaned` has left, but for the newest `young` files; then `disposed`.
+
+        None: there is nothing, or the log is being cut.
+        """
+        return None if self._state is LogState.TRUNCATING else self._cleaner.dispose(self._vfs, self._directory, young)
 
     def _dispose_now(self) -> None:
         """Before the log is closed: nobody reads any more."""

@@ -73,7 +73,6 @@ class Cleaning(SlicedWork):
         self.cleaned_path = files.cleaned_path(self.path)
         self.replacement: Segment | None = None
         self.is_compaction = keep is not None
-        self.forced_keys: list[bytes] = []  # of rows that were to go, and could not
         self._vfs = vfs
         self._ids = ids
         self._view = view
@@ -171,7 +170,7 @@ class Cleaning(SlicedWork):
             row += header.count
             yield _Outgoing(thinner.add(data, header, keep), sources, size_bytes)
         yield _Outgoing(thinner.end(), 0, 0)
-        self.forced_keys = thinner.forced_keys
+        assert not thinner.forced_keys, "a row was judged to go, and must stay"
 
     def _read_back(self, target: File, rows: int) -> Generator[int, None, bytearray]:
         """What is written is what was meant; gives the entries of its index."""
@@ -244,11 +243,12 @@ class Cleaner:
         """Another file has taken its place, and readers may still be at it."""
         self._stale.append(path)
 
-    def dispose(self, vfs: Vfs, directory: str) -> Disposal | None:
-        """A task that removes what nobody is at any more."""
-        if self.disposal is None and self._stale:
-            self.disposal = Disposal(vfs, directory, tuple(self._stale))
-            self._stale = []
+    def dispose(self, vfs: Vfs, directory: str, young: int) -> Disposal | None:
+        """A task that removes what nobody is at any more: all but the newest `young` files."""
+        count = len(self._stale) - young
+        if self.disposal is None and count > 0:
+            self.disposal = Disposal(vfs, directory, tuple(self._stale[:count]))
+            del self._stale[:count]
         return self.disposal
 
     def void(self) -> None:

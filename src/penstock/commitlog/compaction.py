@@ -8,7 +8,7 @@ keys to be noted, the pass ends there, and the next one goes on.
 A tombstone (a null value) takes the older messages of its key with it, and may go itself, but later: a reader that has
 seen one of those must find it. So it stays until a pass that had it judged has been over for `tombstone_retention`; and
 as long as an older message of its key is still there, which is so where that was the only row that could cover its
-offsets (`Thinner.forced_keys`). What was judged before a start is not known: then all is dirty again.
+offsets. The last row of all stays in any case. What was judged before a start is not known: then all is dirty again.
 
     [     clean: each key once     |      dirty      | too new ][ active ]
                                     ╰── last of each key ──╯
@@ -19,11 +19,13 @@ The idea is that of Kafka's log cleaner: "dirty" and "clean" parts, and tombston
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
 from penstock.batch.codec import check_rows
+from penstock.batch.header import NO_RUN, BatchHeader
 from penstock.batch.merging import Merged
 from penstock.commitlog.latest import Latest
 from penstock.commitlog.merged import UnsoundError, merged_batches
@@ -58,7 +60,8 @@ class Survey(SlicedWork):
     def __init__(self, vfs: Vfs, view: LogView, segments: Sequence[Segment], rules: Rules, bytes_max: int) -> None:
         self.judged: list[Judged] = []
         self.end = rules.end  # up to where it has come
-        self.has_tombstones = False  # that stay
+        self.has_tombstones = False  # that stay, and may go later
+        self.forced_keys: list[bytes] = []  # of rows that were to go, and cannot
         self.is_whole = False  # all was read, and is judged
         self._vfs = vfs
         self._view = view
@@ -97,15 +100,16 @@ class Survey(SlicedWork):
 
     def _batches(self, segments: Iterable[Segment]) -> Iterator[Merged]:
         for segment in segments:
-            for merged in merged_batches(self._vfs, segment, self._view, self._bytes_max):
-                if self.is_void:
-                    raise UnsoundError
-                yield merged
+            with contextlib.suppress(FileNotFoundError):  # retention has removed it: it has no rows any more
+                for merged in merged_batches(self._vfs, segment, self._view, self._bytes_max):
+                    if self.is_void:
+                        raise UnsoundError
+                    yield merged
 
     def _judge(self, latest: Latest) -> Iterator[int]:
         import pyarrow as pa
 
-        judging = _Judging(self._rules, latest)
+        judging = _Judging(self._rules, latest, self.end - 1)
         moved = 0
         for segment in self._segments:
             if segment.base_offset >= self.end:
@@ -113,12 +117,14 @@ class Survey(SlicedWork):
             judging.begin(segment)
             for merged in self._batches([segment]):
                 header = merged.header
+                rows = check_rows(merged.data)
+                judging.batch(header, rows)
                 if header.end_offset > self.end:
                     judging.note(pa.repeat(pa.scalar(True), header.count))
                 elif header.end_offset > self._rules.dirty_start:
-                    judging.dirty(check_rows(merged.data))
+                    judging.dirty(rows)
                 else:
-                    judging.clean(check_rows(merged.data))
+                    judging.clean(rows)
                 moved += merged.size_bytes
                 if moved >= limits.CLEANING_SLICE_BYTES:
                     yield moved
@@ -126,43 +132,113 @@ class Survey(SlicedWork):
         judging.finish()
         self.judged = judging.judged
         self.has_tombstones = judging.has_tombstones
+        self.forced_keys = judging.forced_keys
         yield moved
+
+
+class _Run:
+    """Rows of a segment of which one must stay, because nothing else could cover their offsets."""
+
+    __slots__ = ("end_row", "epoch", "last_key", "start_row")
+
+    def __init__(self, epoch: int | None, start_row: int) -> None:
+        self.epoch = epoch  # None: a batch of a producer, which stays one of its own
+        self.start_row = self.end_row = start_row
+        self.last_key: bytes | None = None
+
+
+class _Found:
+    """What is judged of one segment."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.keeps: list[pa.BooleanArray | None] = []
+        self._runs: list[_Run] = []
+
+    def batch(self, header: BatchHeader, last_key: bytes | None) -> None:
+        """The next batch of it, and the key of its last row."""
+        is_alone = header.producer_id or header.run_id != NO_RUN
+        epoch = None if is_alone else header.leader_epoch
+        rows = self._runs[-1].end_row if self._runs else 0
+        if not self._runs or epoch is None or self._runs[-1].epoch != epoch:
+            self._runs.append(_Run(epoch, rows))
+        self._runs[-1].end_row = rows + header.count
+        self._runs[-1].last_key = last_key
+
+    def forced(self) -> tuple[pa.BooleanArray, list[bytes]]:
+        """Which rows stay, with those that were to go and cannot; and the keys of these."""
+        import pyarrow as pa
+
+        keep = pa.concat_arrays(self.keeps)
+        empty = [run for run in self._runs if not keep.slice(run.start_row, run.end_row - run.start_row).true_count]
+        if not empty:
+            return keep, []
+        bits = bytearray(keep.buffers()[1])
+        for run in empty:
+            bits[(run.end_row - 1) // 8] |= 1 << (run.end_row - 1) % 8
+        keys = [run.last_key for run in empty if run.last_key is not None]
+        return pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(bits)]), keys
 
 
 class _Judging:
     """Collects what is judged, segment by segment."""
 
-    def __init__(self, rules: Rules, latest: Latest) -> None:
+    def __init__(self, rules: Rules, latest: Latest, last_offset: int) -> None:
         self.judged: list[Judged] = []
+        self.forced_keys: list[bytes] = []
         self.has_tombstones = False
         self._rules = rules
         self._latest = latest
-        self._found: list[tuple[Segment, list[pa.BooleanArray | None]]] = []
+        # Who has read all is there: a log whose last row went would end, for them, before it does.
+        self._last_offset = last_offset
+        self._found: list[_Found] = []
         # Clean rows are judged many at a time: each time costs as much as all keys that are noted.
         self._clean: list[tuple[list[pa.BooleanArray | None], int, pa.Table]] = []
         self._clean_rows = self._clean_bytes = 0
 
     def begin(self, segment: Segment) -> None:
         """What comes now is of it."""
-        self._found.append((segment, []))
+        self._found.append(_Found(segment))
+
+    def batch(self, header: BatchHeader, rows: pa.RecordBatch) -> None:
+        """The next batch of the segment; it is judged next."""
+        self._found[-1].batch(header, rows.column("key")[-1].as_py())
 
     def note(self, keep: pa.BooleanArray) -> None:
         """The next rows of the segment, judged."""
-        self._found[-1][1].append(keep)
+        self._found[-1].keeps.append(keep)
 
     def dirty(self, rows: pa.RecordBatch) -> None:
         """The next rows, of the dirty part."""
         import pyarrow.compute as pc
 
         keep = self._latest.are_last(rows.column("key"), rows.column("offset"))
-        self.has_tombstones = self.has_tombstones or bool(pc.and_(keep, _tombstones(rows)).true_count)
+        if not self.has_tombstones:
+            stay = pc.and_(keep, _tombstones(rows))
+            self._look_for_tombstones(rows.column("offset"), rows.column("key"), stay)
         self.note(keep)
+
+    def _look_for_tombstones(self, offsets: pa.Int64Array, keys: pa.BinaryArray, stay: pa.BooleanArray) -> None:
+        """Whether one of those that stay may go later."""
+        import pyarrow.compute as pc
+
+        if stay.true_count:
+            may_go = pc.and_(pc.and_(stay, pc.less(offsets, self._last_offset)), self._are_free(keys))
+            self.has_tombstones = self.has_tombstones or bool(may_go.true_count)
+
+    def _are_free(self, keys: pa.BinaryArray) -> pa.BooleanArray:
+        """Of each key whether no older message of it must stay."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        forced = pa.array(list(self._rules.forced_keys), pa.binary())
+        return pc.invert(pc.is_in(keys, value_set=forced))
 
     def clean(self, rows: pa.RecordBatch) -> None:
         """The next rows, of the clean part."""
         import pyarrow as pa
 
-        places = self._found[-1][1]
+        places = self._found[-1].keeps
         few = pa.table([rows.column("offset"), rows.column("key"), _tombstones(rows)], ["offset", "key", "gone"])
         self._clean.append((places, len(places), few))
         places.append(None)
@@ -186,28 +262,24 @@ class _Judging:
         self._clean_rows = self._clean_bytes = 0
 
     def _of_clean(self, offsets: pa.Int64Array, keys: pa.BinaryArray, gone: pa.BooleanArray) -> pa.BooleanArray:
-        import pyarrow as pa
         import pyarrow.compute as pc
 
-        rules = self._rules
         keep = self._latest.lack(keys)
-        may_go = pc.and_(gone, pc.less(offsets, rules.tombstones_end))
-        if rules.forced_keys and may_go.true_count:
-            forced = pa.array(list(rules.forced_keys), pa.binary())
-            may_go = pc.and_(may_go, pc.invert(pc.is_in(keys, value_set=forced)))
-        keep = pc.and_(keep, pc.invert(may_go))
-        self.has_tombstones = self.has_tombstones or bool(pc.and_(keep, gone).true_count)
+        may_go = pc.and_(gone, pc.less(offsets, min(self._rules.tombstones_end, self._last_offset)))
+        if may_go.true_count:
+            keep = pc.and_(keep, pc.invert(pc.and_(may_go, self._are_free(keys))))
+        self._look_for_tombstones(offsets, keys, pc.and_(keep, gone))
         return keep
 
     def finish(self) -> None:
         """That was all."""
-        import pyarrow as pa
-
         self._judge_clean()
-        for segment, places in self._found:
-            keep = pa.concat_arrays(places)
-            if keep.false_count:
-                self.judged.append(Judged(segment, keep))
+        for found in self._found:
+            if found.keeps:
+                keep, keys = found.forced()
+                self.forced_keys += keys
+                if keep.false_count:
+                    self.judged.append(Judged(found.segment, keep))
 
 
 def _tombstones(rows: pa.RecordBatch) -> pa.BooleanArray:

@@ -22,14 +22,24 @@ _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
 class Compactor:
     """One log's. `begin` a survey, run it, hand it to `surveyed`; write what `next_judged` gives, until `finish`."""
 
-    __slots__ = ("_clean_end", "_forced_keys", "_has_tombstones", "_judged", "_not_before_us", "_passes",
-                 "_survey", "_tombstones_end")  # fmt: skip
+    __slots__ = (
+        "_clean_end",
+        "_forced_bytes",
+        "_forced_keys",
+        "_has_tombstones",
+        "_judged",
+        "_not_before_us",
+        "_passes",
+        "_survey",
+        "_tombstones_end",
+    )
 
     def __init__(self) -> None:
         self._survey: Survey | None = None  # of the pass under way
         self._judged: deque[Judged] = deque()  # what is to be written yet
         self._clean_end = 0  # of the pass before
         self._forced_keys: set[bytes] = set()  # of messages that were to go, and could not; those that went since, too
+        self._forced_bytes = 0
         self._passes: deque[tuple[int, int]] = deque()  # when each was over, and up to where it had judged
         self._tombstones_end = 0  # those before it have stayed long enough
         self._has_tombstones = False
@@ -52,8 +62,8 @@ class Compactor:
                 dirty_bytes += segment.size_bytes
                 if dirty_bytes * limits.COMPACTION_DIRTY_SHARE >= total_bytes:
                     dues.append(segment.last_timestamp_us + config.compaction_lag_us)
-        if self._has_tombstones and self._passes:
-            dues.append(self._passes[0][0] + config.tombstone_retention_us)
+        if self._has_tombstones and self._passes and self._may_go:
+            dues.append(self._passes[0][0] + max(config.tombstone_retention_us, _RETRY_US))
         return max(min(dues), self._not_before_us) if dues else None
 
     def begin(
@@ -71,8 +81,7 @@ class Compactor:
         while self._passes and self._passes[0][0] <= now_us - config.tombstone_retention_us:
             self._tombstones_end = max(self._tombstones_end, self._passes.popleft()[1])
         end = segments[-1].end_offset
-        may_go = len(self._forced_keys) <= limits.COMPACTION_FORCED_MAX
-        tombstones_end = self._tombstones_end if may_go else 0
+        tombstones_end = self._tombstones_end if self._may_go else 0
         rules = Rules(min(self._clean_end, end), end, tombstones_end, frozenset(self._forced_keys))
         self._survey = Survey(vfs, view, segments, rules, config.merged_bytes_max)
         return self._survey
@@ -84,6 +93,7 @@ class Compactor:
         if survey.is_void or not survey.is_whole:
             self.abandon(now_us)
         else:
+            self._force(survey.forced_keys)
             self._judged.extend(survey.judged)
 
     def next_judged(self, sealed: Sequence[Segment]) -> Judged | None:
@@ -94,10 +104,16 @@ class Compactor:
                 return judged
         return None
 
-    def written(self, forced_keys: Iterable[bytes]) -> None:
-        """A segment was; these are the keys of what was to go from it, and could not."""
-        if len(self._forced_keys) <= limits.COMPACTION_FORCED_MAX:
-            self._forced_keys.update(forced_keys)
+    @property
+    def _may_go(self) -> bool:
+        """Whether tombstones may: all keys are known of which an older message must stay."""
+        return self._forced_bytes <= limits.COMPACTION_FORCED_BYTES_MAX
+
+    def _force(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            if self._may_go and key not in self._forced_keys:
+                self._forced_keys.add(key)
+                self._forced_bytes += len(key) + limits.COMPACTION_FORCED_BYTES_EACH
 
     def finish(self, now_us: int) -> None:
         """All segments of the pass are written."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_AT_ONCE = 262_144  # fewer are not worth being put together
+_PARTS_SHARE = 4  # of all bytes that may be noted; to put parts together takes several times as much for a moment
 
 
 class Latest:
@@ -43,8 +44,8 @@ class Latest:
         self._parts.append(_grouped([table]))
         self._part_rows += len(self._parts[-1])
         self._part_bytes += keys.nbytes
-        whole_rows, whole_bytes = (0, 0) if self._whole is None else (len(self._whole), self._whole.nbytes)
-        if self._part_rows > max(_ROWS_AT_ONCE, whole_rows) or self._part_bytes > max(self._bytes_max, whole_bytes):
+        whole_rows = 0 if self._whole is None else len(self._whole)
+        if self._part_rows > max(_ROWS_AT_ONCE, whole_rows) or self._part_bytes > self._bytes_max // _PARTS_SHARE:
             self._put_together()
 
     def _put_together(self) -> None:

@@ -109,7 +109,7 @@ class Cleaners:
             has_replaced = partition.log.cleaned(cleaning, self._clock().wall_us)
         except OSError as failure:
             error, has_replaced = failure, False
-        if error is not None:
+        if error is not None and not isinstance(error, FileNotFoundError):  # retention may have removed it meanwhile
             partition.tell(f"cannot write a segment anew: {error}", self._outbox)
         if has_replaced:
             partition.counters["cleaned_segments"] += 1
@@ -122,10 +122,11 @@ class Cleaners:
     def _dispose(self, partition: Partition, now_us: int) -> None:
         if partition.when_idle is not None:
             return
-        if partition.cutting is not None:  # names may be used again: later, if they are still to go
+        if partition.cutting is not None or partition.log.is_disposing:  # names may be used again, when it was cut
             self._stale.append((now_us + _RETRY_US, partition))
             return
-        if partition.log.is_disposing or (disposal := partition.log.dispose()) is None:
+        young = sum(one is partition for _, one in self._stale)  # of what was left since
+        if (disposal := partition.log.dispose(young)) is None:
             return
 
         def done(error: Exception | None) -> None:

@@ -13,9 +13,9 @@ from penstock.commitlog import Cleaning, Log, LogConfig, LogState, Survey
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.keyed import Row, Told, append_keyed, batches_of, rows_of
-from tests.logs import DIRECTORY, clean_all, finished, open_log, run, save
+from tests.logs import DIRECTORY, clean_all, finished, give_up_before, open_log, run, save
 
-RETENTION_US = 1_000_000
+RETENTION_US = 100_000_000
 CONFIG = LogConfig(segment_bytes=4096, compact=True, tombstone_retention_us=RETENTION_US)
 KEYLESS: Told = (None, b"kept")
 
@@ -183,6 +183,106 @@ def test_a_batch_of_a_producer_stays_one_of_its_own() -> None:
     found = [header for header, _ in batches_of(stream.log.view())][:2]
     assert [(one.producer_id, one.producer_epoch, one.producer_sequence) for one in found] == [(9, 3, 0), (9, 3, 3)]
     assert [(one.base_offset, one.end_offset, one.count) for one in found] == [(0, 3, 1), (3, 5, 1)]
+
+
+def test_the_last_message_of_all_stays_though_it_is_a_tombstone() -> None:
+    stream = Stream(replace(CONFIG, segment_age_us=10))
+    stream.append((b"a", b"1"), KEYLESS)
+    stream.append((b"a", None))
+    save(stream.log)
+    stream.log.tick(10**12)
+    save(stream.log)
+    stream.log.note_committed(stream.log.log_end)
+    assert stream.log.view().segments[-2].end_offset == stream.log.log_end, "all is sealed"
+    for _ in range(3):
+        stream.compact(RETENTION_US)
+        assert [row.value for row in stream.found] == [b"kept", None]
+    assert stream.log.compaction_due_us(stream.now_us) is None, "nothing would come of it"
+    stream.append(KEYLESS, times=12)
+    stream.seal()
+    for _ in range(3):
+        stream.compact(RETENTION_US)
+    assert stream.of(b"a") == []
+
+
+def test_a_pass_is_not_begun_again_for_what_can_never_go() -> None:
+    stream = Stream(replace(CONFIG, tombstone_retention_us=0))
+    stream.append((b"a", b"1"), producer=Producer(9, 1, 0))
+    stream.append((b"a", None), (b"b", b"1"), (b"b", None), KEYLESS)
+    stream.append(KEYLESS, times=8)
+    stream.seal()
+    surveys = 0
+    for _ in range(200):
+        stream.now_us += 1_000_000
+        while stream.log.wants_cleaning(stream.now_us):
+            if (task := stream.log.clean(stream.now_us)) is not None:
+                surveys += isinstance(task, Survey)
+                stream.log.cleaned(finished(task), stream.now_us)
+    assert surveys == 2, "the second has taken what could go a minute later"
+    assert stream.of(b"a") == [b"1", None]
+    assert stream.of(b"b") == []
+
+
+def test_what_must_stay_has_no_segment_written_anew() -> None:
+    stream = Stream()
+    for number in range(40):
+        stream.append((b"a", b"%d" % number), producer=Producer(9, 1, number))
+    stream.seal()
+    paths = [one.path for one in stream.log.view().segments]
+    surveys = 0
+    while (task := stream.log.clean(stream.now_us)) is not None:
+        surveys += isinstance(task, Survey)
+        stream.log.cleaned(finished(task), stream.now_us)
+    assert surveys == 1
+    assert [one.path for one in stream.log.view().segments] == paths
+    assert stream.found == stream.rows
+
+
+@pytest.mark.parametrize("what", ["survey", "segment"])
+def test_retention_may_take_what_a_pass_is_about_to_read(what: str) -> None:
+    stream = Stream()
+    stream.append((b"a", b"1"), KEYLESS, times=60)
+    stream.seal()
+    while isinstance(task := stream.log.clean(stream.now_us), Cleaning):
+        stream.log.cleaned(finished(task), stream.now_us)
+    assert task is not None
+    if what == "segment":
+        stream.log.cleaned(finished(task), stream.now_us)
+        task = stream.log.clean(stream.now_us)
+        assert isinstance(task, Cleaning)
+    removal = give_up_before(stream.log, stream.log.view().segments[3].base_offset + 1)
+    assert removal is not None
+    removal.run()
+    if what == "segment":
+        with pytest.raises(FileNotFoundError):
+            finished(task)
+    else:
+        finished(task)
+    stream.log.cleaned(task, stream.now_us)
+    while (task := stream.log.clean(stream.now_us)) is not None:
+        stream.log.cleaned(finished(task), stream.now_us)
+    log_start = stream.log.log_start
+    assert stream.log.compaction_due_us(stream.now_us) is None
+    assert [row for row in stream.found if row.offset >= log_start and row.key is None] == [
+        row for row in stream.rows if row.offset >= log_start and row.key is None
+    ]
+    assert len(stream.of(b"a")) < 10
+
+
+def test_nothing_goes_any_more_once_the_stream_is_not_to_be_compacted() -> None:
+    stream = Stream()
+    stream.append((b"a", b"1"), KEYLESS, times=40)
+    stream.seal()
+    while isinstance(task := stream.log.clean(stream.now_us), Cleaning):
+        stream.log.cleaned(finished(task), stream.now_us)
+    assert task is not None
+    stream.log.cleaned(finished(task), stream.now_us)
+    task = stream.log.clean(stream.now_us)
+    stream.log.configure(CONFIG.untouched())
+    assert task is not None
+    assert not stream.log.cleaned(finished(task), stream.now_us)
+    stream.compact()
+    assert stream.found == stream.rows
 
 
 def test_what_is_young_stays_and_is_looked_at_when_its_time_has_come() -> None:

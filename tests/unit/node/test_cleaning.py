@@ -132,3 +132,23 @@ def test_a_reader_gets_all_of_it_while_files_change() -> None:
     go_on(broker, 20_000)
     assert caller in broker.replies
     assert [row.offset for row in broker.read("orders")] == list(range(30))
+
+
+def test_each_old_file_stays_as_long_as_an_answer_may_be_about_to_open_it() -> None:
+    broker = grown(40, cleaner_bytes_per_s=4_000)
+    before = segments(broker)[:-1]
+    began: dict[str, int] = {}
+    kept: dict[str, int] = {}
+    for now_ms in range(0, 60_000, 100):
+        there = set(segments(broker))
+        for name in before:
+            if f"{name}.1" in there:
+                began.setdefault(name, now_ms)
+            if name not in there:
+                kept.setdefault(name, now_ms - began[name])
+        broker.tick(100)
+    assert len(kept) == len(before) > 5
+    assert max(began.values()) - min(began.values()) > limits.CLEANED_KEEP_MS // 2, "not all at once"
+    assert min(kept.values()) >= limits.CLEANED_KEEP_MS - 100
+    assert max(kept.values()) <= limits.CLEANED_KEEP_MS + 1_100
+    broker.stop()
