@@ -52,7 +52,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert said[5].splitlines() == ["0 b'1'", "1 b'2'", "2 b'3'", "3 {0: 0}"]
     assert said[6] == ""  # it has all
     assert "billing" in said[7]
-    assert said[9].splitlines() == ["0 3 0"]
+    assert said[9].splitlines() == ["0 3 0 None"]
     assert "would go on in orders at offset 0; it was at 3" in said[10]
     assert "goes on in orders at offset 2; it was at 0" in said[12]
 
