@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.batch.codec import NOBODY, Producer
-from penstock.commitlog import LogCutError
 from penstock.messages import AppendOnceRequest, AppendRequest
 from penstock.node.partition import Partition
 from penstock.node.queries import CheckAppend
 from penstock.node.step import Lane, Outbox
+from penstock.node.wording import as_remote
 
 Appending = AppendRequest | AppendOnceRequest
 
@@ -98,17 +98,3 @@ def _producer_of(request: Appending) -> Producer:
     if isinstance(request, AppendRequest):
         return NOBODY
     return Producer(request.producer_id, request.producer_epoch, request.sequence)
-
-
-def as_remote(error: Exception) -> RemoteError:
-    """What a client hears of an error in a disk thread."""
-    if isinstance(error, RemoteError):
-        return error
-    if isinstance(error, CorruptionError):
-        text = f"what is stored there is damaged: {error}"
-        return RemoteError(ErrorCode.CORRUPT_RANGE, text, file=error.file, position=error.position)
-    if isinstance(error, LogCutError):
-        return RemoteError(ErrorCode.OVERLOADED, str(error))
-    if isinstance(error, (OSError, OperationalError)):
-        return RemoteError(ErrorCode.STORAGE_FAILED, f"the broker's disk failed: {error}")
-    return RemoteError(ErrorCode.INTERNAL, f"the broker could not do it: {type(error).__name__}: {error}")

@@ -18,18 +18,19 @@ back: neither does the time by which ids are forgotten, even if the clock does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from penstock.base.clock import Now
 from penstock.batch import codec
 from penstock.batch.header import MAY_HOLD_IDS, BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest.admission import Rules
 from penstock.ingest.dedup import Dedup
-from penstock.node.appends import as_remote
-from penstock.node.partition import Partition
-from penstock.node.step import Lane, Outbox
+from penstock.node.step import DiskWork, Lane, Step
+from penstock.node.wording import as_remote
+
+if TYPE_CHECKING:
+    from penstock.node.partition import Partition
 
 
 class ReadIds:
@@ -59,25 +60,21 @@ def _may_hold_ids(header: BatchHeader) -> bool:
     return bool(header.flags & MAY_HOLD_IDS)
 
 
-class IdReader:
-    """Has the ids of partitions read."""
+def read_ids(partition: Partition, rules: Rules, now_us: int, step: Step) -> None:
+    """Have the ids in the log of a partition read, unless that is under way; it knows when it is done.
 
-    def __init__(self, outbox: Outbox, clock: Callable[[], Now]) -> None:
-        self._outbox = outbox
-        self._clock = clock
+    `now_us` is what a message written now would have for a timestamp.
+    """
+    window_us, ids_max = rules.dedup
+    if partition.dedup is not None or window_us is None:
+        return
+    partition.dedup = dedup = Dedup(window_us, ids_max, now_us)
+    work = ReadIds(partition.view(), dedup.since_us, dedup.ids_max)
 
-    def read(self, partition: Partition) -> None:
-        """Its log, unless that is under way; the partition knows when it is done."""
-        window_us, ids_max = Rules.of(partition.stream.config).dedup
-        if partition.dedup is not None or window_us is None:
-            return
-        partition.dedup = dedup = Dedup(window_us, ids_max, partition.timestamp_us(self._clock()))
-        work = ReadIds(partition.view(), dedup.since_us, dedup.ids_max)
+    def done(error: Exception | None) -> None:
+        if error is None:
+            dedup.known(work.ids)
+        else:
+            dedup.failure = f"the message ids in the log cannot be read: {as_remote(error)}"
 
-        def done(error: Exception | None) -> None:
-            if error is None:
-                dedup.known(work.ids)
-            else:
-                dedup.failure = f"the message ids in the log cannot be read: {as_remote(error)}"
-
-        self._outbox.work(Lane.READ, work.run, done)
+    step.disk.append(DiskWork(Lane.READ, work.run, done))

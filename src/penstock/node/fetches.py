@@ -21,10 +21,10 @@ from penstock.base.ids import Offset, PartitionKey
 from penstock.commitlog import Slice
 from penstock.fetch.waiters import Waiter, Waiters
 from penstock.messages import FetchRequest, FetchResponse
-from penstock.node.appends import as_remote
 from penstock.node.divergence import check_agreement
 from penstock.node.partition import Partition
 from penstock.node.step import Extent, Lane, Outbox
+from penstock.node.wording import as_remote
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,9 +35,9 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import PartitionState
-from penstock.node.appends import as_remote
 from penstock.node.partition import Partition
 from penstock.node.step import Extent, Lane, Outbox
+from penstock.node.wording import as_remote
 from penstock.replication.agenda import Agenda
 from penstock.replication.leader import Ends, Leadership
 from penstock.replication.positions import Look

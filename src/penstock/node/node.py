@@ -286,7 +286,6 @@ class Node:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
         if not partition.ingest(group, self._now, self._outbox.step, must=must):
-            self._upkeep.ids.read(partition)
             return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))

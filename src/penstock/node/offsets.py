@@ -51,7 +51,6 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.image import ClusterImage
-from penstock.node.appends import as_remote
 from penstock.node.cluster import Cluster
 from penstock.node.finding import Finder
 from penstock.node.group_members import GroupMembers, Rows
@@ -59,6 +58,7 @@ from penstock.node.internal import offsets_config
 from penstock.node.partition import Partition
 from penstock.node.queries import Query
 from penstock.node.step import Inside, Lane, Outbox
+from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
 
 _KEY = 7  # the first of its buffers, and of the values'

@@ -31,15 +31,16 @@ from penstock.batch.header import MAY_HOLD_IDS
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.group import Group
 from penstock.ingest import acks
-from penstock.ingest.admission import Admission, Rules, admit, refuse_all
+from penstock.ingest.admission import Admission, Rules
 from penstock.ingest.dedup import Dedup, Found
 from penstock.ingest.producers import Place, Producers
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.metadata.image import StreamState
+from penstock.node.admitting import admitted
 from penstock.node.closed import why_closed
 from penstock.node.in_flight import Budget, Pending
 from penstock.node.step import Answers, Outbox, Step
-from penstock.node.wording import CODES, OVER_BUDGET, STORE_FAILED, in_doubt, label, not_appended
+from penstock.node.wording import CODES, STORE_FAILED, in_doubt, label, not_appended
 from penstock.replication.follower import Following
 from penstock.replication.leader import Leadership, Standing, terms_of
 from penstock.vfs import Vfs
@@ -268,9 +269,9 @@ class Partition:
     # Messages
 
     def ingest(self, group: Group, now: Now, step: Step, *, must: bool = False) -> bool:
-        """Store what NATS delivered, or say why not; False, unless it `must`: ids are to be read from the log first."""
-        admission = self._admit(group, now, must=must)
-        if admission.needs_ids:
+        """Store what NATS delivered, or say why not; False, unless it `must`: something is read from the log first."""
+        admission = admitted(self, self._rules, self._budget, group, now, step, must=must)
+        if admission is None:
             return False
         if admission.dropped:
             self._count_dropped(admission.dropped)
@@ -295,19 +296,6 @@ class Partition:
         if self._pending:
             self.advance(step)
         return True
-
-    def _admit(self, group: Group, now: Now, *, must: bool) -> Admission:
-        if (closed := why_closed(self, self._budget)) is not None:
-            return refuse_all(group, self._rules, *closed)
-        dedup = self.dedup
-        ids = None if dedup is None else dedup.ids(self.timestamp_us(now))
-        admission = admit(group, self._rules, log_end=self.log.log_end, ids=ids)
-        if admission.needs_ids and dedup is not None and dedup.failure:
-            self.dedup = None  # the next one has them read again
-            return refuse_all(group, self._rules, acks.store_failed(dedup.failure), STORE_FAILED)
-        if admission.needs_ids and must:
-            return refuse_all(group, self._rules, acks.unavailable("message ids are being read"), OVER_BUDGET)
-        return admission
 
     def timestamp_us(self, now: Now) -> int:
         """Of what is written now: it never goes back."""

@@ -16,11 +16,10 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.commitlog import LogState, LogView
 from penstock.ingest.producers import Backwards, Producers
-from penstock.node.appends import as_remote
 from penstock.node.partition import Partition
 from penstock.node.queries import CheckAppend
 from penstock.node.step import Lane, Outbox
-from penstock.node.wording import in_doubt
+from penstock.node.wording import as_remote, in_doubt
 
 
 class ReadProducers:

@@ -8,12 +8,12 @@ from typing import TypeVar
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
-from penstock.node.appends import as_remote
 from penstock.node.desk import Desk
 from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.queries import FindOffset, GetMessage, QueryGivenUpError
 from penstock.node.step import Outbox
+from penstock.node.wording import as_remote
 
 _Query = TypeVar("_Query", GetMessage, FindOffset)
 

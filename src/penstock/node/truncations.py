@@ -20,10 +20,10 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
-from penstock.node.appends import as_remote
 from penstock.node.knowledge import check_knowledge
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
+from penstock.node.wording import as_remote
 from penstock.replication.leader import Leadership
 
 Administer = Callable[[TruncateRequest, Callable[[Response | RemoteError], None]], None]

@@ -29,7 +29,6 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, Removal, Retention
 from penstock.node.cleaning import Cleaners
-from penstock.node.dedup import IdReader
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
@@ -76,7 +75,6 @@ class Upkeep:
         self._outbox = outbox
         self._heard = heard
         self._clock = clock
-        self.ids = IdReader(outbox, clock)
         self.cleaners = Cleaners(outbox, clock, cleaner_bytes_per_s, again=self.touch, idle=self._disposed)
         self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
         self._syncs: dict[Partition, int] = {}  # under way, and when each is overdue, soonest first

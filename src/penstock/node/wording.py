@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.commitlog import ShortageError
+from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.commitlog import LogCutError, ShortageError
 from penstock.ingest import acks
 from penstock.metadata.image import StreamState
 
@@ -44,3 +44,17 @@ def not_appended(error: OperationalError, *, is_fenced: bool) -> RemoteError:
         return in_doubt(str(error))
     code = ErrorCode.OVERLOADED if isinstance(error, ShortageError) else ErrorCode.STORAGE_FAILED
     return RemoteError(code, f"nothing was stored: {error}")
+
+
+def as_remote(error: Exception) -> RemoteError:
+    """What a client hears of an error in a disk thread."""
+    if isinstance(error, RemoteError):
+        return error
+    if isinstance(error, CorruptionError):
+        text = f"what is stored there is damaged: {error}"
+        return RemoteError(ErrorCode.CORRUPT_RANGE, text, file=error.file, position=error.position)
+    if isinstance(error, LogCutError):
+        return RemoteError(ErrorCode.OVERLOADED, str(error))
+    if isinstance(error, (OSError, OperationalError)):
+        return RemoteError(ErrorCode.STORAGE_FAILED, f"the broker's disk failed: {error}")
+    return RemoteError(ErrorCode.INTERNAL, f"the broker could not do it: {type(error).__name__}: {error}")

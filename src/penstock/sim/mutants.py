@@ -103,8 +103,8 @@ MUTANTS = (
     Mutant(
         "ids are not read from the log",
         "penstock.node.dedup",
-        "            if error is None:\n                dedup.known(work.ids)",
-        "            if error is None:\n                dedup.known(MessageIds(dedup.ids_max))",
+        "        if error is None:\n            dedup.known(work.ids)",
+        "        if error is None:\n            dedup.known(MessageIds(dedup.ids_max))",
     ),
     Mutant(
         "producers are not read from the log",

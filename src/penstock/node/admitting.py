@@ -1,0 +1,39 @@
+"""What of a read a partition stores: by the state it is in, and by what its leader knows of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.base.clock import Now
+from penstock.hot.group import Group
+from penstock.ingest import acks
+from penstock.ingest.admission import Admission, Rules, admit, refuse_all
+from penstock.node.closed import why_closed
+from penstock.node.dedup import read_ids
+from penstock.node.in_flight import Budget
+from penstock.node.step import Step
+from penstock.node.wording import OVER_BUDGET, STORE_FAILED
+
+if TYPE_CHECKING:
+    from penstock.node.partition import Partition
+
+
+def admitted(
+    partition: Partition, rules: Rules, budget: Budget, group: Group, now: Now, step: Step, *, must: bool
+) -> Admission | None:
+    """What becomes of `group`; None, unless it `must`: what that depends on is being read from the log."""
+    if (closed := why_closed(partition, budget)) is not None:
+        return refuse_all(group, rules, *closed)
+    dedup = partition.dedup
+    now_us = partition.timestamp_us(now)
+    ids = None if dedup is None else dedup.ids(now_us)
+    admission = admit(group, rules, log_end=partition.log.log_end, ids=ids)
+    if not admission.needs_ids:
+        return admission
+    if dedup is not None and dedup.failure:
+        partition.dedup = None  # the next one has them read again
+        return refuse_all(group, rules, acks.store_failed(dedup.failure), STORE_FAILED)
+    if must:
+        return refuse_all(group, rules, acks.unavailable("message ids are being read"), OVER_BUDGET)
+    read_ids(partition, rules, now_us, step)
+    return None
