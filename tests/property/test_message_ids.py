@@ -129,3 +129,19 @@ def test_ids_that_differ_are_never_taken_for_one() -> None:
         keys = {key_of(mode, name) for name in (*NAMES, b"", b"\0", *(key_of(mode, n) for n in NAMES))}
         assert len(keys) == len(NAMES) + 2 + 2  # what stands for a long one is another id, too
         assert max(map(len, keys)) == 65
+
+
+@pytest.mark.parametrize("mode", [pytest.param(hot_modes.running, marks=hot_modes.needs_compiled), hot_modes.plain])
+def test_the_last_id_stays_the_last_however_old_it_is_when_nothing_is_written_behind_it(mode: Any) -> None:
+    ids = mode("message_ids").MessageIds(9)
+    ids.add(b"a", 0, 1, 0)
+    ids.stamp(1_000, 1)
+    ids.expire(2_000)
+    ids.add(b"b", 0, 1, 1)
+    ids.cut(1)
+    assert ids.is_of(0, b"a", 0, 1)
+    ids.add(b"b", 0, 1, 1)
+    ids.add(b"c", 0, 1, 2)
+    ids.stamp(3_000, 2)
+    ids.cut(2)
+    assert ids.is_of(1, b"b", 0, 1)

@@ -15,6 +15,8 @@ cdef class MessageIds:
     cdef object _times_us
     cdef bytes _last
     cdef int64_t _last_offset
+    cdef bytes _written
+    cdef int64_t _written_offset
     cdef readonly int64_t forgotten
 
     @cython.locals(offset=object)

@@ -26,7 +26,7 @@ class MessageIds:
     """What is known of one log. `forgotten` counts those that went because there were too many."""
 
     __slots__ = ("_ends", "_ids_max", "_last", "_last_offset", "_offsets", "_order", "_places", "_times_us",
-                 "forgotten")  # fmt: skip
+                 "_written", "_written_offset", "forgotten")  # fmt: skip
 
     def __init__(self, ids_max: int) -> None:
         self._ids_max = ids_max
@@ -37,6 +37,8 @@ class MessageIds:
         self._times_us: deque[int] = deque()  # … were written at that time
         self._last = b""  # the id that came last, however old it is
         self._last_offset = -1
+        self._written = b""  # the same of what is written for sure
+        self._written_offset = -1
         self.forgotten = 0
 
     def __len__(self) -> int:
@@ -70,6 +72,9 @@ class MessageIds:
 
     def stamp(self, timestamp_us: int, end: int) -> None:
         """What was added below `end` is written, and has this timestamp."""
+        if self._last_offset < end:
+            self._written = self._last
+            self._written_offset = self._last_offset
         if self._ends and self._times_us[-1] == timestamp_us:
             self._ends[-1] = end
         else:
@@ -91,8 +96,8 @@ class MessageIds:
             if offset < start or self.is_full:
                 break
             if self._last_offset < 0:
-                self._last = key
-                self._last_offset = offset
+                self._last = self._written = key
+                self._last_offset = self._written_offset = offset
             if key not in self._offsets:
                 self._offsets[key] = offset
             self._order.appendleft(key)
@@ -127,8 +132,11 @@ class MessageIds:
             if self._offsets.get(key) == self._places.pop():
                 del self._offsets[key]
         if self._last_offset >= end:
-            self._last = self._order[-1] if self._order else b""
-            self._last_offset = self._places[-1] if self._places else -1
+            self._last = self._written  # it may have grown too old to be among the others
+            self._last_offset = self._written_offset
+            if self._places and self._places[-1] > self._last_offset:
+                self._last = self._order[-1]
+                self._last_offset = self._places[-1]
 
 
 def key_of(data: bytes, begin: _int, end: _int) -> bytes:
