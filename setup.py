@@ -41,6 +41,7 @@ COMPILED = (
     "penstock.hot.headers",
     "penstock.hot.join",
     "penstock.hot.keyhash",
+    "penstock.hot.last_offsets",
     "penstock.hot.message",
     "penstock.hot.message_ids",
     "penstock.hot.refusals",

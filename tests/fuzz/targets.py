@@ -126,14 +126,15 @@ def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int) -> list[ob
     """What becomes of one group."""
     acks_envelopes = not flags & 128
     ids = modules("message_ids").MessageIds(2)
+    lasts = modules("last_offsets").LastOffsets(2, 40)
     found = modules("verdicts").sort(
-        group, _NAME, bool(flags & 1), bytes_max, bool(flags & 2), 41, acks_envelopes, ids, True
+        group, _NAME, bool(flags & 1), bytes_max, bool(flags & 2), 41, acks_envelopes, ids, True, lasts, 40
     )
     again = modules("acks").waiting_again(found.group, found.duplicates, 41, 43)
     enveloped = modules("acks").enveloped_again(found.duplicates, 41, 43)
     refused = [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in found.refused]
     out: list[object] = [refused, found.other_stream, found.reserved, _rows(found.rows)]
-    out += (len(ids), ids.forgotten, modules("acks").pubacks_again(_NAME, *again, _TAIL))
+    out += (len(ids), ids.forgotten, len(lasts), lasts.known_from, modules("acks").pubacks_again(_NAME, *again, _TAIL))
     out.append(modules("acks").enveloped_pubacks_again(enveloped, b"\n\1s", 1, b""))
     out.append(modules("refusals").answers(found.group, found.refused, _body_of, 3, b"\n\1s"))
     closed = modules("verdicts").close(group, _NAME, bool(flags & 1), bool(flags & 2), acks_envelopes)
@@ -157,7 +158,7 @@ def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[o
         assert checked[: len(fields)] == fields
         looked_at = modules("rows").Rows(message, codec.LAYOUT)
         assert looked_at.mistake() is None
-        out.append(looked_at.message_ids())
+        out += (looked_at.message_ids(), looked_at.last_of_subjects())
         assert looked_at.refused_subject(b">") in (None, *(rows.subject(row) for row in range(start, end)))
         out.append(bytes(message))
         for is_early in (False, True):

@@ -16,7 +16,7 @@ ASKING = [
     "Nats-Incr",
     "Nats-Schedule",
     "Nats-Required-Api-Level",
-    "Nats-Expected-Last-Subject-Sequence",
+    "Nats-Expected-Last-Subject-Sequence-Subject",
 ]
 
 

@@ -84,7 +84,7 @@ def test_the_model_says_what_is_stored_and_acked(messages: list[Any], acks: bool
         what if isinstance(what, bytes) else enveloped(message(what[0], what[1]), crc=what[2]) for _, what in messages
     ]
     group = groups.group_of([(b"a.b", reply, None, value) for (reply, _), value in zip(messages, values, strict=True)])
-    found = verdicts.sort(group, NAME, acks, LIMIT, False, LOG_END, acks_envelopes, None, False)
+    found = verdicts.sort(group, NAME, acks, LIMIT, False, LOG_END, acks_envelopes, None, False, None, 0)
     rows: list[tuple[Any, ...]] = []
     refused, plain = [], []
     early: list[tuple[str, str, int]] = []
@@ -148,7 +148,7 @@ def outcome(mode: Any, messages: list[Any], bytes_max: int, is_closed: bool, fla
         found = mode("verdicts").close(group, NAME, bool(flags & 1), False, bool(flags & 2))
     else:
         found = mode("verdicts").sort(
-            group, NAME, bool(flags & 1), bytes_max, False, LOG_END, bool(flags & 2), None, False
+            group, NAME, bool(flags & 1), bytes_max, False, LOG_END, bool(flags & 2), None, False, None, 0
         )
     body_of = lambda verdict, quoted: b"%d \0 %b" % (verdict, quoted or b"")  # noqa: E731
     answers = mode("refusals").answers(found.group, found.refused, body_of, 2, HEAD)
@@ -173,7 +173,7 @@ def test_damage_comes_to_the_same_in_both_modes(
 @settings(max_examples=examples(400))
 def test_what_is_no_envelope_is_stored_as_it_came(data: bytes) -> None:
     found = verdicts.sort(
-        groups.group_of([(b"a.b", b"r", None, data)]), NAME, True, 1_000, False, LOG_END, True, None, False
+        groups.group_of([(b"a.b", b"r", None, data)]), NAME, True, 1_000, False, LOG_END, True, None, False, None, 0
     )
     if envelope.parse(data, 0, len(data)) is None:
         assert groups.messages(found.rows) == [(b"a.b", b"r", None, data)]

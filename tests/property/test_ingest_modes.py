@@ -41,6 +41,10 @@ LINES = st.sampled_from(
         b"Nats-Expected-Stream: other",
         b"Nats-Expected-Last-Sequence: 007",
         b"Nats-Expected-Last-Sequence: 8",
+        b"Nats-Expected-Last-Subject-Sequence: 0",
+        b"Nats-Expected-Last-Subject-Sequence: 08",
+        b"Nats-Expected-Last-Subject-Sequence: 9",
+        b"Nats-Expected-Last-Subject-Sequence:",
         b"Nats-Msg-Id: x",
         b"Nats-Msg-Id: y",
         b"Nats-Msg-Id: " + 65 * b"z",
@@ -128,6 +132,7 @@ def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) ->
     st.booleans(),
     st.booleans(),
     st.integers(0, 3),
+    st.none() | st.tuples(st.integers(1, 3), st.sampled_from([0, 7, 8]), st.sampled_from([0, 7])),
 )
 @settings(max_examples=examples(400))
 def test_verdicts(
@@ -139,11 +144,17 @@ def test_verdicts(
     acks_env: bool,
     tracks_ids: bool,
     ids_max: int,
+    known: tuple[int, int, int] | None,
 ) -> None:
+    subjects_max, known_from, log_start = known or (0, 0, 0)
+
     def sort(mode: Any) -> tuple[Any, ...]:
         ids = mode("message_ids").MessageIds(ids_max) if ids_max else None
         group = group_in(mode, messages)
-        found = mode("verdicts").sort(group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids)
+        lasts = mode("last_offsets").LastOffsets(subjects_max, known_from) if known else None
+        found = mode("verdicts").sort(
+            group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids, lasts, log_start
+        )
         refused = [
             [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in ones]
             for ones in (found.refused, found.duplicates)
@@ -152,11 +163,15 @@ def test_verdicts(
         kept = [waiting(found.rows, 0, len(found.rows), is_early) for is_early in (False, True)]
         told = mode("acks").waiting_again(found.group, found.duplicates, log_end + 1, log_end + 4)
         told = (*told, mode("acks").pubacks_again(b"s", *told, b"}"))
-        seen = (found.other_stream, found.reserved, found.has_ids, found.needs_ids)
-        known: list[Any] = mode("acks").enveloped_again(found.duplicates, log_end, log_end + 4)
+        seen = (found.other_stream, found.reserved, found.has_ids, found.needs_ids, found.needs_lasts, found.asks_older)
+        told_again: list[Any] = mode("acks").enveloped_again(found.duplicates, log_end, log_end + 4)
         if ids is not None:
-            known += [len(ids), ids.forgotten, *(ids.find(name, 0, len(name)) for name in (b"x", b"y", 65 * b"z"))]
-        return parts(found.rows), refused, seen, kept, told, known
+            told_again += [len(ids), ids.forgotten, *(ids.find(name, 0, len(name)) for name in (b"x", b"y", 65 * b"z"))]
+        if lasts is not None:
+            places = [lasts.find(subject, 0, len(subject)) for subject, *_ in messages]
+            lasts.take_back()
+            told_again += [lasts.known_from, len(lasts), places]
+        return parts(found.rows), refused, seen, kept, told, told_again
 
     compiled, plain = in_both(sort)
     assert compiled == plain
@@ -178,7 +193,9 @@ def test_refusals(
         if is_closed:
             found = mode("verdicts").close(group, b"s", acks, skips_reserved, acks_env)
         else:
-            found = mode("verdicts").sort(group, b"s", acks, bytes_max, skips_reserved, 7, acks_env, None, False)
+            found = mode("verdicts").sort(
+                group, b"s", acks, bytes_max, skips_reserved, 7, acks_env, None, False, None, 0
+            )
         asked: list[tuple[int, bytes | None]] = []
 
         def body_of(verdict: int, quoted: bytes | None) -> bytes:

@@ -8,6 +8,7 @@ cdef bytes _PENSTOCK
 cdef bytes _NAMES
 cdef Py_ssize_t _STREAM
 cdef Py_ssize_t _SEQUENCE
+cdef Py_ssize_t _SUBJECT_SEQUENCE
 cdef Py_ssize_t _ID
 cdef Py_ssize_t _LAST_ID
 cdef Py_ssize_t _KEY
@@ -26,6 +27,7 @@ cdef class Fields:
     cdef readonly Py_ssize_t last_id, last_id_end
     cdef readonly Py_ssize_t sequence, sequence_end
     cdef readonly Py_ssize_t stream, stream_end
+    cdef readonly Py_ssize_t subject_sequence, subject_sequence_end
     cdef readonly Py_ssize_t tombstone, tombstone_end
     cdef readonly bint unsupported
 

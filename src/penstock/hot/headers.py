@@ -18,6 +18,7 @@ _HONOURED = (
     b"Nats-Msg-Id",
     b"Nats-Expected-Stream",
     b"Nats-Expected-Last-Sequence",
+    b"Nats-Expected-Last-Subject-Sequence",
     b"Nats-Expected-Last-Msg-Id",
     b"Penstock-Key",
     b"Penstock-Key-Base64",
@@ -57,6 +58,7 @@ _NAMES = b"".join([name + b":" for name in _KNOWN])
 """No name has a colon or another `Nats-` or `Penstock-` within: where one of ours is found here tells which it is."""
 _STREAM = _NAMES.index(b"Nats-Expected-Stream:")
 _SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Sequence:")
+_SUBJECT_SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Subject-Sequence:")
 _ID = _NAMES.index(b"Nats-Msg-Id:")
 _LAST_ID = _NAMES.index(b"Nats-Expected-Last-Msg-Id:")
 _KEY = _NAMES.index(b"Penstock-Key:")
@@ -86,6 +88,8 @@ class Fields:
         "sequence_end",
         "stream",
         "stream_end",
+        "subject_sequence",
+        "subject_sequence_end",
         "tombstone",
         "tombstone_end",
         "unsupported",
@@ -93,13 +97,13 @@ class Fields:
 
     def __init__(self) -> None:
         self.ack_end = self.encoded_key_end = self.id_end = self.key_end = self.last_id_end = -1
-        self.sequence_end = self.stream_end = self.tombstone_end = -1
+        self.sequence_end = self.stream_end = self.subject_sequence_end = self.tombstone_end = -1
         self.clear()
 
     def clear(self) -> None:
         """Nothing is known of the next message yet."""
         self.ack = self.encoded_key = self.id = self.key = self.last_id = self.sequence = self.stream = -1
-        self.tombstone = -1
+        self.subject_sequence = self.tombstone = -1
         self.unsupported = False
 
     def read(self, text: bytes, begin: int, end: int) -> None:
@@ -141,6 +145,9 @@ class Fields:
         elif place == _SEQUENCE:
             if self.sequence < 0:
                 self.sequence, self.sequence_end = begin, end
+        elif place == _SUBJECT_SEQUENCE:
+            if self.subject_sequence < 0:
+                self.subject_sequence, self.subject_sequence_end = begin, end
         elif place == _LAST_ID:
             if self.last_id < 0:
                 self.last_id, self.last_id_end = begin, end

@@ -175,6 +175,27 @@ class Rows:
                     found.append((row, key_of(text, fields.id, fields.id_end)))
         return found
 
+    def last_of_subjects(self) -> list[tuple[int, bytes]]:
+        """The last row of each subject, the last first, and what the subject is known by (see `hot.last_offsets`)."""
+        found: list[tuple[int, bytes]] = []
+        seen: set[bytes] = set()
+        text = self._bytes(_SUBJECT, _VALUES)
+        ends = self._ends(_SUBJECT)
+        data = text
+        later = size_before = -1  # where the subject of the row behind begins, and how long it is
+        for row in range(self._count - 1, -1, -1):
+            begin = ends[row]
+            size = ends[row + 1] - begin
+            if later >= 0 and size == size_before and load.equal(data, begin, later, size):
+                continue  # most batches have few subjects
+            later = begin
+            size_before = size
+            key = key_of(text, begin, begin + size)
+            if key not in seen:
+                seen.add(key)
+                found.append((row, key))
+        return found
+
     def _place(self, column: _int, part: _int) -> int:
         number = _FIRST_BUFFER + 3 * column + part
         return self._body_position + load.int64s(self._metadata, self._buffers_position, 2 * _BUFFERS)[2 * number]

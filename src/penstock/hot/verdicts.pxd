@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, memory, places, subjects, unwrap
 from penstock.hot.group cimport Group
 from penstock.hot.headers cimport Fields
+from penstock.hot.last_offsets cimport LastOffsets
 from penstock.hot.message_ids cimport MessageIds
 from penstock.hot.unwrap cimport Opened
 
@@ -37,11 +38,16 @@ cdef class Sorted:
     cdef readonly list duplicates
     cdef readonly bint has_ids
     cdef readonly bint needs_ids
+    cdef readonly bint needs_lasts
+    cdef readonly bint asks_older
     cdef Fields _fields
     cdef Opened _opened
     cdef bint _has_envelopes
     cdef MessageIds _ids
     cdef bint _tracks_ids
+    cdef LastOffsets _lasts
+    cdef int64_t _log_start
+    cdef Py_ssize_t _noted
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
     cdef int64_t _number
@@ -87,6 +93,13 @@ cdef class Sorted:
     @cython.locals(fields=Fields, verdict=int)
     cdef int _of_fields(self, const unsigned char* text, Py_ssize_t row, int level, int64_t last_sequence) except? -3
 
+    @cython.locals(group=Group, fields=Fields, at=Py_ssize_t, last=int64_t, is_met=bint)
+    cdef int _of_subject(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
+
+    cdef int note_rows(self, int64_t log_end) except -1
+
+    cdef int take_back(self, int64_t log_end) except -1
+
     cdef int _turn_away(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end) except -1
 
     @cython.locals(fields=Fields, has_id=bint, expects_id=bint)
@@ -121,6 +134,8 @@ cpdef Sorted sort(
     bint acks_envelopes,
     MessageIds ids,
     bint tracks_ids,
+    LastOffsets lasts,
+    int64_t log_start,
 )
 
 @cython.locals(out=Sorted, opened=Opened)

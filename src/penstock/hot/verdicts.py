@@ -8,7 +8,7 @@ and handed back with the offset of the first; the id of one that becomes a row i
 |-----------------|------------------------------------------------------------|------------------------|
 | UNSUPPORTED     | has a header that asks for what this version does not know |                        |
 | BAD_ACK         | asks for an ack level that does not exist                  |                        |
-| WRONG_SEQUENCE  | expects another last sequence                              | the last sequence      |
+| WRONG_SEQUENCE  | expects another last sequence, of all or of its subject    | the last sequence      |
 | TOO_LARGE       | is over the stream's max_message_bytes                     | its bytes              |
 | HEADERS_LARGE   | has more headers than anybody may                          | bytes of its headers   |
 | BAD_SUBJECT     | is on a subject that the socket would refuse               |                        |
@@ -16,6 +16,7 @@ and handed back with the offset of the first; the id of one that becomes a row i
 | KEY_LARGE       | has a key over the limit                                   | bytes of its key       |
 | WRONG_LAST_ID   | expects another id of the last message                     |                        |
 | UNTRACKED       | expects one of a stream that keeps no ids                  |                        |
+| UNKNOWN_LAST    | expects a sequence of its subject that is not known yet    |                        |
 | CLOSED          | came while nothing is stored                               |                        |
 
 Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
@@ -38,6 +39,7 @@ from penstock.base.subjects import are_plain
 from penstock.hot import envelope, envelope_acks, memory, places, subjects, unwrap
 from penstock.hot.group import Group
 from penstock.hot.headers import Fields
+from penstock.hot.last_offsets import LastOffsets
 from penstock.hot.message_ids import MessageIds
 from penstock.hot.unwrap import Opened
 
@@ -53,9 +55,11 @@ CLOSED = 9
 # From 10 to 13: those of `unwrap`.
 WRONG_LAST_ID = 14
 UNTRACKED = 15
+UNKNOWN_LAST = 16
 
 _DUPLICATE = -1
 _UNDECIDED = -2
+_UNREAD = -4
 
 _LEVEL_ALL = unwrap.ALL
 _LEVEL_NONE = unwrap.NONE
@@ -91,18 +95,26 @@ class Sorted:
     """What became of a group: the rows to store, who is refused, and how many are not meant for this stream.
 
     `group` is what was looked at, without envelopes: `refused` and `duplicates` name rows of it. The latter are stored
-    already, at the offset that is their number. `has_ids`: some of the rows have message ids. With `needs_ids` nothing
-    is decided: it takes the ids of the log.
+    already, at the offset that is their number. `has_ids`: some of the rows have message ids. With `needs_ids` or
+    `needs_lasts` nothing is decided: it takes the ids of the log, or the last offsets of its subjects. With
+    `asks_older` some are refused as UNKNOWN_LAST.
     """
 
-    __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_number", "_opened", "_tracks_ids",
-                 "duplicates", "group", "has_ids", "needs_ids", "other_stream", "refused", "reserved",
-                 "rows")  # fmt: skip
+    __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
+                 "_opened", "_tracks_ids", "asks_older", "duplicates", "group", "has_ids", "needs_ids", "needs_lasts",
+                 "other_stream", "refused", "reserved", "rows")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
 
     def __init__(
-        self, group: Group, rows: Group, opened: Opened | None, ids: MessageIds | None, tracks_ids: bool
+        self,
+        group: Group,
+        rows: Group,
+        opened: Opened | None,
+        ids: MessageIds | None,
+        tracks_ids: bool,
+        lasts: LastOffsets | None,
+        log_start: int,
     ) -> None:
         self.group = group
         self.rows = rows
@@ -110,6 +122,10 @@ class Sorted:
         self._has_envelopes = opened is not None
         self._ids = ids
         self._tracks_ids = tracks_ids
+        self._lasts = lasts
+        self._log_start = log_start
+        self._noted = 0  # how many of the rows `lasts` has
+        self.needs_lasts = self.asks_older = False
         self.duplicates: list[Refused] = []
         self.has_ids = self.needs_ids = False
         self.refused: list[Refused] = []
@@ -210,6 +226,10 @@ class Sorted:
             return UNSUPPORTED
         if level == _LEVEL_UNKNOWN:
             return BAD_ACK
+        if fields.subject_sequence >= 0 and fields.subject_sequence_end > fields.subject_sequence:
+            verdict = self._of_subject(text, row, last_sequence)
+            if verdict != 0:
+                return verdict
         if (
             fields.sequence >= 0 and not _says(text, fields.sequence, fields.sequence_end, last_sequence)
         ) or (  # the sequence of the last message is the offset of the next one
@@ -223,10 +243,37 @@ class Sorted:
         """Note what does not become a row, and why."""
         if verdict == _UNDECIDED:
             self.needs_ids = True
+        elif verdict == _UNREAD:
+            self.needs_lasts = True
         elif verdict == _DUPLICATE:
             self.duplicates.append(self._refused(row, verdict, reply, reply_end))
         else:
             self.refused.append(self._refused(row, verdict, reply, reply_end))
+
+    def _of_subject(self, text: bytes, row: int, offset: int) -> int:
+        """Whether the last message on its subject has the sequence that the message expects; `offset` would be its own.
+
+        An expected sequence that is empty is none, as in JetStream.
+        """
+        if self._lasts is None:
+            return _UNREAD
+        self.note_rows(offset - self.rows.count)
+        group = self.group
+        at = row * places.STRIDE + places.SUBJECT
+        last = self._lasts.find(group.data, group.numbers[at], group.numbers[at + 1])
+        if last < 0 and self._lasts.known_from > self._log_start:
+            self.asks_older = True
+            return UNKNOWN_LAST
+        self._number = last + 1 if last >= self._log_start else 0
+        fields = self._fields
+        is_met = _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number)
+        return 0 if is_met else WRONG_SEQUENCE
+
+    def note_rows(self, log_end: int) -> None:
+        """Have the subjects of the rows so far known, for a log that ends at `log_end` before them."""
+        if self._lasts is not None and self._noted < self.rows.count:
+            self._lasts.note(self.rows, self._noted, self.rows.count, log_end)
+            self._noted = self.rows.count
 
     def _of_ids(self, data: bytes, offset: int) -> int:
         """Whether the message that would be at `offset` is there already, and what the one before it has for an id."""
@@ -253,6 +300,13 @@ class Sorted:
             self.has_ids = True
             if self._ids is not None:
                 self._ids.add(data, fields.id, fields.id_end, offset)
+
+    def take_back(self, log_end: int) -> None:
+        """Nothing is decided: the rows are not there."""
+        if self._ids is not None:
+            self._ids.cut(log_end)
+        if self._lasts is not None:
+            self._lasts.take_back()
 
     def _of_sizes(self, row: int, value_bytes: int, header_bytes: int, message_bytes_max: int) -> int:
         self._number = value_bytes + header_bytes
@@ -316,18 +370,26 @@ def sort(
     acks_envelopes: bool,
     ids: MessageIds | None,
     tracks_ids: bool,
+    lasts: LastOffsets | None,
+    log_start: int,
 ) -> Sorted:
-    """The rows of `group` for a log that ends at `log_end`, of a stream with this name and these rules.
+    """The rows of `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
-    `ids` are those of the log; None: they are not known yet, or, unless it `tracks_ids`, not wanted.
+    `ids` are those of the log; None: they are not known yet, or, unless it `tracks_ids`, not wanted. `lasts` are the
+    last offsets of its subjects; None: nobody has asked for one. Both get to know the rows.
     """
     if _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
-        return Sorted(group, group, None, None, False)
+        out = Sorted(group, group, None, None, False, lasts, log_start)
+        out.note_rows(log_end)
+        return out
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
-    out = Sorted(group, Group(group.data), opened, ids, tracks_ids)
+    out = Sorted(group, Group(group.data), opened, ids, tracks_ids, lasts, log_start)
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
+    out.note_rows(log_end)
+    if out.needs_ids or out.needs_lasts:
+        out.take_back(log_end)
     return out
 
 
@@ -336,7 +398,7 @@ def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, a
     opened = unwrap.unwrap(group)
     if opened is not None:
         group = opened.group
-    out = Sorted(group, Group(group.data), opened, None, False)
+    out = Sorted(group, Group(group.data), opened, None, False, None, 0)
     out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
 

@@ -35,6 +35,7 @@ __all__ = [
     "error_acks",
     "error_body",
     "headers_too_large",
+    "insufficient_resources",
     "message_too_large",
     "not_taken",
     "numbered_body",
@@ -70,7 +71,7 @@ def bad_request(description: str) -> AckError:
 
 
 def wrong_last_sequence(last: int | str) -> AckError:
-    """Nats-Expected-Last-Sequence names another sequence than the last one stored."""
+    """Another sequence is expected than that of the last message stored, of all or of one subject."""
     return AckError(400, 10071, f"wrong last sequence: {last}")
 
 
@@ -110,6 +111,11 @@ def outcome_unknown(reason: str) -> AckError:
 def unavailable(reason: str) -> AckError:
     """Over budget, or not able to promise durability now; try again later."""
     return AckError(503, 10008, f"temporarily unavailable: {reason}")
+
+
+def insufficient_resources(reason: str) -> AckError:
+    """It would take more memory than there is for it."""
+    return AckError(503, 10023, f"insufficient resources: {reason}")
 
 
 def not_enough_replicas(in_sync: int, min_isr: int) -> AckError:

@@ -2,26 +2,26 @@
 
 Rules: rows keep the order of the wire. A message that is refused gets an error ack if it would have been acked, and is
 counted in any case: nothing disappears without a trace. A check that a header asks for and this broker cannot make is
-refused, never ignored: a publisher that expects one must not be acked without it. The last sequence of a subject is
-such a check: it would take a number in memory for each subject that a stream ever had, of which there is no bound.
+refused, never ignored: a publisher that expects one must not be acked without it.
 
 What one read's refusals come to is bounded by the read: each quotes no more than its own message brought, beside a text
 of ours, and no message is shorter than 15 bytes on the wire. A test holds it below REFUSALS_GROWTH_MAX times as much.
 
 The checks run in JetStream's order: expected stream, last subject sequence, last sequence, message id, last id, size.
 
-| header                              | effect                                                                |
-|-------------------------------------|-----------------------------------------------------------------------|
-| `Penstock-Key`                      | the row's key                                                         |
-| `Penstock-Key-Base64`               | the row's key, for keys that are not text                             |
-| `Penstock-Tombstone: 1`             | with an empty payload: the row's value is null                        |
-| `Penstock-Ack: none|leader|all`     | no ack; ack once written; ack once as durable as the stream promises  |
-| `Nats-Expected-Stream`              | a stream of another name neither stores nor answers                   |
-| `Nats-Expected-Last-Sequence`       | stored only if the last sequence is that one                          |
-| `Nats-Msg-Id`                       | not stored again within the stream's window: acked as a duplicate     |
-| `Nats-Expected-Last-Msg-Id`         | stored only if the last message has that id                           |
-| names that NATS gives to what it hands on | stored, no effect                                               |
-| every other `Nats-` or `Penstock-` name | refused: it asks for something, now or in a later version         |
+| header                                    | effect                                                               |
+|-------------------------------------------|----------------------------------------------------------------------|
+| `Penstock-Key`                            | the row's key                                                        |
+| `Penstock-Key-Base64`                     | the row's key, for keys that are not text                            |
+| `Penstock-Tombstone: 1`                   | with an empty payload: the row's value is null                       |
+| `Penstock-Ack: none|leader|all`           | no ack; ack once written; ack once as durable as the stream promises |
+| `Nats-Expected-Stream`                    | a stream of another name neither stores nor answers                  |
+| `Nats-Expected-Last-Sequence`             | stored only if the last sequence is that one                         |
+| `Nats-Expected-Last-Subject-Sequence`     | the same of the last sequence of its subject, 0 if it has none       |
+| `Nats-Msg-Id`                             | not stored again within the stream's window: acked as a duplicate    |
+| `Nats-Expected-Last-Msg-Id`               | stored only if the last message has that id                          |
+| names that NATS gives to what it hands on | stored, no effect                                                    |
+| every other `Nats-` or `Penstock-` name   | refused: it asks for something, now or in a later version            |
 
 A subject is refused as well where the socket would refuse it: nats-server lets `orders.*` and control characters pass.
 
@@ -52,6 +52,7 @@ from penstock.hot.headers import Fields, unsupported
 from penstock.hot.message_ids import MessageIds
 from penstock.hot.verdicts import Refused, Sorted, close, sort
 from penstock.ingest import acks
+from penstock.ingest.last_sequences import LastSequences
 
 BodyOf = Callable[[int, bytes | None], bytes]
 """What those are told who got a verdict; see hot.refusals."""
@@ -103,7 +104,7 @@ class Rules:
 class Admission(msgspec.Struct):
     """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason.
 
-    For `duplicates`, `has_ids` and `needs_ids` see `hot.verdicts.Sorted`.
+    For `duplicates`, `has_ids`, `needs_ids`, `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
     """
 
     rows: Group
@@ -113,23 +114,45 @@ class Admission(msgspec.Struct):
     of: Group | None = None  # what the rows of these are counted in
     has_ids: bool = False
     needs_ids: bool = False
+    needs_lasts: bool = False
+    asks_older: bool = False
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""
         self.dropped[reason] = self.dropped.get(reason, 0) + count
 
 
-def admit(group: Group, rules: Rules, *, log_end: int, ids: MessageIds | None = None) -> Admission:
-    """The rows of `group` for a log that ends at `log_end`. Pure, but for `ids`, which gets those of the rows."""
+def admit(
+    group: Group,
+    rules: Rules,
+    *,
+    log_end: int,
+    log_start: int = 0,
+    ids: MessageIds | None = None,
+    lasts: LastSequences | None = None,
+) -> Admission:
+    """The rows of `group` for a log from `log_start` to `log_end`. Pure, but for `ids` and `lasts`, which get to know
+    the rows.
+    """
+    offsets = None if lasts is None else lasts.offsets
     found = sort(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
-        rules.acks_envelopes, ids, rules.dedup_window_us is not None,
+        rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start,
     )  # fmt: skip
-    if found.needs_ids:
-        return Admission(found.rows, needs_ids=True)
+    if found.needs_ids or found.needs_lasts:
+        return Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
     if found.rows is group and not group.too_large:
         return Admission(group)
-    return _admission(group, found, rules, REFUSED, lambda verdict, quoted: _body(verdict, quoted, rules))
+
+    def body(verdict: int, quoted: bytes | None) -> bytes:
+        if verdict == verdicts.UNKNOWN_LAST:
+            assert lasts is not None
+            return acks.error_body(rules.name, lasts.why_unknown(log_start))
+        return _body(verdict, quoted, rules)
+
+    admission = _admission(group, found, rules, REFUSED, body)
+    admission.asks_older = found.asks_older
+    return admission
 
 
 def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) -> Admission:

@@ -11,6 +11,7 @@ from penstock.ingest.admission import Admission, Rules, admit, refuse_all
 from penstock.node.closed import why_closed
 from penstock.node.dedup import read_ids
 from penstock.node.in_flight import Budget
+from penstock.node.last_sequences import read_end, read_older
 from penstock.node.step import Step
 from penstock.node.wording import OVER_BUDGET, STORE_FAILED
 
@@ -27,13 +28,20 @@ def admitted(
     dedup = partition.dedup
     now_us = partition.timestamp_us(now)
     ids = None if dedup is None else dedup.ids(now_us)
-    admission = admit(group, rules, log_end=partition.log.log_end, ids=ids)
-    if not admission.needs_ids:
+    lasts = partition.lasts
+    log_start = 0 if lasts is None else partition.log_start
+    admission = admit(group, rules, log_start=log_start, log_end=partition.log.log_end, ids=ids, lasts=lasts)
+    if lasts is not None and admission.asks_older:
+        read_older(partition, lasts, step)
+    if not (admission.needs_ids or admission.needs_lasts):
         return admission
-    if dedup is not None and dedup.failure:
+    if admission.needs_ids and dedup is not None and dedup.failure:
         partition.dedup = None  # the next one has them read again
         return refuse_all(group, rules, acks.store_failed(dedup.failure), STORE_FAILED)
     if must:
-        return refuse_all(group, rules, acks.unavailable("message ids are being read"), OVER_BUDGET)
-    read_ids(partition, rules, now_us, step)
+        return refuse_all(group, rules, acks.unavailable("what the message depends on is being read"), OVER_BUDGET)
+    if admission.needs_ids:
+        read_ids(partition, rules, now_us, step)
+    if admission.needs_lasts:
+        read_end(partition, step)
     return None

@@ -113,11 +113,19 @@ class Cleaners:
             partition.tell(f"cannot write a segment anew: {error}", self._outbox)
         if has_replaced:
             partition.counters["cleaned_segments"] += 1
+            if isinstance(cleaning, Cleaning) and cleaning.is_compaction and partition.lasts is not None:
+                partition.lasts.is_compacted = True
             partition.counters["cleaned_bytes"] += size_bytes - partition.log.size_bytes
         if isinstance(cleaning, Cleaning) and cleaning.replacement is not None:
             self._stale.append((self._clock().elapsed_us + _KEEP_US, partition))
         self._again(partition)
         self.look(partition)
+        if partition.lasts is not None and partition.lasts.is_compacted and not self._is_to_clean(partition):
+            partition.lasts = None  # once a pass is over, and not for each segment: the log is read again for them
+
+    def _is_to_clean(self, partition: Partition) -> bool:
+        is_under_way = self._under_way is not None and self._under_way[0] is partition
+        return is_under_way or partition in self._waiting
 
     def _dispose(self, partition: Partition, now_us: int) -> None:
         if partition.when_idle is not None:

@@ -278,7 +278,7 @@ class Node:
         partition = self._listening.subscriptions.by_sid.get(sid)
         if partition is None:
             return True  # the last messages of a stream that was just deleted
-        if not must and partition.reads_ids:
+        if not must and partition.reads_log:
             return False
         if not (must or partition.log.is_awake or not partition.is_writable or partition.log.has_room):
             return False

@@ -33,6 +33,7 @@ from penstock.hot.group import Group
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules
 from penstock.ingest.dedup import Dedup, Found
+from penstock.ingest.last_sequences import LastSequences, Reading
 from penstock.ingest.producers import Place, Producers
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.metadata.image import StreamState
@@ -55,9 +56,9 @@ class Partition:
     __slots__ = (
         "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us",
-        "flushing", "following", "impediment", "in_flight_bytes", "is_mute", "key", "leader_epoch", "leadership",
-        "leads", "listened_us", "log", "producers", "refusal", "sid", "stall", "stream", "subscribed", "terms",
-        "trouble", "truncated", "vfs", "visit_us", "when_idle",
+        "flushing", "following", "impediment", "in_flight_bytes", "is_mute", "key", "lasts", "leader_epoch",
+        "leadership", "leads", "listened_us", "log", "producers", "refusal", "sid", "stall", "stream", "subscribed",
+        "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -66,6 +67,7 @@ class Partition:
         self.leadership: Leadership | None = None  # this broker leads
         self.following: Following | None = None  # this broker follows
         self.dedup: Dedup | None = None  # of this leadership, once somebody sends message ids
+        self.lasts: LastSequences | None = None  # of this leadership, once somebody expects one of a subject
         self.producers: Producers | None = None  # of this leadership, once one of them appends
         self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
         self.leads = False  # the log has the beginning of this leadership: from the first message on
@@ -124,9 +126,11 @@ class Partition:
         return self.stream.intake is Intake.PAUSED or self.stream.config.is_internal
 
     @property
-    def reads_ids(self) -> bool:
-        """Whether messages wait until the ids in the log are known."""
-        return self.dedup is not None and self.dedup.is_reading and self.leadership is not None
+    def reads_log(self) -> bool:
+        """Whether messages wait until something in the log is known."""
+        reads_ids = self.dedup is not None and self.dedup.is_reading
+        reads_lasts = self.lasts is not None and self.lasts.reading is Reading.END
+        return (reads_ids or reads_lasts) and self.leadership is not None
 
     @property
     def is_impeded(self) -> bool:
@@ -232,6 +236,7 @@ class Partition:
         """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
         self.leadership = None
         self.leads = False
+        self.lasts = None
         self.dedup = self.producers = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: that would say that nothing was stored, and it would be appended again.
@@ -278,6 +283,7 @@ class Partition:
         if admission.errors:
             step.publish.append(Answers(self.sid, b"".join(admission.errors)))
         rows = admission.rows
+        base_offset = self.log.log_end
         refusal: acks.AckError | None = None
         start, count, flags = 0, len(rows), MAY_HOLD_IDS if admission.has_ids else 0
         while start < count:
@@ -291,6 +297,8 @@ class Partition:
             start = end
         if refusal is not None and self.dedup is not None:
             self.dedup.cut(self.log.log_end)
+        if self.lasts is not None:
+            self.lasts.stored(rows, base_offset, self.log.log_end)
         if admission.duplicates:
             self._answer_again(admission, refusal, now, step)
         if self._pending:
@@ -407,6 +415,8 @@ class Partition:
             self.producers.appended(header)
         if ids and self.dedup is not None:
             self.dedup.appended(ids, base_offset, timestamp_us)
+        if self.lasts is not None:
+            self.lasts.appended(message, base_offset)
         self.counters["messages_in"] += self.log.log_end - base_offset
         self.counters["bytes_in"] += len(message)
         assert self.leadership is not None

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 120
 PRELUDE = """
 from penstock.batch.codec import LAYOUT
-from penstock.hot import acks, encode, envelope, group, headers, join, keyhash, message, message_ids, refusals
-from penstock.hot import row_objects, rows
+from penstock.hot import acks, encode, envelope, group, headers, join, keyhash, last_offsets
+from penstock.hot import message, message_ids, refusals, row_objects, rows
 from penstock.hot import scan, verdicts
 held = group.Group.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
 sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
@@ -24,7 +24,7 @@ checker = message.Checker(LAYOUT)
 CALLS = (
     "scan.scan(b'PING\\r\\n', 0, 6, None)",
     "scan.scan(None, 0, 0, scan.Frames())",
-    "verdicts.sort(None, b's', True, 1, False, 0, True, None, False)",
+    "verdicts.sort(None, b's', True, 1, False, 0, True, None, False, None, 0)",
     "verdicts.close(None, b's', True, False, True)",
     "refusals.answers(None, [], lambda *_: b'', 1, b'')",
     "refusals.answers(held, None, lambda *_: b'', 1, b'')",
@@ -44,6 +44,14 @@ CALLS = (
     "acks.pubacks_again(b's', None, bytes(8), b'')",
     "acks.pubacks_again(b's', b'r ', None, b'')",
     "acks.pubacks_again(b's', b'r ', bytes(8), None)",
+    "last_offsets.LastOffsets(1, 0).find(None, 0, 1)",
+    "last_offsets.LastOffsets(1, 0).note(None, 0, 0, 0)",
+    "last_offsets.LastOffsets(1, 0).note_batch(None, 0)",
+    "last_offsets.LastOffsets(1, 0).note_batch([None], 0)",
+    "last_offsets.LastOffsets(1, 0).note_before(None)",
+    "last_offsets.LastOffsets(1, 1).gather(None, [0], 0)",
+    "last_offsets.LastOffsets(1, 1).gather([(0, b'a')], None, 0)",
+    "last_offsets.LastOffsets(1, 1).gather([None], [0], 0)",
     "message_ids.MessageIds(1).find(None, 0, 1)",
     "message_ids.MessageIds(1).add(None, 0, 1, 0)",
     "message_ids.MessageIds(1).is_of(-1, None, 0, 0)",

@@ -10,6 +10,7 @@ from penstock.hot.group import Group, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.admission import OTHER_STREAM, REFUSED, RESERVED_SUBJECT, Admission, Rules, admit, refuse_all
+from penstock.ingest.last_sequences import LastSequences, Reading
 from tests import groups
 from tests.unit.node.harness import Ack, parse_acks
 
@@ -151,6 +152,107 @@ def test_zero_means_nothing_yet() -> None:
     assert refused_with(admit(one("Nats-Expected-Last-Sequence: 0"), RULES, log_end=1)) == 10071
 
 
+def expecting(sequence: str, *lines: str) -> bytes:
+    """Headers of a message that wants this to be the last sequence of its subject."""
+    return block(f"Nats-Expected-Last-Subject-Sequence: {sequence}", *lines)
+
+
+def known_from(offset: int) -> LastSequences:
+    """What is known of a log of which nothing was read yet but that it has nothing from `offset` on."""
+    lasts = LastSequences(offset)
+    lasts.reading = Reading.NOTHING
+    return lasts
+
+
+def test_last_sequences_are_asked_for_before_anything_is_decided() -> None:
+    messages = group((b"orders.a", b"0", block("Nats-Msg-Id: x"), b""), (b"orders.a", b"1", expecting("0"), b""))
+    ids, lasts = MessageIds(9), LastSequences(7)
+    for not_read in (None, lasts):
+        admission = admit(messages, RULES, log_start=7, log_end=7, ids=ids, lasts=not_read)
+        assert admission.needs_lasts
+        assert not admission.errors
+        assert not len(ids)  # nothing is there yet
+    lasts.reading = Reading.NOTHING
+    assert len(admit(messages, RULES, log_start=7, log_end=7, ids=ids, lasts=lasts).rows) == 1
+    assert len(admit(one("Nats-Expected-Last-Subject-Sequence: "), RULES, log_end=0).rows) == 1  # an empty one is none
+
+
+def test_ids_that_are_not_read_yet_leave_no_row_of_a_subject_behind() -> None:
+    messages = group((b"orders.a", b"0", expecting("0"), b""), (b"orders.a", b"1", block("Nats-Msg-Id: x"), b""))
+    lasts = known_from(0)
+    assert admit(messages, RULES, log_end=0, lasts=lasts).needs_ids
+    admission = admit(messages, RULES, log_end=0, ids=MessageIds(9), lasts=lasts)
+    assert groups.replies(admission.rows) == [b"0", b"1"]
+
+
+def test_messages_of_one_read_see_each_other() -> None:
+    messages = group(
+        (b"orders.a", b"0", None, b""),
+        (b"orders.a", b"1", expecting("8"), b""),
+        (b"orders.a", b"2", expecting("8"), b""),
+        (b"orders.b", b"3", expecting("0"), b""),
+        (b"orders.b", b"4", expecting("0"), b""),
+        (b"orders.b", b"5", expecting("0010", "Nats-Expected-Last-Sequence: 9"), b""),
+        (b"orders.b", b"6", expecting("10", "Nats-Expected-Last-Sequence: 10"), b""),
+        (b"orders.a", b"7", expecting("9", "Nats-Expected-Last-Sequence: 1"), b"v" * 1_001),
+        (b"orders.a", b"8", expecting("nine"), b""),
+        (b"orders.a", b"9", expecting("9"), b""),
+    )
+    lasts = known_from(7)
+    admission = admit(messages, RULES, log_start=7, log_end=7, lasts=lasts)
+    assert groups.replies(admission.rows) == [b"0", b"1", b"3", b"6", b"9"]
+    told = [(ack.reply, ack.err_code, ack.body["error"]["description"]) for ack in errors(admission)]
+    wrong = "wrong last sequence: "
+    assert told == [("2", 10071, wrong + "9"), ("4", 10071, wrong + "10"), ("5", 10071, wrong + "10"),
+                    ("7", 10071, wrong + "11"), ("8", 10071, wrong + "9")]  # fmt: skip
+
+
+def test_messages_without_headers_are_seen_as_well() -> None:
+    lasts = known_from(0)
+    plain = group(*[(b"orders.%d" % (number % 3), None, None, b"") for number in range(6)])
+    admission = admit(plain, RULES, log_end=0, lasts=lasts)
+    assert admission.rows is plain  # taken as a whole
+    lasts.stored(admission.rows, 0, 6)
+    asking = group((b"orders.1", b"1", expecting("5"), b""), (b"orders.2", b"2", expecting("5"), b""))
+    admission = admit(asking, RULES, log_end=6, lasts=lasts)
+    assert groups.replies(admission.rows) == [b"1"]
+    assert errors(admission)[0].body["error"]["description"] == "wrong last sequence: 6"
+
+
+def test_what_was_not_written_is_no_last_message() -> None:
+    lasts = known_from(0)
+    three = group(*[(b"orders.a", None, None, b"") for _ in range(3)])
+    lasts.stored(admit(three, RULES, log_end=0, lasts=lasts).rows, 0, 2)
+    assert refused_with(admit(group((b"orders.a", b"r", expecting("3"), b"")), RULES, log_end=2, lasts=lasts)) == 10071
+    lasts.stored(Group(b""), 2, 2)
+    assert len(admit(group((b"orders.a", b"r", expecting("2"), b"")), RULES, log_end=2, lasts=lasts).rows) == 1
+
+
+def test_what_is_gone_is_no_last_message() -> None:
+    lasts = known_from(0)
+    two = group((b"orders.a", None, None, b""), (b"orders.b", None, None, b""))
+    lasts.stored(admit(two, RULES, log_end=0, lasts=lasts).rows, 0, 2)
+    asking = group((b"orders.a", b"0", expecting("1"), b""), (b"orders.a", b"1", expecting("0"), b""))
+    admission = admit(asking, RULES, log_start=1, log_end=2, lasts=lasts)
+    assert groups.replies(admission.rows) == [b"1"]
+    assert errors(admission)[0].body["error"]["description"] == "wrong last sequence: 0"
+
+
+def test_why_the_last_sequence_of_a_subject_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LAST_OFFSETS_MAX", 1)
+    asking = group((b"orders.b", b"r", expecting("0"), b""))
+    lasts = known_from(5)
+    admission = admit(asking, RULES, log_end=5, lasts=lasts)
+    assert (admission.asks_older, refused_with(admission)) == (True, 10008)
+    lasts.failure = "the disk is gone"
+    assert refused_with(admit(asking, RULES, log_end=5, lasts=lasts)) == 10077
+    lasts.failure = ""
+    lasts.stored(admit(one(), RULES, log_end=5, lasts=lasts).rows, 5, 6)
+    assert refused_with(admit(asking, RULES, log_end=6, lasts=lasts)) == 10023
+    assert refused_with(admit(asking, RULES, log_start=2, log_end=6, lasts=lasts)) == 10023
+    assert len(admit(asking, RULES, log_start=5, log_end=6, lasts=lasts).rows) == 1  # all that there is is known
+
+
 def test_ids_are_asked_for_before_anything_is_decided() -> None:
     for line in ("Nats-Msg-Id: x", "Nats-Expected-Last-Msg-Id: x"):
         assert admit(one(line), RULES, log_end=0).needs_ids
@@ -188,7 +290,6 @@ def test_an_id_is_expected_only_where_ids_are_kept() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "Nats-Expected-Last-Subject-Sequence",
         "Nats-Expected-Last-Subject-Sequence-Subject",
         "Nats-Rollup",
         "Nats-TTL",

@@ -1,0 +1,319 @@
+"""Messages that are stored only if a certain one is the last on their subject: who hears what, and what is read."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.ids import Offset, PartitionId
+from penstock.ingest.last_sequences import Reading
+from penstock.messages import CreateStreamResponse, TruncateRequest
+from penstock.node.step import Lane
+from penstock.vfs.faulty import Fault, Kind, no_faults, nth
+from tests.envelopes import enveloped, message
+from tests.unit.node.harness import Ack, Broker
+from tests.unit.node.members import Brokers
+from tests.unit.node.test_members import with_stream
+
+
+def with_orders(**config: Any) -> Broker:
+    broker = Broker().start()
+    broker.answer(broker.create("orders", **config), CreateStreamResponse)
+    return broker
+
+
+def block(*lines: str) -> bytes:
+    return ("NATS/1.0\r\n" + "".join(f"{line}\r\n" for line in lines) + "\r\n").encode()
+
+
+def expecting(sequence: int) -> bytes:
+    return block(f"Nats-Expected-Last-Subject-Sequence: {sequence}")
+
+
+def publish(broker: Broker, subject: str, sequence: int, reply: str = "r") -> None:
+    broker.publish(subject, b"v", reply=reply, headers=expecting(sequence))
+
+
+def said(ack: Ack) -> str:
+    return str(ack.body["error"]["description"]) if ack.err_code else f"stored as {ack.body['seq']}"
+
+
+def told(broker: Broker, subject: str, sequence: int) -> str:
+    """What a publisher hears."""
+    publish(broker, subject, sequence)
+    return said(broker.acks[-1])
+
+
+def test_only_what_follows_the_last_message_on_its_subject_is_stored() -> None:
+    broker = with_orders()
+    assert told(broker, "orders.a", 1) == "wrong last sequence: 0"
+    assert told(broker, "orders.a", 0) == "stored as 1"
+    assert told(broker, "orders.b", 0) == "stored as 2"
+    assert told(broker, "orders.b", 1) == "wrong last sequence: 2"
+    broker.publish("orders.a", b"without", b"headers")
+    assert told(broker, "orders.a", 1) == "wrong last sequence: 4"
+    assert told(broker, "orders.a", 4) == "stored as 5"
+    assert broker.stream("orders").partitions[0].dropped == {"refused": 3}
+    broker = broker.crash().start()
+    assert told(broker, "orders.b", 0) == "wrong last sequence: 2"
+    assert told(broker, "orders.b", 2) == "stored as 6"
+
+
+def test_a_message_in_an_envelope() -> None:
+    broker = with_orders()
+    for expected in (0, 0):
+        header = (b"Nats-Expected-Last-Subject-Sequence", b"%d" % expected)
+        value = enveloped(message({"value": b"v", "correlation_id": b"c"}, [header]))
+        broker.deliver([(b"orders.a", b"r", None, value)])
+    assert [ack.err_code for ack in broker.acks] == [0, 10071]
+    assert broker.values("orders") == [b"v"]
+
+
+def test_the_checks_are_made_in_the_order_of_jetstream() -> None:
+    broker = with_orders()
+    headers = block("Nats-Expected-Last-Subject-Sequence: 0", "Nats-Msg-Id: x")
+    for _ in range(2):  # sent again it is no duplicate, but too late
+        broker.publish("orders.a", b"v", reply="r", headers=headers)
+    assert [said(ack) for ack in broker.acks] == ["stored as 1", "wrong last sequence: 1"]
+    broker.publish("orders.a", b"v", reply="r", headers=block("Nats-Msg-Id: x"))
+    assert broker.acks[-1].body["duplicate"]
+
+
+def test_who_expects_nothing_has_nothing_read() -> None:
+    broker = with_orders()
+    broker.publish("orders.a", b"0")
+    broker = broker.crash().start()
+    broker.disk_runs_at_once = False
+    broker.publish("orders.a", b"1", headers=block("A: 1", "Nats-Expected-Last-Subject-Sequence:"))
+    broker.append("orders", b"2")
+    assert {type(work.run.__self__).__name__ for work in broker.disk} == {"Flush", "CheckAppend"}  # type: ignore[attr-defined]
+    assert all(partition.lasts is None for partition in broker.node._partitions.values())
+
+
+def test_messages_keep_their_order_while_the_log_is_read() -> None:
+    broker = with_orders()
+    broker.publish("orders.a", b"0")
+    broker = broker.crash().start()
+    broker.disk_runs_at_once = False
+    publish(broker, "orders.a", 1, "r1")
+    broker.publish("orders.a", b"2", reply="r2")
+    publish(broker, "orders.a", 2, "r3")
+    publish(broker, "orders.a", 3, "r4")
+    (reading,) = broker.disk
+    assert reading.lane is Lane.READ
+    broker.append("orders", b"3", subject="orders.b")  # comes before those who wait
+    broker.run_disk(1)
+    broker.settle()
+    assert {ack.reply: said(ack) for ack in broker.acks} == {
+        "r1": "stored as 3", "r2": "stored as 4", "r3": "wrong last sequence: 4", "r4": "wrong last sequence: 4",
+    }  # fmt: skip
+    assert broker.node.in_flight_bytes == 0
+    broker.disk_runs_at_once = True
+    assert told(broker, "orders.b", 2) == "stored as 5"  # it was noted, though the log was being read
+
+
+def test_ids_and_last_sequences_are_both_read() -> None:
+    broker = with_orders()
+    broker.publish("orders.a", b"0", headers=block("Nats-Msg-Id: x"))
+    broker = broker.crash().start()
+    broker.disk_runs_at_once = False
+    broker.publish(
+        "orders.a", b"1", reply="r", headers=block("Nats-Msg-Id: y", "Nats-Expected-Last-Subject-Sequence: 1")
+    )
+    assert len(broker.disk) == 1
+    broker.settle()
+    assert [said(ack) for ack in broker.acks] == ["stored as 2"]
+
+
+def test_a_broker_that_stops_while_the_log_is_read_refuses_who_waits() -> None:
+    broker = with_orders()
+    broker.disk_runs_at_once = False
+    publish(broker, "orders.a", 0)
+    broker.disk.clear()
+    broker.do(broker.node.stop(broker.clock.now))
+    assert [ack.err_code for ack in broker.acks] == [10008]
+
+
+def test_a_log_that_cannot_be_read_is_read_again() -> None:
+    broker = with_orders()
+    broker.publish("orders.a", b"0")
+    broker = broker.crash().start()
+    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.READ, path_end=".arrows")
+    broker.deliver([(b"orders.a", b"r1", expecting(1), b""), (b"orders.b", b"r2", None, b"")])
+    assert {ack.reply: ack.err_code for ack in broker.acks} == {"r1": 10077, "r2": 0}
+    broker.vfs.plan = no_faults
+    assert told(broker, "orders.b", 2) == "stored as 3"
+    assert told(broker, "orders.a", 1) == "stored as 4"
+
+
+def test_what_the_disk_refuses_is_no_last_message() -> None:
+    broker = with_orders()
+    assert told(broker, "orders.a", 0) == "stored as 1"
+    broker.vfs.plan = nth(0, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    assert "store failed" in told(broker, "orders.a", 1)
+    broker.vfs.plan = no_faults
+    assert told(broker, "orders.a", 1) == "stored as 2"
+
+
+def test_a_read_of_which_a_part_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BATCH_ROWS_MAX", 2)
+    broker = with_orders()
+    assert told(broker, "orders.b", 0) == "stored as 1"
+    broker.vfs.plan = nth(1, Fault(errno.ENOSPC), Kind.WRITE, path_end=".arrows")
+    subjects = (b"orders.a", b"orders.a", b"orders.a", b"orders.b")
+    broker.deliver([(subject, b"r%d" % n, None, b"") for n, subject in enumerate(subjects)])
+    assert {ack.reply: ack.err_code for ack in broker.acks[1:]} == {"r0": 0, "r1": 0, "r2": 10077, "r3": 10077}
+    broker.vfs.plan = no_faults
+    assert told(broker, "orders.a", 3) == "stored as 4"
+    assert told(broker, "orders.b", 1) == "stored as 5"
+
+
+def test_what_retention_has_removed_is_no_last_message() -> None:
+    broker = with_orders(max_messages=1)
+    assert told(broker, "orders.a", 0) == "stored as 1"
+    assert told(broker, "orders.b", 0) == "stored as 2"
+    broker.tick(2_000)
+    assert told(broker, "orders.a", 1) == "wrong last sequence: 0"
+    assert told(broker, "orders.a", 0) == "stored as 3"
+
+
+def test_what_compaction_has_taken_out_is_no_last_message() -> None:
+    broker = with_orders(compact=True, segment_bytes=4096, tombstone_retention_ms=0, dedup_window_ms=None)
+    for number in range(20):
+        broker.publish(f"orders.{number % 2}", b"v", headers=block("Penstock-Key: k"))
+    assert told(broker, "orders.0", 0) == "wrong last sequence: 19"
+    for _ in range(20):
+        broker.publish("orders.1", b"v", headers=block("Penstock-Key: k"))
+    for _ in range(300):
+        broker.tick(100)
+    assert "orders.0" not in {row.subject for row in broker.read("orders")}
+    assert told(broker, "orders.0", 19) == "wrong last sequence: 0"
+    assert told(broker, "orders.1", 40) == "stored as 41"
+
+
+def test_the_log_is_read_again_once_a_pass_of_compaction_is_over_and_not_for_each_segment() -> None:
+    broker = with_orders(compact=True, segment_bytes=4096, tombstone_retention_ms=0, dedup_window_ms=None)
+    for _ in range(40):
+        broker.publish("orders.a", b"v", headers=block("Penstock-Key: k"))
+    (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "orders"]
+    seen: list[Any] = []
+    for _ in range(100):
+        assert told(broker, "orders.a", 0) == "wrong last sequence: 40"
+        if partition.lasts not in seen:
+            seen.append(partition.lasts)
+        broker.tick(100)
+    assert partition.counters["cleaned_segments"] > 2
+    assert len(broker.read("orders")) < 20
+    assert len(seen) == 2
+
+
+# What is older than what is read while messages wait
+
+
+@pytest.fixture
+def little_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LAST_OFFSETS_READ_BYTES_MAX", 1)
+
+
+@pytest.mark.usefixtures("little_is_read")
+def test_who_asks_for_what_is_older_is_told_to_try_again_while_others_go_on() -> None:
+    broker = with_orders()
+    for name in "abc":
+        broker.publish(f"orders.{name}", b"v")
+    broker = broker.crash().start()
+    assert told(broker, "orders.c", 0) == "wrong last sequence: 3"
+    broker.disk_runs_at_once = False
+    for number in range(3):
+        publish(broker, "orders.a", 1, f"r{number}")
+    (reading,) = broker.disk
+    assert reading.lane is Lane.QUERY
+    publish(broker, "orders.c", 3, "r3")
+    assert [ack.err_code for ack in broker.acks[1:]] == [10008, 10008, 10008]
+    broker.settle()
+    assert said(broker.acks[-1]) == "stored as 4"
+    broker.disk_runs_at_once = True
+    assert told(broker, "orders.a", 1) == "stored as 5"
+    assert told(broker, "orders.d", 0) == "stored as 6"  # all is read: there is none
+
+
+@pytest.mark.usefixtures("little_is_read")
+def test_what_was_forgotten_while_older_ones_were_read_is_not_taken_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LAST_OFFSETS_MAX", 2)
+    broker = with_orders()
+    for name in "abc":
+        broker.publish(f"orders.{name}", b"v")
+    broker = broker.crash().start()
+    assert told(broker, "orders.c", 0) == "wrong last sequence: 3"
+    broker.disk_runs_at_once = False
+    publish(broker, "orders.a", 1)
+    reading = broker.disk.pop()
+    broker.disk_runs_at_once = True
+    for name in "adcd":  # a is known and goes again, while what is read knows of one that came earlier
+        broker.publish(f"orders.{name}", b"v")
+    broker.disk.append(reading)
+    broker.settle()
+    (partition,) = [one for one in broker.node._partitions.values() if one.lasts is not None]
+    assert partition.lasts is not None
+    assert partition.lasts.reading is Reading.NOTHING
+    assert "2 subjects have later messages" in told(broker, "orders.a", 1)
+    truncation = TruncateRequest(
+        stream_id=broker.stream_id("orders"), partition=PartitionId(0), before=Offset(3)
+    )  # what was read lies before it, and a's last message does not
+    broker.request(truncation)
+    assert "2 subjects have later messages" in told(broker, "orders.a", 0)
+    assert told(broker, "orders.d", 7) == "stored as 8"
+
+
+# Several brokers
+
+
+def send(brokers: Brokers, sequence: int, reply: str) -> None:
+    for member in list(brokers.members.values()):
+        member.publish("s", b"v", reply=reply, headers=expecting(sequence))
+    brokers.settle()
+
+
+def heard(broker: Broker) -> list[str]:
+    return [f"{ack.reply}: {said(ack)}" for ack in broker.acks]
+
+
+def test_the_next_leader_knows_what_was_last() -> None:
+    brokers = with_stream()
+    send(brokers, 0, "r1")
+    brokers.run(500)
+    old = brokers.led("s").broker_id
+    brokers.kill(old)
+    brokers.run(8_000)
+    new = brokers.led("s")
+    assert new.broker_id != old
+    send(brokers, 0, "r2")
+    send(brokers, 1, "r3")
+    brokers.run(200)
+    assert heard(new) == ["r2: wrong last sequence: 1", "r3: stored as 2"]
+
+
+def test_what_was_cut_off_is_no_last_message() -> None:
+    """A leader that nobody reaches takes a message; later it leads again, without it."""
+    brokers = with_stream()
+    send(brokers, 0, "r1")
+    brokers.run(500)
+    old = brokers.led("s")
+    others = [one for one in brokers.ids if one != old.broker_id]
+    for number in others:
+        brokers.cut(old.broker_id, number)
+    for _ in range(3):
+        old.publish("s", b"cut off")
+    brokers.run(8_000)
+    assert brokers.led("s") is not old
+    send(brokers, 1, "r2")
+    brokers.join(old.broker_id, *others)
+    brokers.run(60_000)  # the preferred leader leads again
+    assert brokers.led("s") is old
+    old.acks.clear()
+    send(brokers, 4, "r3")
+    send(brokers, 2, "r4")
+    brokers.run(500)
+    assert heard(old) == ["r3: wrong last sequence: 2", "r4: stored as 3"]
