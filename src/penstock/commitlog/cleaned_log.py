@@ -76,15 +76,17 @@ class CleanedLog(LogWriter):
     def _cleanable_end(self) -> int:
         return min(self.flushed_end, self.committed_end)
 
-    def clean(self, now_us: int) -> Cleaning | Survey | None:
-        """A task that writes a segment anew that is sealed, committed and on the disk, or finds what is to go of such
-        segments; None: there is nothing to be done. One at a time. Small batches are merged once, unless the segment
-        has changed.
+    def clean(self, now_us: int, *, may_survey: bool = True) -> Cleaning | Survey | None:
+        """A task that writes a segment anew that is sealed, committed and on the disk, or, if it may, finds what is to
+        go of such segments; None: there is nothing to be done. One at a time. Small batches are merged once, unless the
+        segment has changed.
         """
         if not self.wants_cleaning(now_us):
             return None
         cleaner = self._cleaner
-        cleaner.under_way = self._compact_on(now_us) or self._merge() or self._compact(now_us)
+        cleaner.under_way = self._compact_on(now_us) or self._merge()
+        if cleaner.under_way is None and may_survey:
+            cleaner.under_way = self._compact(now_us)
         return cleaner.under_way
 
     def _compact_on(self, now_us: int) -> Cleaning | None:

@@ -1,16 +1,19 @@
 """The cleaner of one broker: sealed segments with many small batches, or messages to go, are written anew.
 
 Rules: one segment at a time, whatever the number of partitions, in slices of a few megabytes, and no faster than the
-rate: it works for later readers, and must not be felt by anybody now. It begins when a partition was visited that has
-something to clean, so one that does not grow costs nothing. What took the place of another segment is read at once;
-the old file stays for CLEANED_KEEP_MS, for answers that are about to open it. A partition whose disk takes nothing, or
-whose log is being cut, waits.
+rate: it works for later readers, and must not be felt by anybody now. A survey, with which a pass of compaction begins,
+reads a whole log, so it takes turns with the segments of other partitions. It holds many keys in memory, so there is
+one at a time, and who would begin another one waits. Work begins when a partition was visited that has something to
+clean, so one that does not grow costs nothing. What took the place of another segment is read at once; the old file
+stays for CLEANED_KEEP_MS, for answers that are about to open it. A partition whose disk takes nothing, or whose log is
+being cut, waits.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
@@ -20,6 +23,11 @@ from penstock.node.step import Lane, Outbox
 
 _KEEP_US = limits.CLEANED_KEEP_MS * 1_000
 _RETRY_US = limits.UPKEEP_RETRY_MS * 1_000
+
+
+class _Task(NamedTuple):
+    partition: Partition
+    work: Cleaning | Survey
 
 
 class Cleaners:
@@ -43,8 +51,9 @@ class Cleaners:
         self._again = again
         self._idle = idle
         self._waiting: dict[Partition, None] = {}  # in the order in which they came
-        self._under_way: tuple[Partition, Cleaning | Survey] | None = None
-        self._is_running = False  # a disk thread is at it
+        self._waiting_to_survey: dict[Partition, None] = {}  # until that of another one is over
+        self._under_way: deque[_Task] = deque()  # one segment and one survey at most; whose turn it is comes first
+        self._running: _Task | None = None  # a disk thread is at it
         self._free_us = 0  # when the rate lets it go on
         self._stale: deque[tuple[int, Partition]] = deque()  # whose old files go, and when
 
@@ -58,7 +67,7 @@ class Cleaners:
     @property
     def next_deadline_us(self) -> int | None:
         """When `tick` has something to do."""
-        has_work = not self._is_running and (self._waiting or self._under_way)
+        has_work = self._running is None and (self._waiting or self._under_way)
         return earliest(self._free_us if has_work else None, self._stale[0][0] if self._stale else None)
 
     def tick(self, now_us: int) -> None:
@@ -70,38 +79,58 @@ class Cleaners:
     def forget(self, partition: Partition) -> None:
         """Its log is about to be closed."""
         self._waiting.pop(partition, None)
-        if self._under_way is not None and self._under_way[0] is partition and not self._is_running:
-            self._under_way[1].close()
-            self._under_way = None
+        self._waiting_to_survey.pop(partition, None)
+        for task in [one for one in self._under_way if one.partition is partition and one is not self._running]:
+            task.work.close()
+            self._end(task)
 
     def _go_on(self, now_us: int) -> None:
-        if self._is_running or now_us < self._free_us:
+        if self._running is not None or now_us < self._free_us:
             return
-        while self._under_way is None and self._waiting:
-            partition = next(iter(self._waiting))
-            del self._waiting[partition]
-            if partition.when_idle is not None or partition.cutting is not None or partition.impediment:
-                continue  # it is visited again, if it goes on
-            if (begun := partition.log.clean(self._clock().wall_us)) is not None:
-                self._under_way = partition, begun
-        if self._under_way is None:
+        while self._waiting and not self._is_any(Cleaning):
+            self._begin(next(iter(self._waiting)))
+        if not self._under_way:
             return
-        partition, cleaning = self._under_way
+        task = self._running = self._under_way[0]
+        partition, work = task
 
         def done(error: Exception | None) -> None:
             now_us = self._clock().elapsed_us
-            self._is_running = False
-            self._free_us = now_us + cleaning.moved_bytes * 1_000_000 // self._bytes_per_s
+            self._running = None
+            self._free_us = now_us + work.moved_bytes * 1_000_000 // self._bytes_per_s
             if partition.when_idle is not None:
-                cleaning.close()
-                self._under_way = None
-            elif error is not None or cleaning.is_done:
-                self._under_way = None
-                self._done(partition, cleaning, error)
+                work.close()
+                self._end(task)
+            elif error is not None or work.is_done:
+                self._end(task)
+                self._done(partition, work, error)
+            else:
+                self._under_way.rotate(-1)
             self._go_on(now_us)
 
-        self._is_running = True
-        self._outbox.work(Lane.QUERY, cleaning.run, done)
+        self._outbox.work(Lane.QUERY, work.run, done)
+
+    def _is_any(self, kind: type[Cleaning | Survey]) -> bool:
+        return any(isinstance(task.work, kind) for task in self._under_way)
+
+    def _begin(self, partition: Partition) -> None:
+        del self._waiting[partition]
+        if partition.when_idle is not None or partition.cutting is not None or partition.impediment:
+            return  # it is visited again, if it goes on
+        now_us = self._clock().wall_us
+        is_surveying = self._is_any(Survey)
+        begun = partition.log.clean(now_us, may_survey=not is_surveying)
+        if begun is not None:
+            self._under_way.append(_Task(partition, begun))
+        elif is_surveying and partition.log.wants_cleaning(now_us):
+            self._waiting_to_survey[partition] = None
+        self._settle(partition)
+
+    def _end(self, task: _Task) -> None:
+        self._under_way.remove(task)
+        if isinstance(task.work, Survey):
+            self._waiting |= self._waiting_to_survey
+            self._waiting_to_survey.clear()
 
     def _done(self, partition: Partition, cleaning: Cleaning | Survey, error: Exception | None) -> None:
         size_bytes = partition.log.size_bytes
@@ -120,12 +149,13 @@ class Cleaners:
             self._stale.append((self._clock().elapsed_us + _KEEP_US, partition))
         self._again(partition)
         self.look(partition)
-        if partition.lasts is not None and partition.lasts.is_compacted and not self._is_to_clean(partition):
-            partition.lasts = None  # once a pass is over, and not for each segment: the log is read again for them
+        self._settle(partition)
 
-    def _is_to_clean(self, partition: Partition) -> bool:
-        is_under_way = self._under_way is not None and self._under_way[0] is partition
-        return is_under_way or partition in self._waiting
+    def _settle(self, partition: Partition) -> None:
+        """Once a pass is over, and not for each segment: the log is read again for them."""
+        is_to_clean = partition in self._waiting or any(task.partition is partition for task in self._under_way)
+        if partition.lasts is not None and partition.lasts.is_compacted and not is_to_clean:
+            partition.lasts = None
 
     def _dispose(self, partition: Partition, now_us: int) -> None:
         if partition.when_idle is not None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+
 from penstock.base import limits
+from penstock.commitlog import Cleaning, Survey
+from penstock.messages import AlterStreamRequest
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from tests.unit.node.harness import Broker, Executed
 
@@ -151,4 +155,110 @@ def test_each_old_file_stays_as_long_as_an_answer_may_be_about_to_open_it() -> N
     assert max(began.values()) - min(began.values()) > limits.CLEANED_KEEP_MS // 2, "not all at once"
     assert min(kept.values()) >= limits.CLEANED_KEEP_MS - 100
     assert max(kept.values()) <= limits.CLEANED_KEEP_MS + 1_100
+    broker.stop()
+
+
+# Passes of compaction beside the cleaning of others
+
+TABLE = {"compact": True, "segment_bytes": 4096, "dedup_window_ms": None, "tombstone_retention_ms": 0}
+
+
+def with_keys(broker: Broker, stream: str, messages: int = 40) -> None:
+    for _ in range(messages):
+        broker.publish(f"{stream}.a", b"v", headers=b"NATS/1.0\r\nPenstock-Key: k\r\n\r\n")
+
+
+def slices(broker: Broker) -> list[tuple[type, object]]:
+    """What the cleaner has run: of each slice its kind, and the piece of work that it is of."""
+    works = [getattr(work.run, "__self__", None) for step in broker.steps for work in step.disk]
+    return [(type(work), work) for work in works if isinstance(work, Cleaning | Survey)]
+
+
+def kinds(broker: Broker) -> list[type]:
+    return [kind for kind, _ in slices(broker)]
+
+
+def until_it_surveys(broker: Broker, count: int = 1) -> None:
+    """So many slices."""
+    for _ in range(600):
+        if kinds(broker).count(Survey) == count:
+            return
+        broker.tick(100)
+    raise AssertionError("no pass has begun, or it does not go on")
+
+
+def test_a_survey_lets_other_streams_be_cleaned() -> None:
+    broker = Broker(cleaner_bytes_per_s=10_000).start()
+    broker.create("prices", **TABLE)
+    broker.create("orders", segment_bytes=4096)
+    with_keys(broker, "prices")
+    until_it_surveys(broker)
+    assert counters(broker)["cleaned_segments"] > 5  # whose small batches are merged
+    for number in range(20):
+        broker.publish("orders.a", b"%d" % number)
+    go_on(broker, 60_000)
+    ran = kinds(broker)
+    first, last = ran.index(Survey), len(ran) - 1 - ran[::-1].index(Survey)
+    between = ran[first:last]
+    assert Cleaning in between, "the other stream has waited for the survey"
+    assert between.count(Survey) >= 2
+    orders = f"streams/{broker.stream('orders').stream_id:08d}-orders/0/"
+    assert sum(path.startswith(orders) and path.endswith(".1.arrows") for path in broker.memory.files()) == 4
+    assert len(broker.read("prices")) < 20
+    broker.stop()
+
+
+@pytest.fixture
+def with_second(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """A broker that surveys the stream prices, slice by slice, while a pass over rates is due as well."""
+    monkeypatch.setattr(limits, "CLEANING_SLICE_BYTES", 1_000)
+    broker = Broker(cleaner_bytes_per_s=2_000).start()
+    broker.create("rates", **(TABLE | {"compact": False}))
+    broker.create("prices", **TABLE)
+    with_keys(broker, "rates", 41)  # so that one more seals no segment
+    go_on(broker, 60_000)
+    with_keys(broker, "prices")
+    until_it_surveys(broker)
+    broker.request(AlterStreamRequest(name="rates", changes={"compact": True}))
+    with_keys(broker, "rates", 1)  # and so it is looked at
+    until_it_surveys(broker, 4)
+    assert len({work for kind, work in slices(broker) if kind is Survey}) == 1
+    return broker
+
+
+def test_there_is_one_survey_at_a_time(with_second: Broker) -> None:
+    broker = with_second
+    go_on(broker, 200_000)
+    surveys = [work for kind, work in slices(broker) if kind is Survey]
+    assert len(set(surveys)) >= 2
+    assert surveys == sorted(surveys, key=surveys.index), "the slices of two surveys take turns"
+    second = next(work for work in surveys if work is not surveys[0])
+    ran = [work for _, work in slices(broker)]
+    assert ran[ran.index(second) - 1] is surveys[0], "the next one does not begin at once"
+    assert all(len(broker.read(name)) < 20 for name in ("prices", "rates"))
+    broker.stop()
+
+
+def test_who_waits_for_a_survey_has_small_batches_merged_meanwhile(with_second: Broker) -> None:
+    broker = with_second
+    (survey,) = {work for kind, work in slices(broker) if kind is Survey}
+    before = len(slices(broker))
+    with_keys(broker, "rates", 4)  # seals a segment with small batches
+    go_on(broker, 200_000)
+    ran = [work for _, work in slices(broker)[before:]]
+    merging = next(n for n, work in enumerate(ran) if isinstance(work, Cleaning))
+    assert survey in ran[merging:]
+    broker.stop()
+
+
+def test_a_stream_that_is_deleted_while_it_waits_for_a_survey(with_second: Broker) -> None:
+    broker = with_second
+    broker.delete("rates")
+    broker.delete("prices")
+    broker.create("orders", segment_bytes=4096)
+    for number in range(20):
+        broker.publish("orders.a", b"%d" % number)
+    go_on(broker, 60_000)
+    assert broker.notices == []
+    assert sum("-orders/" in path and path.endswith(".1.arrows") for path in broker.memory.files()) == 4
     broker.stop()
