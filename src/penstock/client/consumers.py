@@ -232,8 +232,8 @@ class Consumer:
                 for number in revoked:
                     self._progress.forget(number)
             await self._stop_reading()
-            if joined != (member.member_id, member.era):
-                continue
+            if joined != (member.member_id, member.era) or assigned != member.assigned:
+                continue  # it may have told its coordinator meanwhile that it has not what it was to begin with
             member.owned = assigned
             member.hurry()
             await self._read(assigned)

@@ -2,7 +2,8 @@
 
 Rules: one heartbeat at a time, in a task of its own. Who hears that it is no member any more, or hears nothing for its
 session, has lost all that it had: it joins again under another id, and `era` rises, so that its consumer does not
-mistake what it is assigned then for what it had before.
+mistake what it is assigned then for what it had before. A heartbeat names what the consumer reads and what it may begin
+to read before the next one: others get neither.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import suppress
-from time import monotonic
 
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, PartitionId, StreamId
@@ -20,6 +20,7 @@ from penstock.messages import GroupHeartbeatResponse, GroupPartition
 
 _BEATS_PER_SESSION = 8
 _SOON_S = 0.05  # while partitions change hands
+_LAST_S = 0.005
 _LEAVE_S = 2.0
 
 _PASSES = frozenset({ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH, ErrorCode.NOT_ENOUGH_REPLICAS})
@@ -35,7 +36,7 @@ class Member:
         self._session_s = session_s
         self._number = 0
         self._leader_epoch = LeaderEpoch(0)  # of the coordinator that was heard last
-        self._heard_s = monotonic()
+        self._heard_s = _now_s()
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self.member_id = uuid.uuid4().hex
@@ -65,7 +66,7 @@ class Member:
         self._leader_epoch = LeaderEpoch(0)
         self.assigned = self.owned = frozenset()
         self.is_settled = False
-        self._heard_s = monotonic()
+        self._heard_s = _now_s()
         self.changed.set()
         self.hurry()
 
@@ -83,9 +84,9 @@ class Member:
     async def _run(self) -> None:
         while self.failure is None:
             self._hurry.clear()
-            sent_s, era = monotonic(), self.era
+            sent_s, era = _now_s(), self.era
             try:
-                answer = await self._beat(self._session_s / 2)
+                answer = await self._beat(min(self._session_s / 2, self._left_s))
             except MemberFenced:
                 if era == self.era:
                     self.lose()
@@ -106,7 +107,9 @@ class Member:
             if self.is_settled and self.assigned == self.owned:
                 self._pause_s = calm_s
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s):  # not `wait_for`, which may swallow a cancellation
+                async with asyncio.timeout(
+                    min(self._pause_s, self._left_s)
+                ):  # not `wait_for`, which may swallow a cancellation
                     await self._hurry.wait()
                 self._pause_s = _SOON_S
             self._pause_s = min(calm_s, 2 * self._pause_s)
@@ -122,12 +125,18 @@ class Member:
         self._heard_s = sent_s
 
     def _not_heard(self) -> None:
-        if monotonic() - self._heard_s >= self._session_s:
+        if self._left_s <= _LAST_S:
             self.lose()
+
+    @property
+    def _left_s(self) -> float:
+        """Of its session: when it is over its coordinator gives what it has to others. Never quite nothing."""
+        return max(_LAST_S, self._heard_s + self._session_s - _now_s())
 
     async def _beat(self, timeout_s: float, *, is_leaving: bool = False) -> GroupHeartbeatResponse:
         self._number += 1
-        owned = tuple(GroupPartition(self._stream_id, PartitionId(number)) for number in sorted(self.owned))
+        has = sorted(self.owned | self.assigned)
+        owned = tuple(GroupPartition(self._stream_id, PartitionId(number)) for number in has)
         return await self._positions.heartbeat(
             self._group,
             self.member_id,
@@ -139,3 +148,7 @@ class Member:
             is_leaving=is_leaving,
             timeout_s=timeout_s,
         )
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
