@@ -106,10 +106,9 @@ class Member:
             calm_s = self._session_s / _BEATS_PER_SESSION
             if self.is_settled and self.assigned == self.owned:
                 self._pause_s = calm_s
+            pause_s = min(self._pause_s, self._left_s)
             with suppress(TimeoutError):
-                async with asyncio.timeout(
-                    min(self._pause_s, self._left_s)
-                ):  # not `wait_for`, which may swallow a cancellation
+                async with asyncio.timeout(pause_s):  # not `wait_for`, which may swallow a cancellation
                     await self._hurry.wait()
                 self._pause_s = _SOON_S
             self._pause_s = min(calm_s, 2 * self._pause_s)

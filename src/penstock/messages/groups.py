@@ -101,8 +101,8 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
 class GroupHeartbeatRequest(Request, frozen=True, kw_only=True):
     """A member of a group is there; the first one joins. `stream_id` and `partition` are those of `__offsets`.
 
-    One at a time: `number` rises with each, also when it is asked again. `owned` is what it reads at that moment, or may
-    begin to read before the next one.
+    One at a time: `number` rises with each, also when it is asked again. `owned` is what it reads then, or may begin
+    to read before the next one.
     """
 
     stream_id: StreamIdField
