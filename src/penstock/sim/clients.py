@@ -1,9 +1,8 @@
-"""Publishers, consumers and whoever administers, as models: what they do at each operation of the plan.
+"""Publishers and whoever administers, as models: what they do at each operation of the plan. Consumers: see `reading`.
 
 Rules: every value is sent once, so that one that is stored twice is seen. What was not acked may be stored or not. A
 publisher goes on with the next message, and counts it if it hears nothing for a while, or sends it again with the same
-id; an ack is a promise however late it comes, and that of a duplicate one for the first. A consumer keeps its position,
-and goes back only where the broker says that what it read is lost, which is then held against the promises.
+id; an ack is a promise however late it comes, and that of a duplicate one for the first.
 
 | slot | its stream, of three replicas where there are so many brokers     |
 |------|-------------------------------------------------------------------|
@@ -36,12 +35,6 @@ from penstock.messages import (
     CreateStreamRequest,
     CreateStreamResponse,
     DeleteStreamRequest,
-    FetchRequest,
-    FetchResponse,
-    GetRequest,
-    GetResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
     Response,
@@ -51,9 +44,10 @@ from penstock.messages import (
 )
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History, ViolationError
-from penstock.sim.minds import ACK, Consumer, Generation
+from penstock.sim.minds import ACK, Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.producing import Producers
+from penstock.sim.reading import Readers
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
 
@@ -82,7 +76,6 @@ class Clients:
         self.operations = 0
         self.generations: list[Generation | None] = [None] * SLOTS
         self._around = around
-        self._is_alone = len(around.brokers) == 1
         self._replicas = min(_REPLICAS, len(around.brokers))
         self._checks = checks
         self._refusals = refusals
@@ -90,21 +83,18 @@ class Clients:
         self._random = random
         self._made = [0] * SLOTS
         self._changing = [False] * SLOTS
-        self._consumers: dict[tuple[int, int], list[Consumer]] = {}  # stream id and partition
+        self.readers = Readers(around, checks, self.generations, self._program)
         self._producers = Producers(around, checks, self._program)
         self._messages = self._replies = 0
         self._acts: dict[Act, Callable[[Operation], None]] = {
             Act.PUBLISH: self._publish,
             Act.APPEND: self._append,
-            Act.FETCH: self._fetch,
-            Act.REWIND: self._rewind,
-            Act.OFFSETS: self._offsets,
-            Act.GET: self._get,
             Act.METADATA: self._metadata,
             Act.STATUS: self._status,
             Act.ALTER: self._alter,
             Act.RECREATE: self._recreate,
             Act.TRUNCATE: self._truncate,
+            **self.readers.acts,
         }
 
     def do(self, operation: Operation) -> None:
@@ -210,7 +200,7 @@ class Clients:
             return
         changes = {"segment_bytes": 4_096 * (1 + operation.number % 6)}
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
-        self._program().ask(request, lambda response, _raw: self._trace(f"altered: {_kind(response)}"))
+        self._program().ask(request, lambda response, _raw: self._trace(f"altered: {kind_of(response)}"))
 
     def _truncate(self, operation: Operation) -> None:
         generation = self.generations[operation.slot]
@@ -225,7 +215,7 @@ class Clients:
         request = TruncateRequest(stream_id=stream_id, partition=PartitionId(partition), before=Offset(before))
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
-            self._trace(f"truncated before {before}: {_kind(response)}")
+            self._trace(f"truncated before {before}: {kind_of(response)}")
             if isinstance(response, TruncateResponse):
                 self._around.count("beginnings given up")
                 if not history.is_lost(before - 1, epoch):
@@ -240,7 +230,7 @@ class Clients:
     def allow_unclean_election(self, generation: Generation) -> None:
         """Let whoever is there lead, whatever it lacks."""
         request = AlterStreamRequest(name=generation.config.name, changes={"allow_unclean_election": True})
-        self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {_kind(response)}"))
+        self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
 
     # Publishing
 
@@ -328,7 +318,7 @@ class Clients:
             return
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
-            self._trace(f"appended: {_kind(response)}")
+            self._trace(f"appended: {kind_of(response)}")
             if isinstance(response, RemoteError):
                 self._refusals.append_refused(history, values, response)
             if isinstance(response, AppendResponse):
@@ -340,160 +330,20 @@ class Clients:
         request = AppendRequest(stream_id=StreamId(generation.stream_id), partition=PartitionId(partition))
         self._program().ask_leader(generation.stream_id, partition, request, done, bytes(data))
 
-    # Reading
-
-    def _consumer(self, operation: Operation) -> Consumer | None:
-        generation = self.generations[operation.slot]
-        if generation is None or not generation.stream_id:
-            return None
-        partition = operation.number // 2 % generation.config.partitions
-        return self.consumers(generation, partition)[operation.number % 2]
-
-    def consumers(self, generation: Generation, partition: int) -> list[Consumer]:
-        """Those of one partition."""
-        key = (generation.stream_id, partition)
-        if key not in self._consumers:
-            history = self._history(generation, partition)
-            self._consumers[key] = [Consumer(history, generation.stream_id) for _ in range(2)]
-        return self._consumers[key]
-
-    def _fetch(self, operation: Operation) -> None:
-        consumer = self._consumer(operation)
-        if consumer is not None and not consumer.is_asking:
-            wait_ms = (0, 20, 300, 2_000)[operation.number // 2 % 4]
-            self.fetch(consumer, (1_000, 20_000, 1_000_000)[operation.number // 8 % 3], wait_ms)
-
-    def fetch(self, consumer: Consumer, bytes_max: int, wait_ms: int, then: Callable[[], None] | None = None) -> None:
-        """Read on; `then` is called whatever comes of it."""
-        consumer.is_asking = True
-        offset = consumer.position
-        request = FetchRequest(
-            stream_id=StreamId(consumer.stream_id),
-            partition=PartitionId(consumer.history.partition),
-            offset=Offset(offset),
-            bytes_max=bytes_max,
-            wait_ms_max=wait_ms,
-            leader_epoch=consumer.leader_epoch,  # type: ignore[arg-type]
-        )
-
-        def done(response: Response | RemoteError | None, raw: bytes) -> None:
-            consumer.is_asking = False
-            if offset == consumer.position:
-                self._fetched(consumer, response, raw)
-            if then is not None:
-                then()
-
-        if consumer.broker_id:
-            self._program().ask(request, done, broker_id=consumer.broker_id)
-        else:
-            self._program().ask_leader(consumer.stream_id, consumer.history.partition, request, done)
-
-    def _fetched(self, consumer: Consumer, response: Response | RemoteError | None, raw: bytes) -> None:
-        history = consumer.history
-        if isinstance(response, FetchResponse):
-            end_offset = int(response.end_offset)
-            self._trace(f"read {history.config.subject} {consumer.position} {end_offset}")
-            if end_offset > consumer.position:
-                rows = self._checks.read(history, consumer.position, end_offset, raw, consumer.broker_id)
-                if rows is None:
-                    self._around.count("damaged reads")
-                    return
-                self._around.count("rows read", end_offset - consumer.position)
-                consumer.position = end_offset
-                consumer.leader_epoch = rows.leader_epoch
-            consumer.committed_end = int(response.committed_end)
-            consumer.log_start = int(response.log_start)
-        elif isinstance(response, RemoteError):
-            self._trace(f"read {history.config.subject} {consumer.position}: {response}")
-            self._refused(consumer, response)
-        else:
-            self._trace("read: no answer")
-
-    def _refused(self, consumer: Consumer, error: RemoteError) -> None:
-        history, details = consumer.history, error.details
-        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE and consumer.position < details["log_start"]:
-            if not history.may_begin_at(details["log_start"]):
-                raise ViolationError(f"{history.name()}: {error}")
-            consumer.position = consumer.log_start = details["log_start"]
-            consumer.leader_epoch = None
-        elif error.code in {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}:
-            back_to = details["end_offset"] if "end_offset" in details else details["committed_end"]
-            if not (history.is_cut_at(back_to) or history.may_lose or history.is_damaged or history.is_deleted):
-                raise ViolationError(f"{history.name()}: a reader at {consumer.position} is sent back: {error}")
-            self._around.count("readers sent back")
-            consumer.position = back_to
-            consumer.leader_epoch = None
-        elif error.code == ErrorCode.CORRUPT_RANGE:
-            if not history.was_damaged_on(consumer.broker_id):
-                raise ViolationError(f"{history.name()}: damage that nobody made: {error}")
-        elif error.code in {ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}:
-            if history.is_deleted:
-                consumer.is_over = True
-            elif self._is_alone:  # else one that has not heard of it yet
-                raise ViolationError(f"{history.name()}: {error}")
-
-    def _rewind(self, operation: Operation) -> None:
-        consumer = self._consumer(operation)
-        if consumer is not None and not consumer.is_asking:
-            consumer.position = min(consumer.position, consumer.log_start)
-            consumer.leader_epoch = None
-
-    def _offsets(self, operation: Operation) -> None:
-        generation = self.generations[operation.slot]
-        if generation is None or not generation.stream_id:
-            return
-        partition = operation.number % generation.config.partitions
-        history = self._history(generation, partition)
-        promised_end, epoch = history.promised_end, max(history.leaders, default=0)
-        stream_id = StreamId(generation.stream_id)
-        request = ListOffsetsRequest(stream_id=stream_id, partition=PartitionId(partition), at="latest")
-
-        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
-            self._trace(f"latest: {_kind(response)}")
-            if not isinstance(response, ListOffsetsResponse) or response.leader_epoch < epoch:
-                return  # who led before does not know yet that another leads
-            end = min(promised_end, history.promised_end)  # without what was lost meanwhile, as it may be
-            if response.offset < end and not (history.is_damaged or history.may_lose):
-                text = f"{history.name()}: latest is {response.offset} in epoch {response.leader_epoch}"
-                raise ViolationError(f"{text}, and {end} was promised")
-
-        self._program().ask_leader(generation.stream_id, partition, request, done)
-
-    def _get(self, operation: Operation) -> None:
-        generation = self.generations[operation.slot]
-        if generation is None or not generation.stream_id:
-            return
-        partition = operation.number % generation.config.partitions
-        history = self._history(generation, partition)
-        offset = operation.number % (history.promised_end + 1)
-        stream_id = StreamId(generation.stream_id)
-        request = GetRequest(stream_id=stream_id, partition=PartitionId(partition), offset=Offset(offset))
-
-        def done(response: Response | RemoteError | None, raw: bytes) -> None:
-            self._trace(f"get {offset}: {_kind(response)}")
-            if isinstance(response, GetResponse):
-                self._checks.read(history, offset, offset + 1, raw)
-
-        self._program().ask_leader(generation.stream_id, partition, request, done)
+    # Whoever administers
 
     def _metadata(self, operation: Operation) -> None:
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             names = [info.name for info in response.streams] if isinstance(response, MetadataResponse) else []
-            self._trace(f"metadata: {_kind(response)} {' '.join(names)}")
+            self._trace(f"metadata: {kind_of(response)} {' '.join(names)}")
 
         self._program().ask(MetadataRequest(), done)
 
     def _status(self, operation: Operation) -> None:
-        self._program().ask(StatusRequest(), lambda response, _raw: self._trace(f"status: {_kind(response)}"))
+        self._program().ask(StatusRequest(), lambda response, _raw: self._trace(f"status: {kind_of(response)}"))
 
 
 def _subject(config: StreamConfig, partition: int) -> bytes:
     """Where a message for that partition is published."""
     subject = config.subject.replace(">", "x")
     return f"{subject}.{partition}".encode() if partition else subject.encode()
-
-
-def _kind(response: Response | RemoteError | None) -> str:
-    if response is None:
-        return "no answer"
-    return response.code if isinstance(response, RemoteError) else type(response).__name__

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.base.config import StreamConfig
+from penstock.base.errors import RemoteError
+from penstock.messages import Response
 from penstock.sim.checks import History
 
 
@@ -47,3 +49,10 @@ class Consumer:
         self.log_start = 0
         self.is_over = False  # the stream is gone
         self.broker_id = 0  # whom it asks; 0: the leader
+
+
+def kind_of(response: Response | RemoteError | None) -> str:
+    """An answer, for the trace."""
+    if response is None:
+        return "no answer"
+    return response.code if isinstance(response, RemoteError) else type(response).__name__

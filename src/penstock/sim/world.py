@@ -260,7 +260,7 @@ class World:
                 if generation is None or not generation.stream_id:
                     continue
                 history = self.checks.of(generation.config.subject, partition)
-                consumers = self._clients.consumers(generation, partition)
+                consumers = self._clients.readers.consumers(generation, partition)
                 begun, acks = left[slot, partition]
                 if begun is not history:  # else it was made again meanwhile
                     acks = history.acks
@@ -291,7 +291,7 @@ class World:
             if position < consumer.position < consumer.committed_end and not consumer.is_asking:
                 self._read_on(consumer)
 
-        self._clients.fetch(consumer, 1_000_000, 0, then)
+        self._clients.readers.fetch(consumer, 1_000_000, 0, then)
 
     def _audit(self) -> None:
         """Read everything once more."""
@@ -325,7 +325,7 @@ class World:
 
         if auditor.history.damaged:  # not by the leader, who may be the one
             auditor.broker_id = self._sound(auditor.history)
-        self._clients.fetch(auditor, 1_000_000, 0, then)
+        self._clients.readers.fetch(auditor, 1_000_000, 0, then)
 
     def _sound(self, history: History) -> int:
         """Who is in sync, and has no damage; 0: nobody."""
