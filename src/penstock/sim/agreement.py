@@ -6,6 +6,8 @@
 | images at the same index are the same                                 | whenever a broker has applied more    |
 | logs hold the same messages below `committed_end`                      | whenever a broker's has moved         |
 | every member of the ISR that follows this leader has all it committed | whenever the leader's has moved       |
+| compaction has taken nothing but what it may (see `compacted`)        | whenever it has, or `committed_end`   |
+|                                                                       | has moved                             |
 
 A message is known by its offset, its leader epoch and a checksum: one broker may have merged batches, another not yet.
 """
@@ -17,15 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.errors import CorruptionError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.batch.header import BatchHeader
 from penstock.sim import looks
 from penstock.sim.checks import History, ViolationError
+from penstock.sim.compacted import Moment, Row, Seen
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker
-
-
-_Batch = tuple[BatchHeader, list[tuple[int, int]]]
 
 
 class _Message(NamedTuple):
@@ -76,8 +75,9 @@ class Agreement:
             return
         key = (id(history), broker.broker_id)
         begin = max(self._compared.get(key, 0), look.log_start)
-        if begin < look.committed_end and self._compare(history, broker, look, begin):
-            self._compared[key] = look.committed_end
+        is_new = history.compacted is None and begin < look.committed_end  # else `compacted` has compared it
+        if is_new and (compared := self._compare(history, broker, look, begin)) is not None:
+            self._compared[key] = compared
         if look.is_leader:
             epoch, version, end = self._committed.get(key, (0, 0, 0))
             self._committed[key] = (look.leader_epoch, look.version, look.committed_end)
@@ -87,6 +87,31 @@ class Agreement:
                 text = f"{history.name()}: {broker.name} has committed {look.committed_end} with {look.isr}"
                 raise ViolationError(text)
             self._members_have(history, broker, look)
+
+    def compacted(self, history: History, broker: SimBroker, look: looks.Look) -> None:
+        """What the broker has of a partition that is compacted, in which something has changed."""
+        compacted = history.compacted
+        if compacted is None or history.is_damaged:
+            return
+        assert broker.node is not None
+        replica = compacted.replica(broker.broker_id, broker.disk.number)
+        if replica.run != broker.run:
+            replica.begin(broker.run, look.log_end)
+        files = looks.written_anew(broker.node, look)
+        begin = max(replica.passed, look.log_start)
+        if replica.files != files or look.committed_end < replica.passed:
+            begin = look.log_start
+        elif begin >= look.committed_end:
+            return
+        rows: dict[int, Row] = {}
+        end = self._compare(history, broker, look, begin, rows)
+        if end is None:
+            replica.lose_sight()
+            return
+        replica.files = files
+        at = Moment(broker.clock.now().wall_us, broker.clock.steps)
+        if mistake := compacted.compare(replica, Seen(look.log_start, begin, end, rows, at)):
+            raise ViolationError(f"{history.name()} on {broker.name}: {mistake}: {look}")
 
     def cut(self, history: History, end: int) -> None:
         """What lay behind `end` was lost, as it may: what comes there is new."""
@@ -120,12 +145,19 @@ class Agreement:
         return any(known.get(offset) == message for offset, message in _messages(batches))
 
     @staticmethod
-    def _read(history: History, broker: SimBroker, look: looks.Look, begin: int, end: int) -> list[_Batch] | None:
+    def _read(
+        history: History,
+        broker: SimBroker,
+        look: looks.Look,
+        begin: int,
+        end: int,
+        by_key: dict[int, Row] | None = None,
+    ) -> list[looks.Batch] | None:
         """What a broker's log has there; None if it cannot be read now. Damage that nobody made is a violation."""
         assert broker.node is not None
         with broker.disk.undisturbed():
             try:
-                return list(looks.batches(broker.node, look, begin, end))
+                return list(looks.batches(broker.node, look, begin, end, by_key))
             except CorruptionError as error:
                 if (broker.broker_id, broker.disk.number) not in history.damaged:
                     text = f"{history.name()} on {broker.name}: damage that nobody made, from {begin} to {end}: {error}"
@@ -134,20 +166,29 @@ class Agreement:
                 pass
         return None
 
-    def _compare(self, history: History, broker: SimBroker, look: looks.Look, begin: int) -> bool:
-        """Whether that could be compared."""
+    def _compare(
+        self,
+        history: History,
+        broker: SimBroker,
+        look: looks.Look,
+        begin: int,
+        by_key: dict[int, Row] | None = None,
+    ) -> int | None:
+        """Up to where that was compared: the last batch may reach beyond what is committed. None: it cannot be read."""
         messages = self._messages.setdefault(id(history), {})
-        batches = self._read(history, broker, look, begin, look.committed_end)
+        batches = self._read(history, broker, look, begin, look.committed_end, by_key)
         if batches is None:
-            return False
+            return None
         for offset, message in _messages(batches):
             if history.is_lost(offset, message.leader_epoch):
                 continue  # it shows what it knew to be committed, until it hears from the leader
+            if by_key is not None and history.compacted is not None:
+                history.compacted.know(offset, by_key[offset])
             known = messages.setdefault(offset, message)
             if known != message:
                 text = f"{history.name()}: {broker.name} has {message} at {offset}, others have {known}"
                 raise ViolationError(text)
-        return True
+        return batches[-1][0].end_offset if batches else begin
 
     def _members_have(self, history: History, leader: SimBroker, look: looks.Look) -> None:
         assert leader.node is not None
@@ -171,7 +212,7 @@ class Agreement:
                 raise ViolationError(f"{text} which is in the ISR, has it up to {end}")
 
 
-def _messages(batches: Iterable[_Batch]) -> Iterator[tuple[int, _Message]]:
+def _messages(batches: Iterable[looks.Batch]) -> Iterator[tuple[int, _Message]]:
     for header, rows in batches:
         for offset, crc in rows:
             yield offset, _Message(header.leader_epoch, crc)

@@ -8,6 +8,7 @@ that there ever was; a stream that is made again under the same name has another
 | what was acked is at its offset, once, and stays           | an ack, a read, every start, every audit  |
 | no offset ever shows two different things                  | an ack, a read                            |
 | a reader sees what was sent, without holes                 | a read                                    |
+| only what compaction may take is passed over (`compacted`) | a read, every event of the broker         |
 | what was refused is not there (see `refusals`)             | an ack, a read, a refusal                 |
 | what was answered as given up is shown by no leader        | every event of the broker                 |
 | nothing goes that nobody asked to give up                  | a read, every event of the broker         |
@@ -30,7 +31,7 @@ excuses nothing of what they have: only that the leader, where it is damaged its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,16 @@ from penstock.base.errors import CorruptionError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.sim import looks
+from penstock.sim.compacted import Compacted, Row
+from penstock.sim.sent import Message
 
 if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker
 
-_OFFSETS, _VALUE_ENDS, _VALUES = 1, 11, 12  # places among the buffers of a batch
+_OFFSETS, _SUBJECTS, _KEYS, _VALUES = 1, 4, 7, 10  # places among the buffers of a batch
+
+
+_KEYLESS = Row(None, is_tombstone=False)
 
 
 class ViolationError(Exception):
@@ -90,6 +96,7 @@ class History:
     is_damaged: bool = False  # and nobody else was sure to have them: nothing is promised any more
     is_given_up: bool = False  # as if damaged: somebody had who was there lead, whatever he lacks
     is_deleted: bool = False  # or about to be
+    compacted: Compacted | None = None  # None: it is not
 
     def is_cut_at(self, offset: int) -> bool:
         """Whether a power loss took, as it may, what was there or before: a broker, or a reader, may go back to it."""
@@ -123,11 +130,12 @@ class History:
 
 
 class Rows:
-    """The rows of some batches, as a client decodes them."""
+    """The rows of some batches, as a client decodes them. A tombstone has a subject of its own, for its value."""
 
-    __slots__ = ("epochs", "leader_epoch", "offsets", "values")
+    __slots__ = ("epochs", "keys", "leader_epoch", "offsets", "values")
 
     def __init__(self, raw: bytes) -> None:
+        self.keys: list[bytes | None] = []
         self.offsets: list[int] = []
         self.values: list[bytes] = []
         self.epochs: list[int] = []
@@ -138,14 +146,25 @@ class Rows:
             header = codec.verify(batch)
             buffers = codec.buffers(batch)
             self.offsets += buffers[_OFFSETS].cast("q")[: header.count].tolist()
-            ends = buffers[_VALUE_ENDS].cast("i")
-            data = bytes(buffers[_VALUES])
-            self.values += [data[ends[row] : ends[row + 1]] for row in range(header.count)]
+            subjects, values = (_strings(buffers, column, header.count) for column in (_SUBJECTS, _VALUES))
+            self.values += [
+                value if value is not None else subject or b"" for subject, value in zip(subjects, values, strict=True)
+            ]
+            self.keys += _strings(buffers, _KEYS, header.count)
             if self.leader_epoch is not None and header.leader_epoch < self.leader_epoch:
                 raise ViolationError(f"epoch {header.leader_epoch} follows epoch {self.leader_epoch}")
             self.leader_epoch = header.leader_epoch
             self.epochs += [header.leader_epoch] * header.count
             view = view[len(batch) :]
+
+
+def _strings(buffers: Sequence[memoryview], at: int, count: int) -> list[bytes | None]:
+    """A column, whose buffers begin there."""
+    is_there, ends, data = buffers[at], buffers[at + 1].cast("i"), bytes(buffers[at + 2])
+    return [
+        data[ends[row] : ends[row + 1]] if not is_there or is_there[row // 8] >> row % 8 & 1 else None
+        for row in range(count)
+    ]
 
 
 class Checks:
@@ -158,15 +177,18 @@ class Checks:
         now_us: Callable[[], int] = lambda: 0,
         has_committed: Callable[[History, int, int], bool] = lambda _history, _broker_id, _end: False,
         agreed_end: Callable[[History, looks.Look, SimBroker], int] = lambda _history, look, _broker: look.log_end,
+        compacted: Callable[[History, SimBroker, looks.Look], None] = lambda _history, _broker, _look: None,
     ) -> None:
-        """`cut` hears where a history was cut, as it may; `has_committed`, `agreed_end`: see `Agreement`."""
+        """`cut` hears where a history was cut, as it may; all after `now_us`: see `Agreement`."""
         self._now_us = now_us
         self._has_committed = has_committed
         self._agreed_end = agreed_end
+        self._compacted = compacted
         self._is_alone = brokers == 1
         self._was_cut = cut
         self.histories: dict[tuple[str, int], History] = {}  # subject and partition
         self.sent: dict[bytes, str] = {}  # value → subject of the stream it is for
+        self.keyed: dict[bytes, Row] = {}  # value, or subject of a tombstone → what counts of it
         self._refused: dict[bytes, str] = {}  # value → what its publisher was told
         self.recovered = 0  # logs
         self.isr_changes = 0
@@ -179,7 +201,9 @@ class Checks:
     def begin(self, config: StreamConfig) -> None:
         """Somebody is about to ask for this stream."""
         for partition in range(config.partitions):
-            self.histories.setdefault((config.subject, partition), History(config, partition))
+            history = self.histories.setdefault((config.subject, partition), History(config, partition))
+            if config.compact:
+                history.compacted = Compacted(config.tombstone_retention_ms * 1_000)
 
     def of(self, subject: str, partition: int) -> History:
         """The history of one partition."""
@@ -199,6 +223,12 @@ class Checks:
             self._know(history, offset, value, "acked")
         elif fsynced and not history.is_damaged:
             raise ViolationError(f"{history.name()}: offset {offset} was acked as synced, and is lost")
+
+    def sends(self, config: StreamConfig, message: Message) -> None:
+        """A publisher is about to send this."""
+        self.sent[message.name] = config.subject
+        if config.compact:
+            self.keyed[message.name] = message.row
 
     def refused(self, history: History, value: bytes, why: str) -> None:
         """A publisher was told that its message is not there."""
@@ -224,16 +254,37 @@ class Checks:
             return None
         begin = next((n for n, one in enumerate(rows.offsets) if one >= offset), len(rows.offsets))
         found = rows.offsets[begin:]
-        if found != list(range(offset, end_offset)):
+        expected: Iterable[int] = range(offset, end_offset)
+        if history.compacted is not None:
+            passed_over = set(expected).difference(found)
+            self.passed_over(history, sorted(passed_over))
+            expected = sorted(set(expected) - passed_over)
+        if found != list(expected):
             raise ViolationError(f"{history.name()}: read from {offset} to {end_offset}, got offsets {found}")
-        for place, value, leader_epoch in zip(found, rows.values[begin:], rows.epochs[begin:], strict=True):
+        for place, value, key, leader_epoch in zip(
+            found, rows.values[begin:], rows.keys[begin:], rows.epochs[begin:], strict=True
+        ):
             if not (history.cuts and history.is_lost(place, leader_epoch)):
-                self._know(history, place, value, "read")
+                self._know(history, place, value, "read", key)
         return rows
 
-    def _know(self, history: History, offset: int, value: bytes, how: str) -> None:
+    @staticmethod
+    def passed_over(history: History, offsets: Iterable[int]) -> None:
+        """A consumer was shown that nothing is there."""
+        if history.compacted is None or history.is_damaged:
+            return
+        if mistake := history.compacted.passed_over(offsets):
+            raise ViolationError(f"{history.name()}: {mistake}")
+
+    def _know(self, history: History, offset: int, value: bytes, how: str, key: bytes | None = None) -> None:
+        """`key`: as it was read."""
         if history.is_given_up:
             return
+        sent = self.keyed.get(value, _KEYLESS)
+        if how == "read" and key != sent.key:
+            raise ViolationError(
+                f"{history.name()}: {value!r} was sent with key {sent.key!r}, and is read with {key!r}"
+            )
         known = history.known.get(offset)
         if known is not None:
             if known != value:
@@ -249,6 +300,8 @@ class Checks:
             raise ViolationError(f"{history.name()}: {value!r} is at offset {place}, and is {how} at {offset} too")
         history.known[offset] = value
         history.places[value] = offset
+        if history.compacted is not None:
+            history.compacted.know(offset, sent)
         if offset >= history.promised_end:
             history.promised_end = offset + 1
             history.committed_end = max(history.committed_end, offset + 1)
@@ -290,6 +343,8 @@ class Checks:
                 self._led(history, broker, look)
             if broker.broker_id in history.isr and look.log_end < history.promised_end:
                 self._lacks(history, broker, look)
+            if history.compacted is not None:
+                self._compacted(history, broker, look)
             may_go_back = history.is_cut_at(look.committed_end) or history.is_damaged
             if look.committed_end < ends.committed_end and not may_go_back:
                 text = f"{history.name()} on {broker.name}: committed_end went from {ends.committed_end} back to"
@@ -423,6 +478,8 @@ class Checks:
         history.promised_end = min(end, history.promised_end)
         history.committed_end = min(end, history.committed_end)
         history.truncated = min(end, history.truncated)
+        if history.compacted is not None:
+            history.compacted.cut(end)
         self._check_again(history)
         history.cuts.append((max(history.leaders, default=0) if last_epoch is None else last_epoch, end))
         self._was_cut(history, end)

@@ -13,6 +13,7 @@ id; an ack is a promise however late it comes, and that of a duplicate one for t
 |      | with as many replicas as the cluster has brokers                  |
 | 4    | three partitions; publishers choose one; taken also where only    |
 |      | the leader is in sync                                             |
+| 5    | compacted: what is sent there has keys, see `sent`                |
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ from penstock.sim.producing import Producers
 from penstock.sim.reading import Readers
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
+from penstock.sim.sent import Message, keyed
 
-SLOTS = 5
+SLOTS = 6
+KEYED_SLOT = SLOTS - 1
 _RECREATED_SLOT = 3
 _PLAIN_SLOT = 4  # on a subject without wildcards
 _REPLICAS = 3
@@ -64,6 +67,7 @@ _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 4_096, "max_messages": 150},
     {"segment_bytes": 4_096, "durability": Durability.FSYNC, "replicas": None},
     {"segment_bytes": 8_192, "partitions": 3, "min_isr": 1},
+    {"segment_bytes": 16_384, "compact": True, "dedup_window_ms": 500, "tombstone_retention_ms": 3_000},
 )
 
 
@@ -85,7 +89,7 @@ class Clients:
         self._changing = [False] * SLOTS
         self.readers = Readers(around, checks, self.generations, self._program)
         self._producers = Producers(around, checks, self._program)
-        self._messages = self._replies = 0
+        self._messages = self._keyed_messages = self._replies = 0
         self._acts: dict[Act, Callable[[Operation], None]] = {
             Act.PUBLISH: self._publish,
             Act.APPEND: self._append,
@@ -108,11 +112,17 @@ class Clients:
     def _trace(self, what: str) -> None:
         self._around.trace.add("client", what)
 
-    def _value(self, subject: str, size_bytes: int = 0) -> bytes:
-        self._messages += 1
-        value = f"{subject}/{self._messages}/".encode().ljust(size_bytes, b".")
-        self._checks.sent[value] = subject
-        return value
+    def _message(self, config: StreamConfig, partition: int, chance: int = 0, size_bytes: int = 0) -> Message:
+        """The next one for that partition."""
+        if config.compact:
+            self._keyed_messages += 1
+            message = keyed(config, self._keyed_messages, chance, size_bytes)
+        else:
+            self._messages += 1
+            value = f"{config.subject}/{self._messages}/".encode().ljust(size_bytes, b".")
+            message = Message(_subject(config, partition), value, value)
+        self._checks.sends(config, message)
+        return message
 
     def _history(self, generation: Generation, partition: int = 0) -> History:
         return self._checks.of(generation.config.subject, partition)
@@ -250,17 +260,19 @@ class Clients:
             return
         partition = number % generation.config.partitions
         history = self._history(generation, partition)
-        value = self._value(generation.config.subject, size_bytes)
-        if self._messages % 2 or history.retains:
-            self._send(generation.config, history, value, b"", 0)
+        message = self._message(generation.config, partition, number, size_bytes)
+        if self._messages % 2 or history.retains or generation.config.compact:
+            self._send(history, message, 0)
             return
-        headers = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % value.rstrip(b".")
-        self._send(generation.config, history, value, headers, _TRIES_MAX)
+        headers = b"NATS/1.0\r\nNats-Msg-Id: %b\r\n\r\n" % message.name.rstrip(b".")
+        message = message._replace(headers=headers)
+        self._send(history, message, _TRIES_MAX)
         if self._messages % 4 == 0:
-            self._send(generation.config, history, value, headers, 1)
+            self._send(history, message, 1)
 
-    def _send(self, config: StreamConfig, history: History, value: bytes, headers: bytes, tries: int) -> None:
+    def _send(self, history: History, message: Message, tries: int) -> None:
         """One try of at most `tries`; 0: of one that is never repeated, so a refusal says that it is not stored."""
+        config, name = history.config, message.name
         around = self._around
         self._replies += 1
         reply = b"_INBOX.%d" % self._replies
@@ -283,21 +295,20 @@ class Clients:
             if (ack.stream, ack.partition, ack.seq) != (config.name, history.partition, ack.offset + 1):
                 raise ViolationError(f"not an ack for {config.name}: {body!r}")
             if ack.duplicate and not tries:
-                raise ViolationError(f"{history.name()}: {value!r} was sent once, and is a duplicate: {body!r}")
-            self._checks.promised(history, ack.offset, ack.epoch, value, fsynced=ack.fsynced)
+                raise ViolationError(f"{history.name()}: {name!r} was sent once, and is a duplicate: {body!r}")
+            self._checks.promised(history, ack.offset, ack.epoch, name, fsynced=ack.fsynced)
 
         def late() -> None:
             around.count("acks that did not come")  # in time: it is still listened for
             if tries > 1:
-                self._send(config, history, value, headers, tries - 1)
+                self._send(history, message, tries - 1)
 
         timer = around.scheduler.after(_ACK_TIMEOUT_US, late)
-        subject = _subject(config, history.partition)
 
         def send() -> None:
-            brokers = around.nats.publish(subject, value, reply, heard, headers)
+            brokers = around.nats.publish(message.subject, message.value or b"", reply, heard, message.headers)
             if not tries:
-                self._refusals.published(reply, history, value, brokers)
+                self._refusals.published(reply, history, name, brokers)
 
         around.scheduler.after(around.network.delay_us(), send)
 
@@ -307,25 +318,27 @@ class Clients:
             return
         partition = operation.number % generation.config.partitions
         history = self._history(generation, partition)
-        values = [self._value(generation.config.subject) for _ in range(1 + operation.number % 3)]
-        subjects = [_subject(generation.config, partition)] * len(values)
-        data, _ = codec.encode(
-            Group.of(subjects, values), 0, len(values), base_offset=0, timestamp_us=0, leader_epoch=0
+        count = 1 + operation.number % 3
+        messages = [self._message(generation.config, partition, operation.number // 3) for _ in range(count)]
+        names = [one.name for one in messages]
+        group = Group.of(
+            [one.subject for one in messages], [one.value for one in messages], keys=[one.key for one in messages]
         )
+        data, _ = codec.encode(group, 0, count, base_offset=0, timestamp_us=0, leader_epoch=0)
 
-        if self._messages % 3 and not history.retains:  # else a producer's first batch may be gone, and it unknown
-            self._producers.append(history, generation.stream_id, values, bytes(data))
+        number = self._keyed_messages if generation.config.compact else self._messages
+        if number % 3 and not history.retains:  # else a producer's first batch may be gone, and it unknown
+            self._producers.append(history, generation.stream_id, names, bytes(data))
             return
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"appended: {kind_of(response)}")
             if isinstance(response, RemoteError):
-                self._refusals.append_refused(history, values, response)
+                self._refusals.append_refused(history, names, response)
             if isinstance(response, AppendResponse):
                 self._around.count("appends")
-                for number, value in enumerate(values):
-                    offset, leader_epoch = response.base_offset + number, response.leader_epoch
-                    self._checks.promised(history, offset, leader_epoch, value, fsynced=response.fsynced)
+                for offset, name in enumerate(names, response.base_offset):
+                    self._checks.promised(history, offset, response.leader_epoch, name, fsynced=response.fsynced)
 
         request = AppendRequest(stream_id=StreamId(generation.stream_id), partition=PartitionId(partition))
         self._program().ask_leader(generation.stream_id, partition, request, done, bytes(data))

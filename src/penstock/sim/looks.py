@@ -10,16 +10,20 @@ from typing import NamedTuple
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import LogState
+from penstock.commitlog import LogState, files
 from penstock.hot.crc import crc32c
 from penstock.metadata import elections
 from penstock.metadata.snapshot import encode_image
 from penstock.node.node import Node
 from penstock.node.partition import Partition
+from penstock.sim.compacted import Row
 
 _READ_BYTES = 1 << 20  # of batches that are read at once
+_KEY, _VALUE = 1, 2  # places among the columns of strings
 Seen = dict[PartitionKey, tuple[object, ...]]
 """What `changed` has found before: all that a `Look` is made of, but for the damage."""
+Batch = tuple[BatchHeader, list[tuple[int, int]]]
+"""Its header and its rows: of each the offset, and a checksum of all that it holds."""
 
 # ruff: noqa: SLF001 (see the module)
 
@@ -91,6 +95,7 @@ def changed(node: Node, seen: Seen) -> list[Look]:
             partition.leadership,
             partition.following,
             partition.stream,
+            log._segments.sealed,  # one that was written anew has another in its place
         )
         if seen.get(key) != state:
             seen[key] = state
@@ -287,10 +292,18 @@ def counters(node: Node) -> Counter[str]:
     return node._budget.counters
 
 
-def batches(node: Node, look: Look, start: int, end: int) -> list[tuple[BatchHeader, list[tuple[int, int]]]]:
+def written_anew(node: Node, look: Look) -> tuple[str, ...]:
+    """The files of a partition that the cleaner has written."""
+    partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
+    paths = [segment.path for segment in partition.log._segments.sealed]
+    names = [files.parsed(path.rpartition("/")[2]) for path in paths]
+    return tuple([path for path, name in zip(paths, names, strict=True) if name is not None and name.generation])
+
+
+def batches(node: Node, look: Look, start: int, end: int, by_key: dict[int, Row] | None = None) -> list[Batch]:
     """The batches from `start` to `end`, as they lie on the disk and verified: headers, and rows from `start` on.
 
-    A row is its offset and a checksum of all that it holds. Raises what the log raises.
+    `by_key` gets what counts of them for compaction. Raises what the log raises.
     """
     partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
     view = partition.log._view()
@@ -303,22 +316,43 @@ def batches(node: Node, look: Look, start: int, end: int) -> list[tuple[BatchHea
         while data:
             header = codec.verify(data[: codec.read_header(data).size_bytes], file=found.path)
             found_batches.append((header, _rows(data[: header.size_bytes], first)))
+            if by_key is not None:
+                by_key.update(_by_key(data[: header.size_bytes], first))
             data = data[header.size_bytes :]
         start = found.end_offset
     return found_batches
 
 
-def _rows(data: memoryview, start: int) -> list[tuple[int, int]]:
+_Cells = tuple[memoryview, memoryview, memoryview]  # of a column of strings: validity, ends, values
+
+
+def _strings(data: memoryview) -> list[_Cells]:
     _, _, _, _, *columns = codec.buffers(data)
+    return [(columns[at], columns[at + 1].cast("i"), columns[at + 2]) for at in range(0, len(columns), 3)]
+
+
+def _is_there(validity: memoryview, row: int) -> int:
+    return not validity or validity[row // 8] >> row % 8 & 1
+
+
+def _by_key(data: memoryview, start: int) -> Iterator[tuple[int, Row]]:
+    strings = _strings(data)
+    (keys_there, ends, keys), (values_there, _, _) = strings[_KEY], strings[_VALUE]
+    for row, offset in enumerate(codec.offsets(data)):
+        if offset >= start:
+            key = bytes(keys[ends[row] : ends[row + 1]]) if _is_there(keys_there, row) else None
+            yield offset, Row(key, key is not None and not _is_there(values_there, row))
+
+
+def _rows(data: memoryview, start: int) -> list[tuple[int, int]]:
     offsets, timestamps = codec.offsets(data), codec.timestamps(data)
-    cells = [(columns[at], columns[at + 1].cast("i"), columns[at + 2]) for at in range(0, len(columns), 3)]
+    cells = _strings(data)
     rows = []
     for row, (offset, timestamp_us) in enumerate(zip(offsets, timestamps, strict=True)):
         if offset < start:
             continue
         found = timestamp_us & 0xFFFFFFFF
         for validity, ends, values in cells:
-            is_there = not validity or validity[row // 8] >> row % 8 & 1
-            found = crc32c(values[ends[row] : ends[row + 1]], found ^ is_there)
+            found = crc32c(values[ends[row] : ends[row + 1]], found ^ _is_there(validity, row))
         rows.append((offset, found))
     return rows

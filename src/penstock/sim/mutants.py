@@ -44,6 +44,7 @@ _SESSIONS = "penstock.replication.sessions"
 _LEADERSHIPS = "penstock.metadata.leaderships"
 _ELECTIONS = "penstock.metadata.elections"
 _PARTITION = "penstock.node.partition"
+_COMPACTION = "penstock.commitlog.compaction"
 
 MUTANTS = (
     Mutant(
@@ -118,9 +119,40 @@ MUTANTS = (
         "        flags=whole.flags,",
         "        flags=0,",
     ),
+    Mutant(
+        "messages without a key go",
+        "penstock.commitlog.latest",
+        "pc.or_(pc.is_in(offsets, value_set=last), keys.is_null())",
+        "pc.is_in(offsets, value_set=last)",
+    ),
+    Mutant(
+        "a tombstone goes in the pass that judges it first",
+        _COMPACTION,
+        '        keep = self._latest.are_last(rows.column("key"), rows.column("offset"))',
+        '        keep = self._latest.are_last(rows.column("key"), rows.column("offset"))\n'
+        "        keep = pc.and_(keep, pc.invert(_tombstones(rows)))",
+    ),
+    Mutant(
+        "a tombstone stays for a thousandth of its time",
+        "penstock.commitlog.retention",
+        "tombstone_retention_us=config.tombstone_retention_ms * 1000,",
+        "tombstone_retention_us=config.tombstone_retention_ms,",
+    ),
+    Mutant(
+        "a tombstone goes while what it ended still covers offsets",
+        _COMPACTION,
+        "pc.invert(pc.and_(may_go, self._are_free(keys)))",
+        "pc.invert(may_go)",
+    ),
 )
 
 CLUSTER_MUTANTS = (
+    Mutant(
+        "compaction looks beyond committed_end",
+        "penstock.commitlog.cleaned_log",
+        "return min(self.flushed_end, self.committed_end)",
+        "return self.flushed_end",
+    ),
     Mutant(
         "batches of two leaderships are merged",
         "penstock.batch.merging",
@@ -273,7 +305,9 @@ Not among them is what another rule makes up for:
   leader is one.
 
 Nor is a leader that counts answers before it knows what they know: few seeds have a disk hang just when it is deposed.
-`tests/unit/node/test_not_heard.py` finds it.
+`tests/unit/node/test_not_heard.py` finds it. Nor a pass whose tombstones go before what took the place of their
+messages has its name on the disk: a log that is written to syncs its names every few moments anyway.
+`tests/unit/commitlog/test_compaction.py` finds that.
 """
 
 

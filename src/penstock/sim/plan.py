@@ -16,6 +16,7 @@ FAULTS_MAX = 40
 SECONDS_MIN = 45
 SECONDS_MAX = 90
 TRUNCATIONS_MAX = 60
+KEYED_OPERATIONS = 400
 
 
 class Act(StrEnum):
@@ -46,6 +47,17 @@ _ACTS = (
     (Act.ALTER, 1),
     (Act.RECREATE, 0),
     (Act.TRUNCATE, 0),
+)
+
+_KEYED_ACTS = (
+    (Act.PUBLISH, 100),
+    (Act.APPEND, 40),
+    (Act.FETCH, 44),
+    (Act.REWIND, 8),
+    (Act.GET, 4),
+    (Act.OFFSETS, 2),
+    (Act.ALTER, 1),
+    (Act.TRUNCATE, 1),
 )
 
 
@@ -167,7 +179,8 @@ def _chosen(random: Random, weighted: tuple[tuple[Act, int], ...] | tuple[tuple[
 
 
 def make_plan(seed: int, brokers: int, slots: int) -> Plan:
-    """The plan of a seed."""
+    """The plan of a seed. The last of the slots is that of the stream with keys."""
+    keyed_slot = slots = slots - 1
     random = Random(f"{seed} plan")  # noqa: S311 (nothing secret)
     end_us = (SECONDS_MIN + int(random.random() * (SECONDS_MAX - SECONDS_MIN))) * 1_000_000
     operations = []
@@ -182,6 +195,7 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         for _ in range(recreations)
     ]
     operations += _truncations(seed, end_us, slots)
+    operations += _of_keys(seed, end_us, keyed_slot)
     faults: list[Fault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))
@@ -205,3 +219,14 @@ def _truncations(seed: int, end_us: int, slots: int) -> list[Operation]:
         Operation(int(random.random() * end_us), Act.TRUNCATE, int(random.random() * slots), random.getrandbits(32))
         for _ in range(int(random.random() * TRUNCATIONS_MAX))
     ]
+
+
+def _of_keys(seed: int, end_us: int, slot: int) -> list[Operation]:
+    """Those of the stream that is compacted, drawn apart as well."""
+    random = Random(f"{seed} keys")  # noqa: S311 (nothing secret)
+    operations = []
+    for _ in range(KEYED_OPERATIONS):
+        act = _chosen(random, _KEYED_ACTS)
+        assert isinstance(act, Act)
+        operations.append(Operation(int(random.random() * end_us), act, slot, random.getrandbits(32)))
+    return operations

@@ -185,5 +185,9 @@ class Readers:
             self._trace(f"get {offset}: {kind_of(response)}")
             if isinstance(response, GetResponse):
                 self._checks.read(history, offset, offset + 1, raw)
+            elif isinstance(response, RemoteError) and response.code == ErrorCode.MESSAGE_NOT_FOUND:
+                if history.compacted is None:
+                    raise ViolationError(f"{history.name()}: {response}")
+                self._checks.passed_over(history, [offset])
 
         self._program().ask_leader(generation.stream_id, partition, request, done)

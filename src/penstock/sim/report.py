@@ -35,6 +35,8 @@ _ALWAYS = (
     "nats losses",
     "recovered logs",
     "segments written anew",
+    "rows that compaction took",
+    "tombstones that went",
     "failed logs",
     "fenced logs",
 )

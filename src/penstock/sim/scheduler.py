@@ -89,6 +89,7 @@ class Clock:
         self._scheduler = scheduler
         self._rate_ppm = rate_ppm
         self._offset_us = START_US + offset_us
+        self.steps = 0  # how often the calendar was set
 
     def now(self) -> Now:
         """What both clocks say."""
@@ -111,3 +112,4 @@ class Clock:
     def step(self, by_us: int) -> None:
         """Somebody sets the calendar."""
         self._offset_us += by_us
+        self.steps += 1

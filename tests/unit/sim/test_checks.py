@@ -11,6 +11,7 @@ from penstock.sim import looks
 from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import make_plan
+from penstock.sim.sent import Message
 from penstock.sim.world import World
 
 
@@ -55,6 +56,56 @@ def test_a_hole() -> None:
     checks, history = checks_with(b"1", b"2")
     with pytest.raises(ViolationError, match="got offsets"):
         checks.read(history, 0, 2, batch(1, b"2"))
+
+
+def keyed_batch(base_offset: int, *messages: Message) -> bytes:
+    subjects, values, keys = ([one[at] for one in messages] for at in (0, 2, 4))
+    group = Group.of(subjects, values, keys=keys)
+    data, _ = codec.encode(group, 0, len(messages), base_offset=base_offset, timestamp_us=1, leader_epoch=1)
+    return bytes(data)
+
+
+OLD, GONE = Message(b"a.1", b"old", b"old", key=b"x"), Message(b"a.2", b"a.2", None, key=b"x")
+
+
+def compacted(*messages: Message) -> tuple[Checks, History]:
+    checks, history = checks_with(compact=True)
+    for offset, message in enumerate(messages):
+        checks.sends(history.config, message)
+        checks.promised(history, offset, 1, message.name, fsynced=True)
+    return checks, history
+
+
+def test_a_reader_passes_over_what_has_a_later_one_of_its_key() -> None:
+    checks, history = compacted(OLD, GONE)
+    rows = checks.read(history, 0, 2, keyed_batch(1, GONE))
+    assert rows is not None
+    assert rows.values == [b"a.2"]
+    with pytest.raises(ViolationError, match="1 is the last of key b'x', and is passed over"):
+        checks.read(history, 0, 2, keyed_batch(0, OLD))
+    history.is_damaged = True
+    assert checks.read(history, 0, 2, keyed_batch(0, OLD)) is not None
+
+
+def test_rows_in_another_order_are_none_that_compaction_leaves() -> None:
+    checks, history = compacted(OLD, GONE)
+    with pytest.raises(ViolationError, match="got offsets"):
+        checks.read(history, 0, 2, keyed_batch(1, GONE) + keyed_batch(0, OLD))
+    with pytest.raises(ViolationError, match="got offsets"):
+        checks.read(history, 0, 1, keyed_batch(0, OLD, GONE))
+
+
+def test_a_message_keeps_its_key() -> None:
+    checks, history = compacted(OLD)
+    with pytest.raises(ViolationError, match="was sent with key b'x', and is read with None"):
+        checks.read(history, 0, 1, keyed_batch(0, OLD._replace(key=None)))
+
+
+def test_what_a_power_loss_took_ends_nothing() -> None:
+    checks, history = compacted(OLD, GONE)
+    checks._cut(history, 1)
+    with pytest.raises(ViolationError, match="0 is the last of key b'x', and is passed over"):
+        checks.passed_over(history, [0])
 
 
 def test_an_epoch_that_goes_back() -> None:
