@@ -219,6 +219,7 @@ class Reader:
         self._unfinished = len(what)
         self.first_partition = what[0].partition  # of which rows are that do not say
         self.leader_epochs: dict[PartitionId, LeaderEpoch] = {}  # of those who sent what was handed out last
+        self.covered_ends: dict[PartitionId, int] = {}  # up to where that goes, with or without rows at its end
 
     async def __aenter__(self) -> Reader:
         turns = _Turns(len(self._what))
@@ -242,6 +243,7 @@ class Reader:
         if isinstance(item, BaseException):
             raise item
         self.leader_epochs[item.what.partition] = item.response.leader_epoch
+        self.covered_ends[item.what.partition] = min(item.response.end_offset, item.what.range.end)
         return self._batches(item)
 
     def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:

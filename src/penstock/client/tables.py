@@ -1,9 +1,10 @@
 """A table of a stream: the latest message of each key, in memory, kept up to date.
 
 Rules: it begins with all that the log holds, and follows it from there; it is made once it has what was committed when
-it was asked for. A tombstone takes its key out; messages without a key are passed over. Of each batch the latest row of
-each key is found by Arrow, and only those become objects. What a reader of changes has not taken yet is kept by key,
-the latest of each: so whoever reads slowly misses what was overwritten, and holds no more than the table.
+it was asked for, as far as compaction has left it. A tombstone takes its key out; messages without a key are passed
+over. Of each batch the latest row of each key is found by Arrow, and only those become objects. What a reader of
+changes has not taken yet is kept by key, the latest of each: so whoever reads slowly misses what was overwritten, and
+holds no more than the table.
 Where a key is in several partitions, which publishers with keys avoid, the row that was read last counts.
 
 | what happens                                      | the table                                                      |
@@ -48,7 +49,7 @@ class Table:
         self._link = link
         self._timeout_s = timeout_s
         self._latest: dict[bytes, Message] = {}
-        self._ends: dict[PartitionId, int] = {}  # behind the last row that was taken, by partition
+        self._ends: dict[PartitionId, int] = {}  # up to where all rows that are there were taken, by partition
         self._epochs: dict[PartitionId, LeaderEpoch] = {}  # of the leaders who said so
         self._moved = asyncio.Event()  # replaced each time
         self._readers: weakref.WeakSet[Changes] = weakref.WeakSet()
@@ -100,7 +101,7 @@ class Table:
         return made
 
     async def wait_for(self, offset: int, *, partition: int = 0, timeout: float = 10.0) -> None:
-        """Return once the table has what is at that offset, such as that of an ack. TimedOut."""
+        """Return once the table has what is at that offset, such as that of an ack, or is past its gap. TimedOut."""
         try:
             async with asyncio.timeout(timeout):
                 await self._until(PartitionId(partition), offset + 1)
@@ -175,6 +176,8 @@ class Table:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
                     self._take(batch, reader.leader_epochs)
+                self._ends.update(reader.covered_ends)  # the last rows may be gone
+                self._wake()
 
     def _take(self, batch: pa.RecordBatch, epochs: dict[PartitionId, LeaderEpoch]) -> None:
         number = PartitionId(batches.partition_of(batch) or 0)

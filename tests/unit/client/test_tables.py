@@ -6,11 +6,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 
+import pyarrow as pa
 import pytest
 
 import penstock
 from penstock import aio
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.batch import codec
+from penstock.batch.thinning import Thinner
 from penstock.messages import FetchRequest, Request
 from tests.extent import extent
 from tests.fake_broker import Answer, FakeBroker, FakeStream
@@ -56,6 +59,55 @@ async def test_it_begins_with_all_that_is_there(broker: FakeBroker, client: aio.
         assert found is not None
         assert (found.offset, found.value) == (3, b"2")
         assert table.get(b"y") is None
+
+
+def compact(stream: FakeStream, *kept: int) -> None:
+    """Leave of what the log holds only the rows at these offsets."""
+    thinner = Thinner(100, 10_000)
+    left: list[bytes] = []
+    for batch in stream.batches:
+        header = codec.read_header(batch)
+        keep = pa.array([offset in kept for offset in range(header.base_offset, header.end_offset)])
+        left += [bytes(message.data) for message in thinner.add(batch, header, keep)]
+    stream.batches = left + [bytes(message.data) for message in thinner.end()]
+    assert not thinner.forced_keys
+
+
+async def test_a_log_whose_last_rows_are_gone(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1"), plain(b"y", b"1"), plain(b"z", None)))
+    compact(stream, 0, 1)
+    async with asyncio.timeout(20), await client.table("a") as table:
+        assert held(table) == {b"x": b"1", b"y": b"1"}
+        await table.wait_for(2)
+
+
+async def test_rows_that_go_before_the_table_comes_to_them(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    async with await client.table("a") as table:
+        stream.append(columns(plain(b"x", b"1"), plain(b"x", b"2"), plain(b"z", None)))
+        compact(stream, 1)
+        async with broker.appended:
+            broker.appended.notify_all()
+        await table.wait_for(2)
+        assert held(table) == {b"x": b"2"}
+        await broker.append(stream, columns(plain(b"y", b"1")))
+        await table.wait_for(3)
+        assert held(table) == {b"x": b"2", b"y": b"1"}
+
+
+async def test_what_was_read_up_to_a_gap_is_not_read_again(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    stream.append(columns(plain(b"x", b"1"), plain(b"x", b"2"), plain(b"z", None)))
+    compact(stream, 1)
+    async with asyncio.timeout(40), await client.table("a", timeout=0.2) as table:
+        port = int(broker.address.rpartition(":")[2])
+        await broker.stop()
+        broker.requests.clear()
+        stream.append(columns(plain(b"y", b"1")))
+        await broker.start(port)
+        await table.wait_for(3, timeout=30)
+        assert next(one.offset for one in broker.requests if isinstance(one, FetchRequest)) == 3
 
 
 async def test_an_empty_stream_is_an_empty_table(broker: FakeBroker, client: aio.Client) -> None:
