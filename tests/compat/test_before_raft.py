@@ -6,7 +6,6 @@ golden/before-raft was written by such a broker, which was killed after its seco
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -16,25 +15,16 @@ from penstock.metadata.journal import JOURNAL_PATH
 from penstock.node.bootstrap import IMPORTED_PATH
 from penstock.vfs.faulty import CHANGES, Operation
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.compat.golden_directories import left_by
 from tests.old_journal import content
 from tests.unit.node.harness import Broker
 
-GOLDEN = Path(__file__).parent / "golden" / "before-raft"
 KEPT = [*Keep]
 
 
 def left() -> MemoryVfs:
     """A disk with what that broker has left."""
-    vfs = MemoryVfs()
-    for path in GOLDEN.rglob("*"):
-        if path.is_file():
-            name = str(path.relative_to(GOLDEN))
-            file = vfs.open(name, create=True)
-            file.write_at(0, path.read_bytes())
-            file.sync()
-            file.close()
-            vfs.sync_dir(name.rpartition("/")[0])
-    return vfs
+    return left_by("before-raft")
 
 
 def check(broker: Broker) -> None:

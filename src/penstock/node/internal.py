@@ -2,7 +2,7 @@
 
 `__offsets` holds where groups of consumers are (`penstock.groups.rows`). It is made when it is first needed, with as
 many replicas as any other stream. Nobody listens for it: what is in it came over the socket, from a leader that knew
-what it was doing.
+what it was doing. One that an earlier version has made is altered, once all brokers know what that means.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import INTERNAL_NAME_PREFIX
 from penstock.groups.rows import OFFSETS_STREAM, SUBJECT
 from penstock.messages import CreateStreamRequest, Request
+from penstock.metadata.commands import AlterStream
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
 
@@ -28,6 +29,22 @@ def offsets_config() -> StreamConfig:
         dedup_window_ms=None,
         compact=True,
     )
+
+
+def overdue_alteration(image: ClusterImage) -> AlterStream | None:
+    """What `__offsets` lacks that was made before there was compaction; None: nothing, or it is not time for it.
+
+    A broker of an earlier version ends when it hears of a field that it does not know. So this waits until those of the
+    cluster are all of one version: also the ones that are away, and may come back as they were.
+    """
+    if OFFSETS_STREAM not in image.names:
+        return None
+    state = image.by_name(OFFSETS_STREAM)
+    if not state.config.is_internal or state.config.compact:
+        return None
+    if len({broker.broker_version for broker in image.brokers.values()}) > 1:
+        return None
+    return AlterStream(stream_id=state.stream_id, changes={"compact": True})
 
 
 def check_users_own(image: ClusterImage, request: Request) -> None:

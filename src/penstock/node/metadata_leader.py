@@ -40,6 +40,7 @@ from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
 from penstock.node.administration import Administration
+from penstock.node.internal import overdue_alteration
 from penstock.node.quorum import Quorum
 from penstock.raft import Membership
 
@@ -67,12 +68,14 @@ class MetadataLeader:
         self._clock = clock
         self._is_changing = False  # the membership
         self._is_forming = False  # the cluster: its name is on its way
+        self._is_altering = False  # `__offsets`
 
     def lead(self) -> None:
         """This broker is the metadata leader, and has applied all of earlier terms."""
-        self._is_changing = self._is_forming = False
+        self._is_changing = self._is_forming = self._is_altering = False
         self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
         self._form()
+        self._alter_offsets()
         self.carry_out()
 
     def _form(self) -> None:
@@ -91,6 +94,20 @@ class MetadataLeader:
         has_name = self._quorum.image.cluster_id or self._is_forming or self._quorum.forming.elder is not None
         return self._quorum.is_leader and not has_name
 
+    def _alter_offsets(self) -> None:
+        """Have `__offsets` be as this version makes it."""
+        if self._is_altering or not self._quorum.is_leader:
+            return
+        command = overdue_alteration(self._quorum.image)
+        if command is None:
+            return
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            self._is_altering = False  # refused, as by a full disk: with what is applied next, or the next tick, again
+
+        self._is_altering = True
+        self._quorum.propose(command, done)
+
     def follow(self, leader: BrokerId | None) -> None:
         """It is no more."""
         self._controller.follow(leader)
@@ -101,6 +118,7 @@ class MetadataLeader:
     def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: Outcome | RemoteError) -> None:
         """A command was applied."""
         self._controller.applied(index, raft_term, image, outcome, self._clock())
+        self._alter_offsets()
         self.carry_out()
 
     def request(self, request: Request, done: Done) -> None:
@@ -182,6 +200,7 @@ class MetadataLeader:
             self._controller.tick(now)
             self.carry_out()
         self._form()
+        self._alter_offsets()
         self._administration.tick(now)
         if self._quorum.is_leader and not self._is_changing:
             wanted = self._wanted()

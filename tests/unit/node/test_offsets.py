@@ -29,6 +29,8 @@ from penstock.messages import (
     SetIntakeRequest,
     TruncateRequest,
 )
+from penstock.metadata.commands import CreateStream
+from penstock.node.internal import offsets_config
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers
 
@@ -390,3 +392,44 @@ def test_a_leader_that_is_cut_off_tells_and_commits_nothing_more() -> None:
     assert answer.code == ErrorCode.FENCED_EPOCH
     assert offsets_of(asked(brokers, second, fetch_of(brokers[second]))) == {0: 5}
     assert [row.value for row in brokers[second].read(OFFSETS_STREAM, NUMBER)][-1].startswith(b'{"offset":5')  # type: ignore[union-attr]
+
+
+# A stream that an earlier version has made
+
+
+def create_as_before(brokers: Brokers) -> None:
+    """Make `__offsets` as a version without compaction does."""
+    config = msgspec.structs.replace(offsets_config(), compact=False, replicas=3, min_isr=2)
+    command = CreateStream(config=config, created_us=1, assignments=(tuple(sorted(brokers.members)),) * 16)
+    brokers.leader.quorum.propose(command, lambda outcome: None)
+    brokers.run(1_000)
+
+
+def are_compacted(brokers: Brokers) -> set[bool]:
+    """What its replicas go by."""
+    found: set[bool] = set()
+    for member in brokers.members.values():
+        logs = [one.log for one in member.node._partitions.values() if one.stream.name == OFFSETS_STREAM]
+        assert len(logs) == limits.OFFSETS_PARTITIONS
+        found |= {log.config.compact for log in logs} | {member.image.by_name(OFFSETS_STREAM).config.compact}
+    return found
+
+
+def test_brokers_that_are_upgraded_one_by_one_have_it_compacted_when_all_are() -> None:
+    brokers = Brokers(1, 2, 3)
+    brokers.run(5_000)
+    brokers.settings["broker_version"] = "2"
+    brokers.start(1, brokers.kill(1))
+    brokers.run(10_000)
+    create_as_before(brokers)
+    for broker_id in (2, 3):
+        assert are_compacted(brokers) == {False}
+        memory = brokers.kill(broker_id)
+        brokers.run(10_000)  # also while it is away: it may come back as it was
+        assert not brokers.leader.image.by_name(OFFSETS_STREAM).config.compact
+        brokers.start(broker_id, memory)
+        brokers.run(10_000)
+    assert are_compacted(brokers) == {True}
+    index = brokers.leader.image.index
+    brokers.run(10_000)
+    assert brokers.leader.image.index == index
