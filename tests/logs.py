@@ -128,6 +128,7 @@ def messages_in(data: bytes | memoryview) -> Iterator[Message]:
         size = codec.read_header(rest).size_bytes
         batch = rest[:size]
         codec.verify(batch)
+        batch = memoryview(codec.uncompressed(batch))
         _, _, values, _ = _columns(batch)
         yield from zip(codec.offsets(batch), codec.timestamps(batch), values, strict=True)
         rest = rest[size:]

@@ -8,12 +8,14 @@ what every later decoder must find. `python -m tests.compat.golden_segments` wri
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from penstock.base.config import Compression
 from penstock.batch import codec, schema
 from tests.groups import Columns, encoded
 
@@ -28,9 +30,14 @@ class Batch(NamedTuple):
     timestamp_us: int
     leader_epoch: int
     producer: codec.Producer | None = None
+    compression: Compression = Compression.NONE
 
     def message(self) -> bytes:
-        """The message that today's encoder makes of it."""
+        """The message that today's encoder makes of it, and its cleaner."""
+        plain = self._plain()
+        return plain if self.compression is Compression.NONE else bytes(codec.compressed(plain, self.compression)[0])
+
+    def _plain(self) -> bytes:
         numbers = {
             "base_offset": self.base_offset,
             "timestamp_us": self.timestamp_us,
@@ -93,6 +100,29 @@ _MIXED = Columns(
 _ONE = Columns([b"orders.eu"], None, [b"hello"], None)
 _LAST_OFFSET = 2**63 - 2
 
+
+def _compressed(compression: Compression) -> list[Batch]:
+    """Plain ones between them, one buffer that is as it is, and one batch that is only marked."""
+    *_, large = _many()
+    noise = Columns([b"a.b"] * 9, None, [_noise(n) for n in range(9)], [_HEADERS * 9] * 9)
+    batches = [
+        large._replace(compression=compression),
+        large,
+        Batch(noise, 0, _START_US, 3, codec.Producer(11, 2, 3), compression),
+        Batch(_ONE, 0, _START_US, 3, None, compression),
+        Batch(_ONE, 0, _START_US, 3),
+    ]
+    base_offset = 0
+    for number, batch in enumerate(batches):
+        batches[number] = batch._replace(base_offset=base_offset)
+        base_offset += len(batch.columns.values)
+    return batches
+
+
+def _noise(number: int) -> bytes:
+    return b"".join(hashlib.sha256(b"%d.%d" % (number, part)).digest() for part in range(9))
+
+
 SEGMENTS = {
     "empty": Segment(1, 0, []),
     "one": Segment(1, 0, [Batch(_ONE, 0, _START_US, 1)]),
@@ -106,6 +136,8 @@ SEGMENTS = {
             Batch(_ONE, 8, _START_US + 1, 2, codec.Producer(11, 2, 4, bytes(range(16)))),
         ],
     ),
+    "lz4": Segment(6, 0, _compressed(Compression.LZ4)),
+    "zstd": Segment(6, 0, _compressed(Compression.ZSTD)),
     "least": Segment(0, 0, [Batch(_ONE, 0, -(2**63), 0)]),
     "largest": Segment(
         2**63 - 1,

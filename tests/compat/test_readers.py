@@ -11,7 +11,9 @@ import polars
 import pyarrow as pa
 import pytest
 
-from penstock.batch import merging
+from penstock.base.config import Compression
+from penstock.batch import codec, compression, merging
+from penstock.batch.reader import open_segment
 from penstock.batch.schema import SCHEMA_BYTES
 from tests.segments import Row, Segment, write_segment
 
@@ -20,11 +22,33 @@ COLUMNS = ["offset", "timestamp", "subject", "key", "value", "headers"]
 
 
 @pytest.fixture(
-    params=[(), (1,), (5, 1000, 1), (1,) * 50], ids=["one row", "two batches", "many rows", "lone rows, merged"]
+    params=[
+        ((), ""),
+        ((1,), ""),
+        ((5, 1000, 1), ""),
+        ((1,) * 50, ""),
+        ((5, 1000, 1, 900), "lz4"),
+        ((5, 1000, 900), "zstd"),
+    ],
+    ids=["one row", "two batches", "many rows", "lone rows, merged", "some LZ4", "some Zstandard"],
 )
 def segment(request: pytest.FixtureRequest, tmp_path: Path) -> Segment:
-    segment = write_segment(tmp_path / "00000000000000000000.arrows", *request.param)
-    return merged(segment) if len(request.param) == 50 else segment
+    counts, compression = request.param
+    segment = write_segment(tmp_path / "00000000000000000000.arrows", *counts)
+    if compression:
+        return compressed(segment, Compression(compression))
+    return merged(segment) if len(counts) == 50 else segment
+
+
+def compressed(segment: Segment, wished: Compression) -> Segment:
+    """The same with its large batches compressed, between small ones that are not."""
+    with open_segment(segment.path) as reader:
+        found = [codec.compressed(data, wished)[0] if one.count > 500 else data for one, data in reader.messages()]
+    kinds = [compression.of(codec.verify(data)) for data in found]
+    assert set(kinds) == {wished, Compression.NONE}
+    path = segment.path.with_name("00000000000000000000.1.arrows")
+    path.write_bytes(segment.path.read_bytes()[:SCHEMA_BYTES] + b"".join(found))
+    return Segment(path, segment.batches)
 
 
 def merged(segment: Segment) -> Segment:

@@ -41,12 +41,13 @@ SHARES = {
     "headers": 18,
     "ingest": 6,
     "enveloped": 6,
-    "message": 15,
+    "message": 11,
     "rows": 12,
     "join": 5,
     "envelope": 13,
     "keyhash": 4,
     "frames": 3,
+    "compressed": 4,
     "numbers": 5,
 }
 

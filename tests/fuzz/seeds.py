@@ -6,7 +6,7 @@ import struct
 
 from penstock.hot.crc import crc32c
 from penstock.wire import encode_checked_head, encode_head
-from tests.fuzz.targets import BASES
+from tests.fuzz.targets import BASES, COMPRESSED_BASES
 
 _FRAMES = (
     b"PING\r\n",
@@ -69,7 +69,7 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
         for body in (*_BODIES, *map(bytes.fromhex, ("0829", "6001", "6003", "5202242e", "5203612e625a0163")))
         for frames in _envelope(body)
     ),
-    "message": tuple(mend + base for base in BASES for mend in (b"\x00", b"\xff")),
+    "message": tuple(mend + base for base in (*BASES, *COMPRESSED_BASES) for mend in (b"\x00", b"\xff")),
     "rows": (*(bytes((n,)) for n in range(4)), *(bytes((n,)) + struct.pack("<HI", 400, 1) * 2 for n in range(4))),
     "join": (b"\x00|\x01|\x02|\x03", b"\x02|\x02", b"\x00" + struct.pack("<HI", 470, 0) + b"|\x01"),
     "envelope": (
@@ -80,6 +80,10 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
         b"\xff\x40" + encode_checked_head(65, 1, 7, b"\x80", 7, (b"message",)) + b"message",
         b"\x00\x09" + encode_checked_head(66, 1, 7, b"\x80", 40_000, None) + b"b" * 40_000,
         b"\x00\x03" + encode_head(7, 1, 7, b"\x80", 3) + b"raw" + encode_head(7, 1, 8, b"", 0),
+    ),
+    "compressed": (
+        *(bytes((n,)) for n in range(4)),
+        *(bytes((n,)) + struct.pack("<HI", position, 9) for n in range(4) for position in (38, 200, 410, 800)),
     ),
     "numbers": (
         b"\x03" + struct.pack("<3q", 5, 6, 9) + struct.pack("<3q", 1, 1, 4),

@@ -3,30 +3,32 @@
 Rules: a target takes the modules that it is given, compiled or plain, so that both can be compared. What it returns is
 plain data, the errors that may come included; any other exception is a finding. What was written must pass the checks.
 
-| target    | an input is                                                                                    |
-|-----------|------------------------------------------------------------------------------------------------|
-| scan      | where the reads end, then NATS protocol                                                        |
-| headers   | a NATS header block                                                                            |
-| ingest    | the stream's rules, then NATS protocol: scanned, sorted, encoded, acked or refused             |
-| enveloped | the stream's rules, then an envelope (its checksum mended), alone and between others; as ingest |
-| message   | whether to mend the checksum, then a batch message                                             |
-| rows      | which message, then patches of its metadata and its body; checked, then its rows               |
-| join      | the same for several messages behind each other, gathered and joined                           |
-| envelope  | whether to mend the checksum, then an envelope                                                 |
-| keyhash   | how many value offsets, these, then keys                                                       |
-| frames    | whether to mend the checksums, where the reads end, then frames of the socket API              |
-| numbers   | how many offsets, these, then timestamps; the first and the last bound them, or nearly         |
+| target     | an input is                                                                                     |
+|------------|-------------------------------------------------------------------------------------------------|
+| scan       | where the reads end, then NATS protocol                                                         |
+| headers    | a NATS header block                                                                             |
+| ingest     | the stream's rules, then NATS protocol: scanned, sorted, encoded, acked or refused              |
+| enveloped  | the stream's rules, then an envelope (its checksum mended), alone and between others; as ingest |
+| message    | whether to mend the checksum, then a batch message                                              |
+| rows       | which message, then patches of its metadata and its body; checked, then its rows                |
+| join       | the same for several messages behind each other, gathered and joined                            |
+| envelope   | whether to mend the checksum, then an envelope                                                  |
+| keyhash    | how many value offsets, these, then keys                                                        |
+| frames     | whether to mend the checksums, where the reads end, then frames of the socket API               |
+| compressed | the same as `rows` for compressed messages, from the compression on; unpacked, then its rows    |
+| numbers    | how many offsets, these, then timestamps; the first and the last bound them, or nearly          |
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from penstock.base import limits
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.config import Compression
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.batch import codec, layout
 from penstock.batch.header import CRC_POSITION
 from penstock.hot.crc import crc32c, crc32c_with_gap
@@ -200,12 +202,20 @@ BASES = (
 """Sound messages, which begin at the same offset, so that one can stand in another's place."""
 
 
-def patched(data: bytes) -> bytearray:
-    """One of BASES with 4 bytes overwritten here and there, behind the batch header, under a checksum that fits."""
-    base = bytearray(BASES[data[0] % len(BASES)] if data else BASES[0])
+COMPRESSED_BASES = tuple(
+    bytes(codec.compressed(message_of(rows * 40, base_offset=5), wished)[0])
+    for rows in (MIXED, [Row(b"a.b", b"k", b"x" * 20, _BLOCK)])
+    for wished in (Compression.LZ4, Compression.ZSTD)
+)
+"""The same, compressed."""
+
+
+def patched(data: bytes, bases: Sequence[bytes] = BASES, begin: int = layout.ROWS_POSITION) -> bytearray:
+    """One of `bases` with 4 bytes overwritten here and there, from `begin` on, under a checksum that fits."""
+    base = bytearray(bases[data[0] % len(bases)] if data else bases[0])
     for place in range(1, len(data) - _PATCH.size + 1, _PATCH.size):
         position, number = _PATCH.unpack_from(data, place)
-        at = layout.ROWS_POSITION + position % (len(base) - layout.ROWS_POSITION - 4)
+        at = begin + position % (len(base) - begin - 4)
         struct.pack_into("<I", base, at, number)
     _seal(base)
     return base
@@ -223,6 +233,29 @@ def rows(modules: Modules, data: bytes) -> object:
         return tuple(mistake)
     refused = [found.refused_subject(pattern) for pattern in _PATTERNS]
     return refused, [found.widest_message(0), found.widest_key(0), found.widest_headers(0), found.widest_key(2**62)]
+
+
+def compressed(modules: Modules, data: bytes) -> object:
+    """A compressed message: never taken for a plain one, and unpacked to what its rows want or refused."""
+    whole = patched(data, COMPRESSED_BASES, layout.COMPRESSION_FIELD_POSITION)
+    checker = modules("message").Checker(codec.LAYOUT)
+    checked = checker.message(whole)
+    if not isinstance(checked, tuple):
+        return checked
+    joiner = modules("join").Joiner(codec.LAYOUT, checker)
+    assert not joiner.gather(memoryview(whole), 0, 5, (0, 2**62), 1_000, 1_000_000, 100_000).begins
+    try:
+        modules("rows").Rows(whole, codec.LAYOUT)
+    except ValueError:
+        pass
+    else:
+        raise AssertionError("rows are looked for in compressed bytes")
+    try:
+        found = codec.check_rows(whole)
+    except CorruptionError:
+        return "refused"  # of several reasons any one: buffers are unpacked at the same time
+    found.validate(full=True)
+    return checked, bytes(codec.uncompressed(whole))
 
 
 def join(modules: Modules, data: bytes) -> object:
@@ -328,5 +361,6 @@ TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
     "envelope": envelope,
     "keyhash": keyhash,
     "frames": frames,
+    "compressed": compressed,
     "numbers": numbers,
 }

@@ -15,8 +15,9 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.base import limits
+from penstock.base.config import Compression
 from penstock.base.ids import StreamId
-from penstock.batch import layout
+from penstock.batch import codec, layout
 from penstock.batch.header import CRC_HEX_BYTES, CRC_POSITION
 from penstock.hot.crc import crc32c_with_gap
 from penstock.messages import AppendRequest, ErrorBody
@@ -135,6 +136,9 @@ def _bad_messages() -> dict[str, bytes]:
     message = _message()
     message[-20] ^= 1
     out["a wrong checksum"] = bytes(message)
+    for compression in (Compression.LZ4, Compression.ZSTD):
+        large = encoded(Columns([b"raw.x"] * 999, None, [b"value"] * 999, None), base_offset=0, timestamp_us=0)
+        out[f"a message compressed with {compression}"] = bytes(codec.compressed(large, compression)[0])
     out["half a message"] = bytes(_message()[:-64])
     out["two messages"] = bytes(_message() * 2)
     out["nothing"] = b""
@@ -165,6 +169,7 @@ async def test_a_message_that_would_kill_its_readers_is_refused(broker: BrokerPr
             assert isinstance(answer, ErrorBody), what
             assert answer.code in ("corrupt_batch", "bad_request"), (what, answer)
             assert "nothing was stored" in answer.message, (what, answer)
+            assert ("the appended batch is compressed" in answer.message) == ("compressed" in what), (what, answer)
         assert await append(90, bytes(_message())) == 8
     found = await _stored(client, "raw")
     assert [value for _, _, value, _ in found] == [b"value %d" % number for number in range(8)]

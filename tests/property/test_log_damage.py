@@ -29,7 +29,7 @@ def written(seed: int) -> tuple[MemoryVfs, list[Message], list[bytes]]:
         if number in {8, 14}:
             flush(log)
             log.checkpoint()
-    batches = [data for _, data in log.view().batches(0, log.log_end)]
+    batches = [bytes(data) for _, data in log.view().batches(0, log.log_end)]
     return disk.crash_clone(Keep.ALL), messages, batches
 
 

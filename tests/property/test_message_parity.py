@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.base.config import Compression
 from penstock.batch import codec, layout
 from tests import hot_modes
 from tests.batch_samples import ROWS, message_of, sealed
@@ -21,7 +22,9 @@ DIGITS = st.text("0123456789abcdefABCDEFgZ /:@`", min_size=1, max_size=20).map(s
 @st.composite
 def nearly_messages(draw: st.DrawFn) -> bytes:
     """A message in which some things are wrong, mostly under a checksum that fits."""
-    message = message_of(draw(ROWS))
+    message = message_of(draw(ROWS) * draw(st.sampled_from([1, 1, 30])))
+    if (wished := draw(st.sampled_from(Compression))) is not Compression.NONE:
+        message = bytearray(codec.compressed(message, wished)[0])
     for _ in range(draw(st.integers(0, 3))):
         match draw(st.sampled_from(["number", "digits", "bytes", "cut"])):
             case "number":
@@ -33,7 +36,7 @@ def nearly_messages(draw: st.DrawFn) -> bytes:
                 position = draw(st.integers(88, 280 - len(digits)))
                 message[position : position + len(digits)] = digits
             case "bytes":
-                position = draw(st.integers(0, 719))
+                position = draw(st.integers(0, 719) | st.sampled_from([91, 310, 348, 349]))
                 message[position] = draw(st.integers(0, 255))
             case "cut":
                 return bytes(message[: draw(st.integers(0, len(message)))])

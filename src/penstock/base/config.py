@@ -51,6 +51,14 @@ class Storage(StrEnum):
     MEMORY = "memory"  # gone when the broker stops
 
 
+class Compression(StrEnum):
+    """How the cleaner compresses what it writes anew: Arrow's own body compression."""
+
+    NONE = "none"
+    LZ4 = "lz4"  # in frames; quick to read
+    ZSTD = "zstd"  # smaller
+
+
 class PartitionBy(StrEnum):
     """How a message finds its partition."""
 

@@ -8,7 +8,6 @@ built are also checked one by one (`check_rows`), because Arrow readers follow a
 from __future__ import annotations
 
 from array import array
-from binascii import unhexlify
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,22 +15,26 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import astuple, replace
 
 from penstock.base import limits
+from penstock.base.config import Compression
 from penstock.base.errors import CorruptionError
-from penstock.batch import layout
+from penstock.batch import compression, layout, mistakes
 from penstock.batch.header import (
+    COMPRESSED_LZ4,
+    COMPRESSION_FLAGS,
     CRC_HEX_BYTES,
     CRC_POSITION,
-    HEADER_HEX_BYTES,
     HEADER_POSITION,
     HEADER_VERSION,
+    INCOMPRESSIBLE,
     KNOWN_FLAGS,
     NO_RUN,
     PACKING,
     BatchHeader,
 )
+from penstock.batch.header import PREFIX_BYTES as PREFIX_BYTES
 from penstock.batch.schema import arrow_schema
 from penstock.hot.columns import VarColumn, int64_range
-from penstock.hot.crc import crc32c, crc32c_with_gap
+from penstock.hot.crc import crc32c
 from penstock.hot.encode import Encoder
 from penstock.hot.group import Group
 from penstock.hot.message import Checker, Layout, Mistake
@@ -42,9 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Buffer = bytes | bytearray | memoryview
-
-PREFIX_BYTES = HEADER_POSITION + HEADER_HEX_BYTES
-"""How much of a message `read_header` looks at."""
 
 _PADDING = (b"", *(bytes(n) for n in range(1, 8)))
 _VAR_COLUMNS = ("subject", "key", "value", "headers")
@@ -80,6 +80,7 @@ def own_copy(data: Buffer) -> bytearray:
 
     Nothing of it but a moment is spent in the interpreter, so that it can be made in another thread.
     """
+    _refuse_compressed(data)
     message = copied(data)
     # What `verify` has passed has no metadata but these numbers, and they are what the rows want them to be.
     numbers = message[: layout.BODY_POSITION]
@@ -107,6 +108,7 @@ def renumber(
 
     Without a `producer` it keeps the one that it has.
     """
+    _refuse_compressed(message)
     header = read_header(message)
     if producer is not None:
         header = replace(header, **producer._asdict())
@@ -186,12 +188,16 @@ def _unsealed(
 ) -> bytearray:
     """A message without a header."""
     assert 0 < count <= limits.BATCH_ROWS_MAX, count
-    head = bytearray(layout.TEMPLATE)
     buffers: list[Buffer] = [b"", offsets_of_rows, b"", timestamps_of_rows]
     nodes = [count, 0, count, 0]
     for column in columns:
         nodes += (count, column.null_count)
         buffers += (column.validity, column.offsets, column.data)
+    return _laid_out(layout.TEMPLATE, buffers, nodes, count)
+
+
+def _laid_out(template: bytes, buffers: Iterable[Buffer], nodes: Iterable[int], count: int) -> bytearray:
+    head = bytearray(template)
     places: list[int] = []
     parts: list[Buffer] = [head]
     position = 0
@@ -222,7 +228,7 @@ def read_header(data: Buffer, *, file: str = "", position: int = 0) -> BatchHead
     """
     found = _CHECKER.header(data)
     if isinstance(found, int):
-        raise _corruption(Mistake(found), data, file, position)
+        raise mistakes.corruption(Mistake(found), data, file, position)
     return BatchHeader(*found)
 
 
@@ -230,76 +236,65 @@ def verify(data: Buffer, *, file: str = "", position: int = 0) -> BatchHeader:
     """The header of the whole message `data`, once its layout and its CRC-32C are right; else CorruptionError."""
     found = _CHECKER.message(data)
     if isinstance(found, int):
-        raise _corruption(Mistake(found), data, file, position)
+        raise mistakes.corruption(Mistake(found), data, file, position)
     return BatchHeader(*found)
 
 
-def _corruption(mistake: Mistake, data: Buffer, file: str, position: int) -> CorruptionError:
-    """A mistake in words, and where it is."""
-    view = memoryview(data).cast("B")  # pyarrow exports signed bytes
-    if mistake is Mistake.TOO_SHORT:
-        return CorruptionError(file, position, f"a batch header of {PREFIX_BYTES} bytes", f"{len(view)} bytes")
-    if mistake is Mistake.PREFIX:
-        return CorruptionError(file, position, "the start of a batch message", view[:16].hex())
-    digits = bytes(view[HEADER_POSITION:PREFIX_BYTES])
-    if mistake is Mistake.DIGITS:
-        return CorruptionError(file, position + HEADER_POSITION, "192 hex digits", repr(digits[:24]))
-    if mistake is Mistake.SPELLING:
-        expected = "lower-case hex digits and zeros where nothing is defined"
-        return CorruptionError(file, position + HEADER_POSITION, expected, repr(digits))
-    header = BatchHeader(*PACKING.unpack(unhexlify(digits)))
-    if mistake < Mistake.SPELLING:
-        return CorruptionError(file, position + HEADER_POSITION, *_header_mistake(mistake, header))
-    if mistake is Mistake.LENGTH:
-        return CorruptionError(file, position, f"{header.size_bytes} bytes", f"{len(view)} bytes")
-    if mistake is Mistake.CRC:
-        crc = crc32c_with_gap(view, CRC_POSITION)
-        return CorruptionError(file, position, f"CRC-32C {header.crc:08x}", f"{crc:08x}")
-    if mistake is Mistake.FIXED:
-        place = next(start for start, end in layout.FIXED if view[start:end] != layout.TEMPLATE[start:end])
-        return CorruptionError(file, position + place, "the fixed layout of a batch message", "another layout")
-    return CorruptionError(file, position, *_layout_mistake(mistake, view, header))
+def _refuse_compressed(data: Buffer) -> None:
+    """ValueError where rows would be looked for in compressed bytes, which is a mistake of the program."""
+    if compression.is_compressed(data):
+        raise ValueError("a compressed message is to be unpacked before its rows are looked at")
 
 
-def _header_mistake(mistake: Mistake, header: BatchHeader) -> tuple[str, str]:
-    if mistake is Mistake.VERSION:
-        return f"header version {HEADER_VERSION}", str(header.version)
-    if mistake is Mistake.FLAGS:
-        return "flags that this version knows", hex(header.flags)
-    if mistake is Mistake.SIZE:
-        return f"a size below {limits.BATCH_BYTES_MAX} in steps of 8", str(header.size_bytes)
-    if mistake is Mistake.COUNT:
-        return f"1 to {limits.BATCH_ROWS_MAX} rows", str(header.count)
-    if mistake is Mistake.OFFSETS:
-        return f"room for {header.count} offsets", f"{header.base_offset} to {header.end_offset}"
-    assert mistake is Mistake.TIMESTAMPS, mistake
-    return "timestamps in order", f"{header.min_timestamp_us} to {header.max_timestamp_us}"
+def uncompressed(data: Buffer, *, file: str = "", position: int = 0) -> Buffer:
+    """A verified message whose buffers are plain: `data` itself, or what it unpacks to, under the same header but for
+    size, checksum and the flag.
+
+    CorruptionError (with `file` and `position`, for the report) if it does not unpack to what its rows want, or to more
+    than BATCH_BYTES_MAX.
+    """
+    if not compression.is_compressed(data):
+        return data
+    header = read_header(data, file=file, position=position)
+    parts = compression.unpacked(data, header, file=file, position=position)
+    message = _unsealed(*parts, header.count)
+    _seal(message, replace(header, flags=header.flags & ~COMPRESSION_FLAGS, size_bytes=len(message)))
+    return message
 
 
-def _layout_mistake(mistake: Mistake, view: memoryview, header: BatchHeader) -> tuple[str, str]:
-    (body_bytes,) = layout.INT64.unpack_from(view, layout.BODY_LENGTH_POSITION)
-    (rows,) = layout.INT64.unpack_from(view, layout.ROWS_POSITION)
-    nodes = layout.NODES.unpack_from(view, layout.NODES_POSITION)
-    if mistake is Mistake.ROWS:
-        return f"a body of {header.count} rows as the header says", f"{rows} rows in {body_bytes} bytes, nodes {nodes}"
-    if mistake is Mistake.NULLS:
-        return "null counts between 0 and the rows, none for offset, timestamp and subject", str(nodes[1::2])
-    places = layout.BUFFERS.unpack_from(view, layout.BUFFERS_POSITION)
-    sizes = tuple(zip(places[::2], places[1::2], strict=True))
-    if mistake is Mistake.FILLING:
-        return f"buffers that fill {body_bytes} bytes", f"(position, bytes) {sizes}"
-    assert mistake is Mistake.PLACES, mistake
-    return "a buffer at the end of the one before it, as large as the rows want it", f"(position, bytes) {sizes}"
+def compressed(data: Buffer, codec: Compression) -> tuple[Buffer, BatchHeader]:
+    """A verified, plain message compressed, and its header; or marked as one for which that gains next to nothing."""
+    header = read_header(data)
+    parts = compression.packed(buffers(data), codec)
+    if parts is None:
+        message = bytearray(data)
+        return message, _seal(message, replace(header, flags=header.flags | INCOMPRESSIBLE))
+    flags = header.flags & ~COMPRESSION_FLAGS | compression.FLAGS[codec]
+    nodes = layout.NODES.unpack_from(data, layout.NODES_POSITION)
+    message = _laid_out(compression.template(flags), parts, nodes, header.count)
+    return message, _seal(message, replace(header, flags=flags, size_bytes=len(message)))
+
+
+def as_appended(data: Buffer) -> Buffer:
+    """A verified message without any trace of a compression. CorruptionError as of `uncompressed`."""
+    if not read_header(data).flags & COMPRESSION_FLAGS:
+        return data
+    message = bytearray(uncompressed(data))
+    header = read_header(message)
+    _seal(message, replace(header, flags=header.flags & ~COMPRESSION_FLAGS))
+    return message
 
 
 def buffers(data: Buffer) -> list[memoryview]:
-    """The buffers of a verified message, in Arrow's order, without copying. See FORMAT.md."""
+    """The buffers of a verified, plain message, in Arrow's order, without copying. See FORMAT.md."""
+    _refuse_compressed(data)
     body = memoryview(data)[layout.BODY_POSITION :]
     places = layout.BUFFERS.unpack_from(data, layout.BUFFERS_POSITION)
     return [body[begin : begin + size] for begin, size in zip(places[::2], places[1::2], strict=True)]
 
 
 def _int64_buffer(data: Buffer, number: int) -> array[int]:
+    _refuse_compressed(data)
     start, size = layout.BUFFERS.unpack_from(data, layout.BUFFERS_POSITION)[2 * number : 2 * number + 2]
     out = array("q")
     out.frombytes(memoryview(data)[layout.BODY_POSITION + start : layout.BODY_POSITION + start + size])
@@ -307,17 +302,17 @@ def _int64_buffer(data: Buffer, number: int) -> array[int]:
 
 
 def offsets(data: Buffer) -> array[int]:
-    """The offset of each row of a verified message."""
+    """The offset of each row of a verified, plain message."""
     return _int64_buffer(data, 1)
 
 
 def timestamps(data: Buffer) -> array[int]:
-    """The timestamp of each row of a verified message, in microseconds."""
+    """The timestamp of each row of a verified, plain message, in microseconds."""
     return _int64_buffer(data, 3)
 
 
 def check_values(data: Buffer, *, file: str = "", position: int = 0) -> Rows:
-    """The rows of a verified message, each checked: value offsets in order and in bounds, subjects UTF-8.
+    """The rows of a verified, plain message, each checked: value offsets in order and in bounds, subjects UTF-8.
 
     CorruptionError (with `file` and `position`, for the report) names what is wrong. A batch that has passed is safe in
     any Arrow reader.
@@ -362,9 +357,13 @@ def check_numbers(
 
 
 def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
-    """The same as Arrow reads it, without copying; offsets and timestamps are those that the header promises."""
+    """The same as Arrow reads it, without copying; offsets and timestamps are those that the header promises.
+
+    What is compressed is unpacked first.
+    """
     import pyarrow as pa
 
+    data = uncompressed(data, file=file, position=position)
     check_values(data, file=file, position=position)
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), arrow_schema())
@@ -379,8 +378,9 @@ def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordB
 def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> bytearray | None:
     """The rows of a verified message from `offset` on, each checked, in a message that covers the rest; None: no row.
 
-    It has no producer and no run, but all else of the header. CorruptionError as of `check_rows`.
+    It has no producer and no run, but all else of the header, and is plain. CorruptionError as of `check_rows`.
     """
+    data = uncompressed(data, file=file, position=position)
     rows = check_rows(data, file=file, position=position)
     first = bisect_left(offsets(data), offset)
     if first == rows.num_rows:
@@ -396,7 +396,7 @@ def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> 
         offset_range=(offset, header.end_offset),
         timestamp_range_us=(times[0], times[-1]),
         leader_epoch=header.leader_epoch,
-        flags=header.flags,
+        flags=header.flags & ~COMPRESSION_FLAGS,
     )
     return message
 
@@ -434,6 +434,9 @@ LAYOUT = Layout(
     rows_max=limits.BATCH_ROWS_MAX,
     size_bytes_max=limits.BATCH_BYTES_MAX,
     crc_position=CRC_POSITION,
+    templates=layout.TEMPLATES,
+    compression_shift=COMPRESSED_LZ4.bit_length() - 1,
+    compression_field_position=layout.COMPRESSION_FIELD_POSITION,
 )
 """Where the checks find what."""
 

@@ -17,9 +17,19 @@ CRC_POSITION = HEADER_POSITION + 16
 """The 8 hex digits of the CRC within the message."""
 CRC_HEX_BYTES = 8
 
+PREFIX_BYTES = HEADER_POSITION + HEADER_HEX_BYTES
+"""How much of a message its header takes, with what comes before it."""
+
 MAY_HOLD_IDS = 1
 """Flag: some of its rows may have a `Nats-Msg-Id`. In a batch without it none does, or nobody looked for them yet."""
-KNOWN_FLAGS = MAY_HOLD_IDS
+COMPRESSED_LZ4 = 2
+"""Flag: Arrow's body compression, LZ4 in frames."""
+COMPRESSED_ZSTD = 4
+"""Flag: Arrow's body compression, Zstandard."""
+COMPRESSION_FLAGS = COMPRESSED_LZ4 | COMPRESSED_ZSTD
+"""Both: it is not compressed, because a cleaner has found that it gains next to nothing."""
+INCOMPRESSIBLE = COMPRESSION_FLAGS
+KNOWN_FLAGS = MAY_HOLD_IDS | COMPRESSION_FLAGS
 """A batch with any other flag was written by a newer Penstock and is refused, not guessed at."""
 
 NO_RUN = bytes(16)

@@ -2,7 +2,8 @@
 
 Rules: every batch message has the same 720 bytes of metadata, whatever it holds; only the places in `FORMAT.md`'s table
 differ from message to message. So nobody parses a flatbuffer to route, verify or truncate, and a message whose metadata
-is not exactly this layout is refused before any Arrow reader sees it.
+is not exactly this layout is refused before any Arrow reader sees it. Where the body is compressed, two more bytes
+differ, which the flags of the batch header foretell.
 
 Theory: a flatbuffer is a tree of tables that point forward to their children. Which child lies where is the writer's
 choice; this writer puts the batch header first, at byte 88, and everything of fixed size behind it.
@@ -25,7 +26,10 @@ CONTINUATION = b"\xff\xff\xff\xff"
 METADATA_LENGTH_POSITION = 4
 BODY_LENGTH_POSITION = 32
 ROWS_POSITION = 320
+COMPRESSION_FIELD_POSITION = 310
+"""In the vtable of the RecordBatch, where its compression lies in the table; 0: it has none."""
 COMPRESSION_POSITION = 332
+CODEC_POSITION = 348
 NODES_POSITION = 360
 BUFFERS_POSITION = 464
 BODY_POSITION = BUFFERS_POSITION + 16 * BUFFER_COUNT
@@ -34,6 +38,8 @@ BODY_POSITION = BUFFERS_POSITION + 16 * BUFFER_COUNT
 _METADATA_V5 = 4
 _HEADER_IS_RECORD_BATCH = 3
 _HEADER_KEY = b"penstock"
+_COMPRESSION_FIELD = COMPRESSION_POSITION - 312  # the table begins at 312
+_LZ4_FRAME, _ZSTD = 0, 1  # as Arrow counts them
 
 INT64 = struct.Struct("<q")
 NODES = struct.Struct(f"<{2 * len(COLUMNS)}q")
@@ -85,7 +91,16 @@ def _template() -> bytes:
     return bytes(out)
 
 
+def _compressed(arrow_codec: int) -> bytes:
+    out = bytearray(TEMPLATE)
+    struct.pack_into("<H", out, COMPRESSION_FIELD_POSITION, _COMPRESSION_FIELD)
+    out[CODEC_POSITION] = arrow_codec
+    return bytes(out)
+
+
 TEMPLATE = _template()
+TEMPLATES = (TEMPLATE, _compressed(_LZ4_FRAME), _compressed(_ZSTD), TEMPLATE)
+"""By what the flags say of the compression; see `batch.header`."""
 
 PATCHED = (
     (BODY_LENGTH_POSITION, BODY_LENGTH_POSITION + 8),

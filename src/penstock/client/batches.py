@@ -100,7 +100,8 @@ def last_epoch(raw: bytes | memoryview, *, source: str) -> LeaderEpoch:
 
 
 def rows(header: BatchHeader, message: memoryview, wanted: Range, *, source: str, position: int = 0) -> pa.RecordBatch:
-    """The rows of a verified message that lie in `wanted`, without copying; perhaps none."""
+    """The rows of a verified message that lie in `wanted`, perhaps none; copied only where it is compressed."""
+    message = memoryview(codec.uncompressed(message, file=source, position=position))
     batch = codec.check_rows(message, file=source, position=position)
     if wanted.start <= header.base_offset and header.end_offset <= wanted.end:
         return batch

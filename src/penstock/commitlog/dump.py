@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from msgspec.structs import asdict
 
 from penstock.base.errors import CorruptionError, RemoteError
+from penstock.batch import compression
 from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.commitlog import checkpoint as checkpoints
@@ -97,6 +98,7 @@ def _batch_row(position: int, header: BatchHeader) -> Row:
     row: Row = {"position": position}
     row.update(asdict(header))
     row["run_id"] = header.run_id.hex()
+    row["compression"] = str(compression.of(header))
     return row
 
 

@@ -72,7 +72,8 @@ def checked(data: memoryview, before: Before) -> list[BatchHeader]:
 def without_overlap(data: memoryview, end_offset: int) -> memoryview:
     """The range without the rows of its first batch that come before `end_offset`, if that lies in the midst of it.
 
-    Batches of producers and runs are left whole: they are never merged, and a part would say something else.
+    Batches of producers and runs are left whole: they are never merged, and a part would say something else. What is
+    left of a compressed one is plain. RangeRefusedError if its rows are not sound.
     """
     try:
         prefix = codec.read_header(data[: codec.PREFIX_BYTES])
@@ -80,9 +81,12 @@ def without_overlap(data: memoryview, end_offset: int) -> memoryview:
         if not is_inside or prefix.producer_id or prefix.run_id != NO_RUN:
             return data
         codec.verify(data[: prefix.size_bytes])
-        rest = codec.rest_of(data[: prefix.size_bytes], end_offset)
     except CorruptionError:
         return data  # whoever checks it says what is wrong
+    try:
+        rest = codec.rest_of(data[: prefix.size_bytes], end_offset)
+    except CorruptionError as error:  # what is here is not to be cut for it
+        raise RangeRefusedError(error.position, f"expected {error.expected}, found {error.found}") from None
     return data if rest is None else memoryview(rest + data[prefix.size_bytes :])
 
 

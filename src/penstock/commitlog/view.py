@@ -27,7 +27,7 @@ from penstock.commitlog.rebuild import RebuiltIndexes, rebuild_head, rebuild_ind
 from penstock.commitlog.resumed import Head, ResumedEntries
 from penstock.commitlog.segment import Damage, Segment
 from penstock.commitlog.validity import Validity
-from penstock.vfs import File, Vfs
+from penstock.vfs import Buffer, File, Vfs
 
 _T = TypeVar("_T")
 Wants = Callable[[BatchHeader], bool]
@@ -183,8 +183,9 @@ class LogView:
 
     def batches(
         self, start: int, end: int, *, reverse: bool = False, wants: Wants | None = None
-    ) -> Iterator[tuple[BatchHeader, bytes]]:
+    ) -> Iterator[tuple[BatchHeader, Buffer]]:
         """The batches that hold offsets from `start` to `end`, verified, as header and bytes; one in memory at a time.
+        What is compressed comes unpacked, and its header with it.
 
         With `wants` only those of which it says so, by their headers: of the others no more than that is read.
         RemoteError as `slice` raises it, at the place where it matters.
@@ -215,7 +216,7 @@ class LogView:
 
     def _segment_batches(
         self, segment: Segment, start: int, end: int, *, reverse: bool, wants: Wants | None
-    ) -> Iterator[tuple[BatchHeader, bytes]]:
+    ) -> Iterator[tuple[BatchHeader, Buffer]]:
         # One file all the way: one that takes its place meanwhile has other batches.
         segment, file = self._open_latest(segment)
         at = end if reverse else start
@@ -245,7 +246,7 @@ class LogView:
         finally:
             file.close()
 
-    def _read(self, segment: Segment, file: File, extent: Extent) -> tuple[BatchHeader, bytes]:
+    def _read(self, segment: Segment, file: File, extent: Extent) -> tuple[BatchHeader, Buffer]:
         data = file.read_at(extent.position, extent.size_bytes)
         try:
             header = codec.verify(data, file=segment.path, position=extent.position)
@@ -254,6 +255,7 @@ class LogView:
                     segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
                 )
             self._check_not_cut(extent.end_offset)  # others may lie there by now
+            plain = codec.uncompressed(data, file=segment.path, position=extent.position)
         except CorruptionError as error:
             self._check_not_cut(extent.end_offset)
             damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
@@ -263,7 +265,7 @@ class LogView:
                 with contextlib.suppress(OSError):
                     self._vfs.remove(files.index_path(segment.path))
             raise _corrupt_range(damage) from error
-        return header, data
+        return (header, data) if plain is data else (codec.read_header(plain), plain)
 
     def _cut(self, segment: Segment, entries: Entries, offset: int, end: int, bytes_max: int) -> Slice | None:
         number = entries.last_at_or_below(offset)

@@ -16,6 +16,7 @@ cdef Py_ssize_t _MAX_TIMESTAMP
 cdef Py_ssize_t _PRODUCER_ID
 cdef Py_ssize_t _RUN_ID
 cdef bytes _NO_RUN
+cdef int _COMPRESSION_MASK
 cdef Py_ssize_t _COLUMNS_OF_BYTES
 cdef Py_ssize_t _FIRST_OF_BYTES
 cdef Py_ssize_t _FIRST_BUFFER_OF_BYTES
@@ -27,11 +28,12 @@ cdef class Joiner:
     cdef Py_ssize_t _nodes_position
     cdef Py_ssize_t _buffers_position
     cdef Py_ssize_t _body_position
+    cdef int _compression_shift
 
     @cython.locals(
         begins=list, rows=int64_t, taken=int64_t, first=int64_t, stop=int64_t, length=Py_ssize_t,
         held="const unsigned char[::1]", text="const unsigned char*", size=int64_t, count=int64_t,
-        flags=int64_t, min_timestamp_us=int64_t, max_timestamp_us=int64_t,
+        flags=int64_t, min_timestamp_us=int64_t, max_timestamp_us=int64_t, compression=int,
     )
     cpdef object gather(
         self, object raw, Py_ssize_t position, int64_t base_offset, object wanted, int64_t rows_max,

@@ -28,6 +28,7 @@ _MAX_TIMESTAMP = 9
 _PRODUCER_ID = 10
 _RUN_ID = 13
 _NO_RUN = bytes(16)
+_COMPRESSION_MASK = 3
 _COLUMNS_OF_BYTES = 4
 _FIRST_OF_BYTES = 2  # among the columns: those before it are numbers
 _FIRST_BUFFER_OF_BYTES = 4
@@ -71,6 +72,7 @@ class Joiner:
         self._nodes_position = layout.nodes_position
         self._buffers_position = layout.buffers_position
         self._body_position = len(layout.template)
+        self._compression_shift = layout.compression_shift
 
     def gather(
         self,
@@ -86,10 +88,10 @@ class Joiner:
     ) -> Gathered:
         """The sound messages from `position` on of at most `message_bytes_max` bytes that lie within `wanted`.
 
-        It ends where one is not so, whose offsets or timestamps are not those of its header, or which does not begin at
-        the offset where the one before it ends; that one is for the caller to look at. With `leader_epoch` it ends
-        also where one is not of that epoch, is a producer's, or has other flags than `flags_known`: what is merged for
-        good must be alike.
+        It ends where one is not so, whose offsets or timestamps are not those of its header, which is compressed, or
+        which does not begin at the offset where the one before it ends; that one is for the caller to look at. With
+        `leader_epoch` it ends also where one is not of that epoch, is a producer's, or has other flags than
+        `flags_known`: what is merged for good must be alike.
         """
         begins: list[_int] = []
         rows = taken = flags = min_timestamp_us = max_timestamp_us = 0
@@ -107,6 +109,9 @@ class Joiner:
             fields = self._checker.message(raw[position : position + size])
             if not isinstance(fields, tuple) or fields[_BASE_OFFSET] != base_offset:
                 break
+            compression = fields[_FLAGS] >> self._compression_shift & _COMPRESSION_MASK
+            if compression != 0 and compression != _COMPRESSION_MASK:
+                break  # its rows are to be unpacked first
             if base_offset < first or fields[_END_OFFSET] > stop:
                 break
             if self._numbers_are_wrong(held, text, position, count, fields):

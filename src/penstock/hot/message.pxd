@@ -6,6 +6,7 @@ from penstock.hot cimport load
 from penstock.hot.load cimport loose_int64
 
 cdef uint64_t _INT64_MAX
+cdef Py_ssize_t _FLAGS
 cdef Py_ssize_t _SIZE
 cdef Py_ssize_t _CRC
 cdef Py_ssize_t _COUNT
@@ -13,6 +14,8 @@ cdef int _COLUMNS
 cdef int _BUFFERS
 cdef int _BUFFERS_OF_NUMBERS
 cdef int _NEVER_NULL
+cdef int _COMPRESSION_MASK
+cdef int _COMPRESSIONS
 
 
 cdef class Checker:
@@ -30,11 +33,13 @@ cdef class Checker:
     cdef uint64_t _known_flags
     cdef uint64_t _rows_max
     cdef uint64_t _size_bytes_max
+    cdef tuple _templates
+    cdef int _compression_shift
 
     @cython.locals(prefix=bytes)
     cpdef object header(self, object data)
 
-    @cython.locals(metadata=bytes, size_bytes=int64_t, mistake=int)
+    @cython.locals(metadata=bytes, size_bytes=int64_t, mistake=int, compression=int, template=bytes, is_plain=bint)
     cpdef object message(self, object data)
 
     @cython.locals(
@@ -46,7 +51,9 @@ cdef class Checker:
     cdef object _fields(self, const unsigned char* text)
 
     @cython.locals(
-        template="const unsigned char*", nodes="const loose_int64*", places="const loose_int64*", column=int, number=int,
+        nodes="const loose_int64*", places="const loose_int64*", column=int, number=int,
         kind=int, nulls=int64_t, position=int64_t, size=int64_t, exact=int64_t,
     )
-    cdef int _layout_mistake(self, const unsigned char* text, int64_t count, int64_t body_bytes) except -1
+    cdef int _layout_mistake(
+        self, const unsigned char* text, const unsigned char* template, bint is_plain, int64_t count, int64_t body_bytes
+    ) except -1

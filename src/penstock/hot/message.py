@@ -24,7 +24,8 @@ from penstock.hot.crc import crc32c
 
 _int = int
 
-_SIZE = 2  # where a header's fields are
+_FLAGS = 1  # where a header's fields are
+_SIZE = 2
 _CRC = 3
 _COUNT = 4
 
@@ -34,6 +35,8 @@ _COLUMNS = 6
 _BUFFERS = 16
 _BUFFERS_OF_NUMBERS = 4  # two columns of numbers come first: validity and numbers of each
 _NEVER_NULL = 3  # so many columns, the first ones
+_COMPRESSION_MASK = 3
+_COMPRESSIONS = 4
 
 
 class Mistake(IntEnum):
@@ -73,6 +76,9 @@ class Layout(NamedTuple):
     rows_max: int
     size_bytes_max: int
     crc_position: int
+    templates: tuple[bytes, ...]  # by the two flags of compression, as a number
+    compression_shift: int  # of these flags
+    compression_field_position: int
 
 
 class Checker:
@@ -93,6 +99,10 @@ class Checker:
         self._rows_max = layout.rows_max
         self._size_bytes_max = layout.size_bytes_max
         self._crc_position = layout.crc_position
+        self._templates = layout.templates
+        self._compression_shift = layout.compression_shift
+        if len(layout.templates) != _COMPRESSIONS or any(len(one) != len(layout.template) for one in layout.templates):
+            raise IndexError("there is one template for each compression, and all are alike in size")
         ends = (
             layout.body_length_position + 8,
             self._prefix_bytes,
@@ -123,7 +133,10 @@ class Checker:
         body = memoryview(data)[self._body_position :]
         if crc32c(body, crc32c(load.zeroed(metadata, self._crc_position))) != fields[_CRC]:
             return Mistake.CRC
-        mistake = self._layout_mistake(metadata, fields[_COUNT], size_bytes - self._body_position)
+        compression = fields[_FLAGS] >> self._compression_shift & _COMPRESSION_MASK
+        template = self._templates[compression]
+        is_plain = compression == 0 or compression == _COMPRESSION_MASK
+        mistake = self._layout_mistake(metadata, template, is_plain, fields[_COUNT], size_bytes - self._body_position)
         return mistake or fields
 
     def _fields(self, text: bytes) -> tuple[Any, ...] | int:
@@ -181,9 +194,11 @@ class Checker:
             max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id,
         )  # fmt: skip
 
-    def _layout_mistake(self, text: bytes, count: _int, body_bytes: _int) -> int:
-        """From all metadata of a message; `count` and `body_bytes` are the header's. 0 if all is well."""
-        template = self._template
+    def _layout_mistake(self, text: bytes, template: bytes, is_plain: bool, count: _int, body_bytes: _int) -> int:
+        """From all metadata of a message; `count` and `body_bytes` are the header's. 0 if all is well.
+
+        Of compressed buffers it is not known how large the rows want them.
+        """
         if not load.same(text, template, self._prefix_bytes, self._rows_position):
             return Mistake.FIXED
         if not load.same(text, template, self._rows_position + 8, self._nodes_position):
@@ -218,7 +233,7 @@ class Checker:
                     exact = (count + 7) // 8 if nodes[2 * column + 1] else 0
                 elif kind == 1:
                     exact = 4 * (count + 1)
-            if exact >= 0 and size != exact:
+            if is_plain and exact >= 0 and size != exact:
                 return Mistake.PLACES
             position += (size + 7) & ~7
         return 0 if position == body_bytes else Mistake.FILLING

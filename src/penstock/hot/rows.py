@@ -74,6 +74,9 @@ class Rows:
         self._data = memoryview(data).cast("B")  # pyarrow exports signed bytes
         self._view = self._data
         self._metadata = bytes(self._data[: len(layout.template)])
+        place = layout.compression_field_position
+        if self._metadata[place : place + 2] != layout.template[place : place + 2]:
+            raise ValueError("a compressed message is to be unpacked before its rows are looked at")
         self._body_position = len(layout.template)
         self._nodes_position = layout.nodes_position
         self._buffers_position = layout.buffers_position

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
 from penstock.base.subjects import subject_mistake
-from penstock.batch import codec
-from penstock.batch.codec import Producer
+from penstock.batch import codec, compression
+from penstock.batch.codec import Buffer, Producer
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.group import Group
@@ -45,7 +45,7 @@ class Query:
         """End soon; from any thread."""
         self._is_wanted = False
 
-    def _batches(self, start: int, end: int, *, reverse: bool = False) -> Iterator[tuple[BatchHeader, bytes]]:
+    def _batches(self, start: int, end: int, *, reverse: bool = False) -> Iterator[tuple[BatchHeader, Buffer]]:
         if not self._is_wanted:
             raise QueryGivenUpError
         for batch in self._view.batches(start, end, reverse=reverse):
@@ -116,7 +116,7 @@ class GetMessage(Query):
                 raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, scanned_bytes=scanned)
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, f"the stream holds no message with that {column}")
 
-    def _take(self, header: BatchHeader, data: bytes, row: int) -> None:
+    def _take(self, header: BatchHeader, data: Buffer, row: int) -> None:
         rows: pa.RecordBatch = codec.check_rows(data).slice(row, 1)
         values = {name: rows.column(name)[0].as_py() for name in ("subject", "key", "value", "headers")}
         self.found_offset = codec.offsets(data)[row]
@@ -175,7 +175,11 @@ class CheckAppend:
     def run(self) -> None:
         """RemoteError corrupt_batch, too_large or bad_request says what is wrong."""
         try:
-            self.count = codec.verify(self.raw, file="the appended batch").count
+            header = codec.verify(self.raw, file="the appended batch")
+            if compression.is_compressed(self.raw):
+                text = "nothing was stored: the appended batch is compressed; a broker takes plain ones, and compresses"
+                raise RemoteError(ErrorCode.BAD_REQUEST, f"{text} what it has stored, if the stream's config says so")
+            self.count = header.count
             rows = codec.check_values(self.raw, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None

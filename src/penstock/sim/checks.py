@@ -144,7 +144,7 @@ class Rows:
         while view:
             batch = view[: codec.read_header(view).size_bytes]
             header = codec.verify(batch)
-            buffers = codec.buffers(batch)
+            buffers = codec.buffers(codec.uncompressed(batch))
             self.offsets += buffers[_OFFSETS].cast("q")[: header.count].tolist()
             subjects, values = (_strings(buffers, column, header.count) for column in (_SUBJECTS, _VALUES))
             self.values += [

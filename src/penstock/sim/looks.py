@@ -315,9 +315,10 @@ def batches(node: Node, look: Look, start: int, end: int, by_key: dict[int, Row]
         file.close()
         while data:
             header = codec.verify(data[: codec.read_header(data).size_bytes], file=found.path)
-            found_batches.append((header, _rows(data[: header.size_bytes], first)))
+            plain = memoryview(codec.uncompressed(data[: header.size_bytes], file=found.path))
+            found_batches.append((header, _rows(plain, first)))
             if by_key is not None:
-                by_key.update(_by_key(data[: header.size_bytes], first))
+                by_key.update(_by_key(plain, first))
             data = data[header.size_bytes :]
         start = found.end_offset
     return found_batches

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.base.config import Compression
+from penstock.batch import codec, layout
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import (
     Appended,
@@ -22,7 +24,7 @@ from penstock.commitlog import lineage as lineages
 from penstock.commitlog.files import segment_path
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.memory import Keep, MemoryVfs
-from tests.batch_samples import resealed
+from tests.batch_samples import resealed, sealed
 from tests.logs import DIRECTORY, append, flush, flush_and_note, make_batch, messages_in, open_log, read_slices
 
 WIDE = LogConfig(segment_bytes=100_000)
@@ -162,6 +164,35 @@ def test_of_a_merged_batch_that_begins_before_the_end_the_rest_is_taken() -> Non
         (0, 2, 2), (2, 4, 2), (4, 8, 4), (8, 9, 1)
     ]  # fmt: skip
     assert read_slices(vfs, log.view())[4:] == list(messages_in(batches((2, 6, 2, 1), (8, 1, 3, 1))))[2:]
+
+
+@pytest.mark.parametrize("wished", [Compression.LZ4, Compression.ZSTD])
+def test_of_a_compressed_batch_the_rest_is_taken_plain_and_others_as_they_came(wished: Compression) -> None:
+    vfs = MemoryVfs()
+    log = open_log(vfs, LogConfig(segment_bytes=10**6))
+    log.append_fetched(batches((0, 40, 1, 1)))
+    first, second = (bytes(codec.compressed(batches(one), wished)[0]) for one in ((20, 60, 2, 1), (80, 50, 3, 1)))
+    appended = log.append_fetched(first + second)
+    assert (appended.log_end, appended.batches) == (130, 2)
+    found = log.view().slice(40, end=130, bytes_max=10**6)
+    assert found is not None
+    data = vfs.open(found.path).read_at(found.position, found.length)
+    assert data.endswith(second), "byte for byte"
+    rest = codec.verify(data[: -len(second)])
+    assert (rest.flags, rest.base_offset, rest.end_offset) == (0, 40, 80)
+    assert read_slices(vfs, log.view())[40:] == list(messages_in(batches((20, 60, 2, 1), (80, 50, 3, 1))))[20:]
+    assert [header.size_bytes for header, data in log.view().batches(0, 130) if len(data) != header.size_bytes] == []
+
+
+def test_a_compressed_batch_that_does_not_unpack_gives_no_rest() -> None:
+    log = open_log(MemoryVfs(), WIDE)
+    log.append_fetched(batches((0, 40, 1, 1)))
+    data = bytearray(codec.compressed(batches((20, 60, 2, 1)), Compression.ZSTD)[0])
+    data[layout.BODY_POSITION] ^= 1  # of the length of the first buffer
+    with pytest.raises(RangeRefusedError, match="compressed buffers that unpack") as caught:
+        log.append_fetched(sealed(data))
+    assert caught.value.truncate_to is None, "what the follower has is sound"
+    assert log.log_end == 40
 
 
 def test_a_damaged_batch_is_refused_though_only_its_rest_is_wanted() -> None:

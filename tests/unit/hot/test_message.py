@@ -19,6 +19,8 @@ from penstock.hot.message import Checker
         {"rows_position": 713},
         {"nodes_position": 625},
         {"buffers_position": 465},
+        {"templates": LAYOUT.templates[:3]},
+        {"templates": (*LAYOUT.templates[:3], b"")},
     ],
 )
 def test_a_layout_beyond_its_own_template_is_refused(wrong: dict[str, object]) -> None:

@@ -1,0 +1,71 @@
+"""Whatever is compressed unpacks to what it was, and whatever else comes is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.config import Compression
+from penstock.base.errors import CorruptionError
+from penstock.batch import codec, compression, layout
+from penstock.batch.header import COMPRESSION_FLAGS
+from tests.batch_samples import ROWS, Row, message_of, opened, rows_of, sealed, segment_of
+
+CODECS = st.sampled_from([Compression.LZ4, Compression.ZSTD])
+MANY = st.tuples(ROWS, st.integers(1, 30)).map(lambda found: found[0] * found[1])
+
+
+@given(rows=MANY, wished=CODECS)
+def test_any_rows_come_back(rows: list[Row], wished: Compression) -> None:
+    plain = message_of(rows)
+    message, header = codec.compressed(plain, wished)
+    assert codec.verify(message) == header
+    assert header.flags & COMPRESSION_FLAGS
+    assert codec.as_appended(message) == plain
+    assert rows_of(codec.check_rows(message)) == rows == rows_of(opened(segment_of(message)))
+    assert len(message) <= len(plain)
+    again, _ = codec.compressed(codec.as_appended(message), wished)
+    assert again == message
+
+
+@st.composite
+def forged(draw: st.DrawFn) -> bytearray:
+    """Compressed messages with a checksum that fits, and something wrong in what they say or hold."""
+    plain = message_of(draw(ROWS) * draw(st.integers(10, 60)))
+    data, _ = codec.compressed(plain, draw(CODECS))
+    message = bytearray(data)
+    places = layout.BUFFERS.unpack_from(message, layout.BUFFERS_POSITION)
+    begins = [layout.BODY_POSITION + begin for begin, size in zip(places[::2], places[1::2], strict=True) if size]
+    for _ in range(draw(st.integers(1, 4))):
+        match draw(st.sampled_from(["length", "bytes", "nodes", "places", "layout"])):
+            case "length":
+                number = draw(st.sampled_from([-(2**63), -2, -1, 0, 1, 8, 2**31, 2**62]) | st.integers(0, 5_000))
+                layout.INT64.pack_into(message, draw(st.sampled_from(begins)), number)
+            case "bytes":
+                position = draw(st.integers(layout.BODY_POSITION, len(message) - 1))
+                message[position] = draw(st.integers(0, 255))
+            case "nodes":
+                position = layout.NODES_POSITION + 8 * draw(st.integers(0, 11))
+                layout.INT64.pack_into(message, position, draw(st.integers(0, 300)))
+            case "places":
+                position = layout.BUFFERS_POSITION + 8 * draw(st.integers(0, 31))
+                layout.INT64.pack_into(message, position, draw(st.integers(0, 300)))
+            case "layout":
+                message[draw(st.sampled_from([310, 344, 348, 349]))] ^= draw(st.integers(0, 255))
+    return sealed(message)
+
+
+@given(forged())
+def test_what_is_forged_is_refused_or_sound(message: bytearray) -> None:
+    try:
+        header = codec.verify(message)
+        rows = codec.check_rows(message)
+    except CorruptionError:
+        return
+    rows.validate(full=True)
+    assert rows.num_rows == header.count
+    if compression.is_compressed(message):
+        with pytest.raises(ValueError, match="unpacked"):
+            codec.offsets(message)
+        codec.verify(codec.uncompressed(message))
