@@ -5,6 +5,7 @@ Crashes lose what was not synced, names included. A reader may stop anywhere, an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.base import limits
+from penstock.base.config import Compression
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, Producer
 from penstock.commitlog import Cleaning, LogConfig, LogState, Survey
@@ -46,12 +48,15 @@ class CompactedLog(RuleBasedStateMachine):
     """`rows`: all that was appended and not lost."""
 
     @initialize(
-        segment_bytes=st.sampled_from([4096, 9000]),
+        segment_bytes=st.sampled_from([4096, 9000, 40_000]),
+        compression=st.sampled_from(Compression),
         lag_us=st.sampled_from([0, 3_000]),
         compact=st.sampled_from([True, True, True, False]),
         max_bytes=st.sampled_from([None, limits.MERGED_SHARE * 2_000]),  # no retention runs here: it bounds batches
     )
-    def start(self, segment_bytes: int, lag_us: int, compact: bool, max_bytes: int | None) -> None:
+    def start(
+        self, segment_bytes: int, lag_us: int, compact: bool, max_bytes: int | None, compression: Compression
+    ) -> None:
         self.vfs = MemoryVfs()
         self.config = LogConfig(
             segment_bytes=segment_bytes,
@@ -59,6 +64,7 @@ class CompactedLog(RuleBasedStateMachine):
             max_bytes=max_bytes,
             compaction_lag_us=lag_us,
             tombstone_retention_us=RETENTION_US,
+            compression=compression,
         )
         self.now_us = 10_000_000
         self.rows: list[Row] = []
@@ -90,6 +96,11 @@ class CompactedLog(RuleBasedStateMachine):
         save(self.log)
         self.log.note_committed(self.log.log_end)
         self.committed_end = self.log.log_end
+
+    @rule(wished=st.sampled_from(Compression))
+    def alter(self, wished: Compression) -> None:
+        self.config = replace(self.config, compression=wished)
+        self.log.configure(self.config)
 
     @rule(step_us=st.sampled_from([1_000, RETENTION_US // 2, RETENTION_US]))
     def wait(self, step_us: int) -> None:

@@ -89,6 +89,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     compact: bool = False  # whether of each key only the last message is kept, for good
     compaction_lag_ms: int = 0  # messages stay at least so long; and for dedup_window_ms
     tombstone_retention_ms: int = limits.TOMBSTONE_RETENTION_MS_DEFAULT  # so long tombstones stay behind what they end
+    compression: Compression = Compression.NONE  # of sealed segments: what the cleaner writes from now on
 
     @property
     def is_internal(self) -> bool:
@@ -113,6 +114,7 @@ ALTERABLE = frozenset(
         "compact",
         "compaction_lag_ms",
         "tombstone_retention_ms",
+        "compression",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""

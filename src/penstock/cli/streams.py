@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from penstock.base.config import ALTERABLE, Acks, Durability, Storage, StreamConfig
+from penstock.base.config import ALTERABLE, Acks, Compression, Durability, Storage, StreamConfig
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 from penstock.cli import intake, output, report, truncate
@@ -197,6 +197,14 @@ FIELDS = (
         "has as much time.",
         parse_duration_ms,
         format_duration_ms,
+    ),
+    Field(
+        "compression",
+        "--compression",
+        "|".join(Compression),
+        "Compress what is sealed and committed: 'zstd' makes it smallest, 'lz4' is quickest to read. What is "
+        "compressed already stays as it is.",
+        _one_of(*Compression),
     ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
-from penstock.base.config import Acks, Durability, PartitionBy, Storage
+from penstock.base.config import Acks, Compression, Durability, PartitionBy, Storage
 from penstock.client.values import Envelope
 
 
@@ -30,6 +30,7 @@ class StreamChanges(TypedDict, total=False):
     compact: bool
     compaction_lag_ms: int
     tombstone_retention_ms: int
+    compression: Compression | Literal["none", "lz4", "zstd"]
 
 
 class ConsumerOptions(TypedDict, total=False):

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from penstock.commitlog.cleaning import Cleaner, Cleaning, Disposal
 from penstock.commitlog.compaction import Survey
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Recovered
 from penstock.commitlog.retention import LogConfig
+from penstock.commitlog.segment import Segment
 from penstock.commitlog.state import LogState
 from penstock.commitlog.writer import LogWriter
 from penstock.vfs import Vfs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class CleanedLog(LogWriter):
@@ -44,6 +49,13 @@ class CleanedLog(LogWriter):
     def config(self) -> LogConfig:
         """The rules in force."""
         return self._config
+
+    def configure(self, config: LogConfig) -> None:
+        """Take other rules from now on."""
+        if config.compression is not self._config.compression:
+            self._cleaner.look_again()
+        self._config = config
+        self._segments.configure(config)
 
     @property
     def committed_end(self) -> int:
@@ -79,7 +91,7 @@ class CleanedLog(LogWriter):
     def clean(self, now_us: int, *, may_survey: bool = True) -> Cleaning | Survey | None:
         """A task that writes a segment anew that is sealed, committed and on the disk, or, if it may, finds what is to
         go of such segments; None: there is nothing to be done. One at a time. Small batches are merged once, unless the
-        segment has changed.
+        segment has changed; all are compressed once, if the config says so.
         """
         if not self.wants_cleaning(now_us):
             return None
@@ -97,8 +109,7 @@ class CleanedLog(LogWriter):
         if not self._config.compact:
             compactor.abandon(now_us)
         elif (judged := compactor.next_judged(self._segments.sealed)) is not None:
-            config = self._config
-            return Cleaning(self._vfs, judged.segment, self._ids, self.view(), config.merged_bytes_max, judged.keep)
+            return self._cleaning(judged.segment, judged.keep)
         else:
             compactor.finish(now_us)
         return None
@@ -108,7 +119,11 @@ class CleanedLog(LogWriter):
         if segment is None:
             return None
         self._cleaner.looks_at(segment)
-        return Cleaning(self._vfs, segment, self._ids, self.view(), self._config.merged_bytes_max)
+        return self._cleaning(segment, None)
+
+    def _cleaning(self, segment: Segment, keep: pa.BooleanArray | None) -> Cleaning:
+        config = self._config
+        return Cleaning(self._vfs, segment, self._ids, self.view(), config.merged_bytes_max, keep, config.compression)
 
     def _compact(self, now_us: int) -> Survey | None:
         return self._cleaner.compactor.begin(

@@ -4,7 +4,8 @@ Rules: offsets, timestamps and covered ranges stay as they are, and no batch of 
 the old file is touched: the new one is written under a name that no reader looks for, synced, read back and verified,
 and only then `Log.cleaned` gives it the name of a segment. So a crash at any point leaves the old one, or both, and of
 both the newer counts; it goes once nobody can be about to read it. Memory is bounded by one merged batch and what it
-is made of, whatever the size of the segment. Rows that are to go, as `compaction` has judged, are left out.
+is made of, whatever the size of the segment. Rows that are to go, as `compaction` has judged, are left out. What is
+written is compressed, if the stream's config says so; `compressing` says what of a segment is sought for that alone.
 
 Theory: a batch costs 720 bytes beside its rows, and a reader some microseconds. A lone message of 256 bytes takes 1,050
 on the disk, and 300 in a batch of thousands.
@@ -22,9 +23,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
+from penstock.base.config import Compression
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.batch.thinning import Message, Thinner
-from penstock.commitlog import files, index, rebuild
+from penstock.commitlog import compressing, files, index, rebuild
 from penstock.commitlog.compaction import Survey
 from penstock.commitlog.compactor import Compactor
 from penstock.commitlog.index import ENTRY_BYTES
@@ -64,6 +66,7 @@ class Cleaning(SlicedWork):
         view: LogView,
         bytes_max: int = limits.MERGED_BYTES_MAX,
         keep: pa.BooleanArray | None = None,
+        compression: Compression = Compression.NONE,
     ) -> None:
         """`bytes_max`: of the rows of one merged batch. `view` is of the log, and has the segment. `keep`: which of its
         rows stay; None: all.
@@ -78,11 +81,15 @@ class Cleaning(SlicedWork):
         self._view = view
         self._bytes_max = bytes_max
         self._keep = keep
+        self._compression = compression
+        self._has_compressed = False  # or marked what is not worth it
         super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
         if self._keep is None and not self._is_worth_it():
-            return
+            is_sought = self._compression is not Compression.NONE
+            if not is_sought or not (yield from compressing.has_sought(self._vfs, self.segment)):
+                return
         try:
             yield from self._write()
         except GeneratorExit:
@@ -128,7 +135,7 @@ class Cleaning(SlicedWork):
             target.write_at(0, schema_message(*self._ids))
             sources, rows = yield from self._copy(target)
             entries = yield from self._read_back(target, rows)
-            if self.is_compaction or 2 * len(entries) <= sources * ENTRY_BYTES:
+            if self.is_compaction or self._has_compressed or 2 * len(entries) <= sources * ENTRY_BYTES:
                 self._finish(target, entries)
         except UnsoundError:
             return  # its readers hear of it; what cannot be read is not written anew
@@ -140,7 +147,9 @@ class Cleaning(SlicedWork):
         end_position = SCHEMA_BYTES
         sources = rows = moved = 0
         for outgoing in self._outgoing():
-            for data, header in outgoing.messages:
+            for plain in outgoing.messages:
+                data, header = message = compressing.compressed(plain, self._compression)
+                self._has_compressed |= message is not plain
                 target.write_at(end_position, data)
                 end_position += header.size_bytes
                 rows += header.count
@@ -158,7 +167,8 @@ class Cleaning(SlicedWork):
         return sources, rows
 
     def _outgoing(self) -> Iterator[_Outgoing]:
-        batches = merged_batches(self._vfs, self.segment, self._view, self._bytes_max)
+        is_merge = self._keep is None
+        batches = merged_batches(self._vfs, self.segment, self._view, self._bytes_max, unpacked=not is_merge)
         if self._keep is None:
             for data, header, sources, size_bytes in batches:
                 yield _Outgoing([Message(data, header)], sources, size_bytes)
@@ -234,6 +244,10 @@ class Cleaner:
             if segment.entries is None and segment.base_offset < segment.end_offset:
                 return segment
         return None
+
+    def look_again(self) -> None:
+        """The config has changed: what was looked at may be sought now."""
+        self._done_end = 0
 
     def looks_at(self, segment: Segment) -> None:
         """Its small batches are merged, or it is at least looked at."""

@@ -102,11 +102,6 @@ class Log(CleanedLog):
         """The leaderships, oldest first."""
         return self._lineage.entries
 
-    def configure(self, config: LogConfig) -> None:
-        """Take other rules from now on."""
-        self._config = config
-        self._segments.configure(config)
-
     def start_epoch(self, leader_epoch: int) -> None:
         """A leadership begins at log_end; durable with the next flush. StorageFailedError, NotWritableError."""
         self._check_writable()

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, PenstockError
+from penstock.batch import codec
 from penstock.batch.codec import PREFIX_BYTES, read_header
+from penstock.batch.header import COMPRESSION_FLAGS
 from penstock.batch.merging import Merged, next_merged
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog.segment import Segment
@@ -23,8 +25,11 @@ class UnsoundError(Exception):
     """The segment cannot be read to its end, or is no more to be cleaned."""
 
 
-def merged_batches(vfs: Vfs, segment: Segment, view: LogView, bytes_max: int) -> Iterator[Merged]:
-    """All of them; `bytes_max` is of the rows of one. `view` is of the log, and has the segment.
+def merged_batches(
+    vfs: Vfs, segment: Segment, view: LogView, bytes_max: int, *, unpacked: bool = True
+) -> Iterator[Merged]:
+    """All of them; `bytes_max` is of the rows of one. `view` is of the log, and has the segment. `unpacked`: as they
+    were before a cleaner compressed them; else those that are compressed come as they are, and are not merged.
 
     UnsoundError where the segment is damaged; OSError.
     """
@@ -35,6 +40,9 @@ def merged_batches(vfs: Vfs, segment: Segment, view: LogView, bytes_max: int) ->
             raw = memoryview(_window(source, position, segment.size_bytes))
             try:
                 merged = next_merged(raw, offset, rows_max=limits.MERGED_ROWS_MAX, bytes_max=bytes_max)
+                if unpacked and merged.header.flags & COMPRESSION_FLAGS:
+                    data = codec.as_appended(merged.data)
+                    merged = merged._replace(data=data, header=codec.read_header(data))
             except CorruptionError as error:
                 _tell(segment, view)
                 raise UnsoundError from error

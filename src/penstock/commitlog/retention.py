@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock.base import limits
-from penstock.base.config import StreamConfig
+from penstock.base.config import Compression, StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.commitlog.view import LogView
 
@@ -37,6 +37,7 @@ class LogConfig:
     compact: bool = False
     compaction_lag_us: int = 0
     tombstone_retention_us: int = 0
+    compression: Compression = Compression.NONE
 
     @classmethod
     def of(cls, config: StreamConfig) -> LogConfig:
@@ -51,6 +52,7 @@ class LogConfig:
             # The ids of messages are kept as a function of the log: those that are asked for stay.
             compaction_lag_us=max(config.compaction_lag_ms, config.dedup_window_ms or 0) * 1000,
             tombstone_retention_us=config.tombstone_retention_ms * 1000,
+            compression=config.compression,
         )
 
     @property
