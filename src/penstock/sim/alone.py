@@ -1,7 +1,7 @@
 """A leader that is alone in sync acks what is on its own disk, and nothing else, whatever the ack says of syncs.
 
 Rules: looked at when the broker gives the ack, for afterwards its disk may have it. `os` promises no disk. The ack of a
-duplicate says again what was committed, perhaps when others were in sync.
+duplicate says again what was committed, perhaps when others were in sync: see `duplicates`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ that there ever was; a stream that is made again under the same name has another
 | no offset ever shows two different things                  | an ack, a read                            |
 | a reader sees what was sent, without holes                 | a read                                    |
 | only what compaction may take is passed over (`compacted`) | a read, every event of the broker         |
+| a duplicate is where its ack says (see `duplicates`)       | an ack of the broker                      |
 | what was refused is not there (see `refusals`)             | an ack, a read, a refusal                 |
 | what was answered as given up is shown by no leader        | every event of the broker                 |
 | nothing goes that nobody asked to give up                  | a read, every event of the broker         |
@@ -189,6 +190,8 @@ class Checks:
         self.histories: dict[tuple[str, int], History] = {}  # subject and partition
         self.sent: dict[bytes, str] = {}  # value → subject of the stream it is for
         self.keyed: dict[bytes, Row] = {}  # value, or subject of a tombstone → what counts of it
+        self.message_ids: dict[bytes, bytes] = {}  # reply subject → id of the message that it came with
+        self.duplicates = 0  # of those acks, looked up in the log
         self._refused: dict[bytes, str] = {}  # value → what its publisher was told
         self.recovered = 0  # logs
         self.isr_changes = 0

@@ -310,6 +310,9 @@ class Clients:
             if not tries:
                 self._refusals.published(reply, history, name, brokers)
 
+        if tries:
+            self._checks.message_ids[reply] = name.rstrip(b".")
+
         around.scheduler.after(around.network.delay_us(), send)
 
     def _append(self, operation: Operation) -> None:

@@ -19,7 +19,7 @@ from penstock.node.partition import Partition
 from penstock.sim.compacted import Row
 
 _READ_BYTES = 1 << 20  # of batches that are read at once
-_KEY, _VALUE = 1, 2  # places among the columns of strings
+_KEY, _VALUE, _HEADERS = 1, 2, 3  # places among the columns of strings
 Seen = dict[PartitionKey, tuple[object, ...]]
 """What `changed` has found before: all that a `Look` is made of, but for the damage."""
 Batch = tuple[BatchHeader, list[tuple[int, int]]]
@@ -322,6 +322,18 @@ def batches(node: Node, look: Look, start: int, end: int, by_key: dict[int, Row]
             data = data[header.size_bytes :]
         start = found.end_offset
     return found_batches
+
+
+def headers_at(node: Node, look: Look, offset: int) -> bytes | None:
+    """The headers of the message at an offset; None: there is none, or it has none. Raises what the log raises."""
+    partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
+    for _, data in partition.log._view().batches(offset, offset + 1):
+        offsets = codec.offsets(data)
+        is_there, ends, headers = _strings(memoryview(data))[_HEADERS]
+        for row in range(len(offsets)):
+            if offsets[row] == offset and _is_there(is_there, row):
+                return bytes(headers[ends[row] : ends[row + 1]])
+    return None
 
 
 _Cells = tuple[memoryview, memoryview, memoryview]  # of a column of strings: validity, ends, values

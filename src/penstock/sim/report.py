@@ -19,6 +19,7 @@ SEED_FAULTS_MIN = 20
 _ALWAYS = (
     "acks",
     "duplicates",
+    "duplicates that were looked up",
     "acks that did not come",
     "no responders",
     "refused messages",

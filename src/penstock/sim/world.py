@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.node.step import Answers
-from penstock.sim import alone, looks
+from penstock.sim import alone, duplicates, looks
 from penstock.sim.agreement import Agreement
 from penstock.sim.broker import SimBroker, Surroundings, Watchers
 from penstock.sim.checks import Checks, History, ViolationError
@@ -100,6 +100,7 @@ class World:
         self._around.count("elections", self._agreement.elections)
         self._around.count("isr changes", self.checks.isr_changes)
         self._around.count("truncations", self.checks.truncations)
+        self._around.count("duplicates that were looked up", self.checks.duplicates)
         compacted = [history.compacted for history in self.checks.histories.values() if history.compacted is not None]
         self._around.count("rows that compaction took", sum(one.taken for one in compacted))
         self._around.count("tombstones that went", sum(len(one.gone) for one in compacted))
@@ -159,6 +160,7 @@ class World:
     def _answered(self, broker: SimBroker, answers: Sequence[Answers]) -> None:
         self._refusals.answered(broker, answers)
         alone.check(self.checks, broker, answers)
+        duplicates.check(self.checks, broker, answers)
 
     def _damaged(self, broker: SimBroker, path: str) -> None:
         _, directory, partition, _ = path.split("/")
