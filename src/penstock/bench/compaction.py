@@ -4,7 +4,9 @@ Rules: the log is made once, of messages whose keys are drawn at random, with on
 anew, and copies its segments, in turn; a copy of a file is synced once, at its end. Both run in processes of their own,
 so that what they take of memory and CPU is theirs alone, with all files in the page cache as far as it goes. The
 compaction is the code that a broker's disk thread runs, without the pauses that the cleaner's rate makes between its
-slices. A round counts only if the last message of each key is there afterwards, at its offset.
+slices. With a compression the log is compressed before, as the cleaner would have done it, and what is copied beside is
+that: a pass has to unpack what it reads. A round counts only if the last message of each key is there afterwards, at
+its offset.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.base.config import Compression
 from penstock.base.errors import OperationalError
 from penstock.base.limits import MIB
 from penstock.batch import codec
@@ -43,7 +46,7 @@ _IDS = (1, 0)
 _ROWS = 10_000
 _VALUE_BYTES = 224
 _MESSAGE_BYTES = 280  # with key, subject and the numbers of a row
-_CONFIG = LogConfig(segment_bytes=64 * MIB, compact=True)
+_SEGMENT_BYTES = 64 * MIB
 _LATER_US = 10**9  # than all messages
 _COPY_BYTES = 4 * MIB
 _MESSAGES_A_SECOND = 250_000  # for the estimate of the time, with room to spare
@@ -58,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True):
     messages: int = MESSAGES
     keys: int = KEYS
     rounds: int = ROUNDS
+    compression: Compression = Compression.NONE
 
     @property
     def steps(self) -> int:
@@ -91,7 +95,7 @@ def make(folder: Path, plan: Plan) -> array[int]:
 
     chance = random.Random(1)  # noqa: S311 (content, no secret)
     last = array("q", [-1]) * plan.keys
-    log = _opened(UnsyncedVfs(folder))
+    log = _opened(UnsyncedVfs(folder), plan.compression, compact=False)
     log.start_epoch(1)
     schema = arrow_schema()
     while (left := plan.messages - log.log_end) > 0:
@@ -109,18 +113,32 @@ def make(folder: Path, plan: Plan) -> array[int]:
         message = codec.encode_arrow(pa.RecordBatch.from_arrays(arrays, names=list(columns)))
         header = codec.renumber(message, base_offset=log.log_end, timestamp_us=log.log_end, leader_epoch=1)
         log.append(message, header)
+    if plan.compression is not Compression.NONE:
+        _compress(log)
     log.close()
     os.sync()
     return last
 
 
-def _opened(vfs: Vfs) -> Log:
-    return Log.open(vfs, _LOG, *_IDS, _CONFIG, now_us=0)
+def _compress(log: Log) -> None:
+    if (flush := log.flush()) is not None:
+        flush.run()
+        log.flushed(flush)
+    log.note_committed(log.log_end)
+    while (task := log.clean(0)) is not None:
+        while not task.is_done:
+            task.run()
+        log.cleaned(task, 0)
 
 
-def compact(folder: Path) -> Compacted:
+def _opened(vfs: Vfs, compression: Compression, *, compact: bool) -> Log:
+    config = LogConfig(segment_bytes=_SEGMENT_BYTES, compact=compact, compression=compression)
+    return Log.open(vfs, _LOG, *_IDS, config, now_us=0)
+
+
+def compact(folder: Path, compression: Compression = Compression.NONE) -> Compacted:
     """Compact the log in `folder`, in this process."""
-    log = _opened(RealVfs(folder))
+    log = _opened(RealVfs(folder), compression, compact=True)
     log.note_committed(log.log_end)
     began, cpu = time.perf_counter(), time.process_time()
     longest = 0.0
@@ -145,7 +163,7 @@ def compact(folder: Path) -> Compacted:
     return Compacted(seconds, cpu, peak_bytes, longest, size_bytes)
 
 
-def copy(folder: Path) -> Compacted:
+def copy(folder: Path, _: Compression = Compression.NONE) -> Compacted:
     """Copy the segments of the log in `folder`, in this process."""
     target = folder / "copy"
     target.mkdir()
@@ -159,9 +177,9 @@ def copy(folder: Path) -> Compacted:
     return Compacted(time.perf_counter() - began, time.process_time() - cpu, size_bytes=size_bytes)
 
 
-def _in_a_process(what: str, folder: Path) -> Compacted:
+def _in_a_process(what: str, folder: Path, compression: Compression = Compression.NONE) -> Compacted:
     """What `compact` or `copy` finds in a process of its own. OperationalError if that fails."""
-    command = [sys.executable, "-m", "penstock.bench.compaction", what, str(folder)]
+    command = [sys.executable, "-m", "penstock.bench.compaction", what, str(folder), compression]
     found = subprocess.run(command, capture_output=True, check=False)
     if found.returncode:
         said = found.stderr.decode(errors="replace").strip().rpartition("\n")[2]
@@ -181,7 +199,7 @@ def run(plan: Plan, folder: Path, said: Said) -> list[Figure]:
         for what in order_of(list(found), number):
             work = folder / what
             _clone(made, work)
-            found[what].append(_in_a_process(what, work))
+            found[what].append(_in_a_process(what, work, plan.compression))
             if what == "compact":
                 _check(work, last)
             shutil.rmtree(work)
@@ -214,7 +232,7 @@ def _check(work: Path, last: array[int]) -> None:
 
 def _figures(plan: Plan, compacted: list[Compacted], copied: list[Compacted], size_bytes: int) -> list[Figure]:
     which = f"{plan.messages:,} messages of {plan.keys:,} keys"
-    is_judged = plan.messages >= MESSAGES
+    is_judged = plan.messages >= MESSAGES and plan.compression is Compression.NONE
     ratios = [one.seconds / other.seconds for one, other in zip(compacted, copied, strict=True)]
     peak = max(one.peak_bytes for one in compacted) / MIB
     longest = max(one.longest_slice_seconds for one in compacted)
@@ -237,9 +255,9 @@ def _median(name: str, what: str, unit: str, values: list[float], reach: float |
 
 
 def main(arguments: list[str]) -> None:
-    """`compact` or `copy`, and a folder: tell what was found, as JSON."""
-    what, folder = arguments
-    found = {"compact": compact, "copy": copy}[what](Path(folder))
+    """`compact` or `copy`, a folder and a codec: tell what was found, as JSON."""
+    what, folder, compression = arguments
+    found = {"compact": compact, "copy": copy}[what](Path(folder), Compression(compression))
     sys.stdout.buffer.write(msgspec.json.encode(found))
 
 

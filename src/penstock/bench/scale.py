@@ -23,8 +23,7 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -32,29 +31,19 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
-from penstock.base.ids import BrokerId, StreamId
 from penstock.base.limits import MIB
 from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
+from penstock.bench.data_dirs import FIRST_US, append, flush, made_in, new_log, started
 from penstock.bench.processes import cpu_seconds
 from penstock.bench.report import Figure
 from penstock.bench.rounds import order_of
-from penstock.bench.unsynced import UnsyncedVfs
-from penstock.broker.child import ReadyLine, serving
-from penstock.broker.data_dir import take_data_dir
+from penstock.broker.child import ReadyLine
 from penstock.client import blocking
-from penstock.commitlog import Log, LogConfig
-from penstock.metadata.commands import Command, CreateStream, FormCluster, RegisterBroker, encode_command
-from penstock.metadata.streams import created_config
-from penstock.node.folders import STREAMS_PATH, folder_of, mark_of
 from penstock.node.made import MadeLogs
-from penstock.raft import Entry, EntryKind, HardState, Membership, Ready, Snapshot, Storage
 
 IDLE_STREAMS = 10_000
 LONG_MESSAGES = 100_000_000
-_PARTITION = 0  # of each
-_BROKER = BrokerId(1)
-_TERM = 1
 START_ROUNDS = 5
 STEPS = 8  # that a run tells of
 _STREAM_MESSAGES = 3
@@ -62,7 +51,6 @@ _ROWS = 16_384
 _VALUE_BYTES = 16
 _BATCH_BYTES = 64 * _ROWS  # a little more than it takes
 _FLUSH_BATCHES = 64
-_FIRST_US = 1_700_000_000_000_000
 _READ_BYTES = 8 * MIB
 _LOOKUPS = 200
 _TIMEOUT_S = 60.0
@@ -124,86 +112,30 @@ class Idle(msgspec.Struct, frozen=True):
 
 def make_streams(folder: Path, count: int) -> None:
     """A data directory with so many streams, of a few messages each."""
-    with _made_in(folder) as (vfs, metadata):
+    with made_in(folder) as (vfs, metadata):
         marks = MadeLogs(vfs)
         for number in range(count):
             config = StreamConfig(name=f"stream-{number:05d}", subject=f"scale.{number:05d}")
-            log = _new_log(vfs, metadata, marks, config)
+            log = new_log(vfs, metadata, marks, config)
             message = _message(config.subject, [b"0123456789abcdef"])
             now_us = time.time_ns() // 1_000
             for _ in range(_STREAM_MESSAGES):
-                _append(log, message, now_us)
+                append(log, message, now_us)
             log.close()
 
 
 def make_long(folder: Path, messages: int) -> None:
     """A data directory with one stream of so many small messages, left as kill -9 leaves it."""
-    with _made_in(folder) as (vfs, metadata):
-        log = _new_log(vfs, metadata, MadeLogs(vfs), StreamConfig(name=_LONG, subject="scale.long"))
+    with made_in(folder) as (vfs, metadata):
+        log = new_log(vfs, metadata, MadeLogs(vfs), StreamConfig(name=_LONG, subject="scale.long"))
         values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
         whole = _message("scale.long", values)
         while (left := messages - log.log_end) > 0:
             message = whole if left >= _ROWS else _message("scale.long", values[:left])
-            _append(log, message, _FIRST_US + log.log_end)
+            append(log, message, FIRST_US + log.log_end)
             if log.log_end // _ROWS % _FLUSH_BATCHES == 0:
-                _flush(log)
-        _flush(log)
-
-
-class _Metadata:
-    """What the only broker of a cluster writes: its registration, and then streams."""
-
-    def __init__(self, vfs: UnsyncedVfs, data_dir_id: str) -> None:
-        self._storage = Storage.open(vfs, Snapshot(0, 0, Membership((_BROKER,)), b""))
-        self._entries = [Entry(_TERM, 1, EntryKind.LEADERSHIP, b"")]
-        self.add(FormCluster(cluster_id=data_dir_id))
-        run = RegisterBroker(
-            broker_id=_BROKER,
-            data_dir_id=data_dir_id,
-            address="127.0.0.1:0",
-            rack=None,
-            broker_version="bench",
-            clean_stop=True,
-            registered_us=_FIRST_US,
-        )
-        self.add(run)
-
-    def add(self, command: Command) -> int:
-        """The index of the command."""
-        index = len(self._entries) + 1
-        self._entries.append(Entry(_TERM, index, EntryKind.COMMAND, encode_command(command)))
-        return index
-
-    def close(self) -> None:
-        """Write all of it."""
-        hard_state = HardState(_TERM, _BROKER, len(self._entries))
-        task = self._storage.save(Ready(True, None, tuple(self._entries), hard_state, (), (), ()))
-        assert task is not None
-        task.run()
-        self._storage.saved(task)
-        self._storage.close()
-
-
-@contextmanager
-def _made_in(folder: Path) -> Iterator[tuple[UnsyncedVfs, _Metadata]]:
-    folder.mkdir(parents=True)
-    data_dir = take_data_dir(folder)
-    data_dir.release()
-    vfs = UnsyncedVfs(folder)
-    metadata = _Metadata(vfs, data_dir.id)
-    yield vfs, metadata
-    metadata.close()
-    os.sync()
-
-
-def _new_log(vfs: UnsyncedVfs, metadata: _Metadata, marks: MadeLogs, config: StreamConfig) -> Log:
-    create = CreateStream(config=created_config(config, 1), created_us=_FIRST_US, assignments=((_BROKER,),))
-    stream_id = StreamId(metadata.add(create))
-    path = f"{STREAMS_PATH}/{folder_of(stream_id, config.name)}/{_PARTITION}"
-    log = Log.open(vfs, path, stream_id, _PARTITION, LogConfig.of(config), now_us=_FIRST_US)
-    log.start_epoch(1)
-    marks.mark(mark_of(stream_id, config.name, _PARTITION))
-    return log
+                flush(log)
+        flush(log)
 
 
 def _message(subject: str, values: list[bytes]) -> bytearray:
@@ -216,27 +148,7 @@ def _message(subject: str, values: list[bytes]) -> bytearray:
     return codec.encode_arrow(pa.RecordBatch.from_arrays(arrays, names=list(columns)))
 
 
-def _append(log: Log, message: bytearray, timestamp_us: int) -> None:
-    data = codec.reencode(message, base_offset=log.log_end, timestamp_us=timestamp_us, leader_epoch=1)
-    log.append(data, codec.read_header(data))
-
-
-def _flush(log: Log) -> None:
-    if (flush := log.flush()) is not None:
-        flush.run()
-        log.flushed(flush)
-        log.note_flushed()
-
-
 # Measuring
-
-
-@contextmanager
-def _started(folder: Path) -> Iterator[tuple[ReadyLine, float]]:
-    """A broker on `folder`, and the seconds until it was ready."""
-    began = time.monotonic()
-    with serving(folder, "--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "error") as ready:
-        yield ready, time.monotonic() - began
 
 
 def _kill(ready: ReadyLine) -> None:
@@ -246,7 +158,7 @@ def _kill(ready: ReadyLine) -> None:
 
 def idle(folder: Path, plan: Plan, seconds: float, *, kill: bool) -> Idle:
     """Start a broker on `folder`, do nothing for so long, and stop or kill it."""
-    with _started(folder) as (ready, start_seconds):
+    with started(folder) as (ready, start_seconds):
         broker = ("penstock serve", ready.process_id)
         start_cpu_seconds = cpu_seconds(*broker)
         time.sleep(plan.settle_seconds)
@@ -271,7 +183,7 @@ def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, flo
         clients = {}
         for name, (folder, _) in folders.items():
             _read_through(folder)
-            ready, _ = running.enter_context(_started(folder))
+            ready, _ = running.enter_context(started(folder))
             clients[name] = running.enter_context(blocking.connect(ready.client, timeout=_TIMEOUT_S))
         for turn in range(2 * _LOOKUPS):
             for name, (_, messages) in folders.items():
@@ -291,7 +203,7 @@ def _read_through(folder: Path) -> None:
 
 def _looked_up(client: blocking.Client, kind: str, place: int, messages: int) -> float:
     """Seconds; OperationalError if the answer is wrong."""
-    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=_FIRST_US + place)
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=FIRST_US + place)
     began = time.perf_counter()
     if kind == "offset":
         found, wanted = client.get(_LONG, place, timeout=_TIMEOUT_S).offset, place
@@ -369,7 +281,7 @@ def _starts_after_kill(folders: dict[str, Path], rounds: int) -> dict[str, list[
     found: dict[str, list[float]] = {name: [] for name in folders}
     for round_number in range(rounds):
         for name in order_of(list(folders), round_number):
-            with _started(folders[name]) as (ready, seconds):
+            with started(folders[name]) as (ready, seconds):
                 _kill(ready)
             found[name].append(seconds)
     return found

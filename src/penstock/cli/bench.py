@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base import limits
+from penstock.base.config import Compression
 from penstock.cli import bench_latency, bench_peers, bench_reach
 from penstock.cli.bench_options import (
     LOAD_PANEL,
@@ -259,6 +260,9 @@ def compaction(
         int,
         typer.Option("--keys", metavar="N", min=1, max=limits.BENCH_LONG_MESSAGES_MAX, help="Keys that they have."),
     ] = 1_000_000,
+    codec: Annotated[
+        Compression, typer.Option("--compression", help="Compress the stream before, and what is left of it.")
+    ] = Compression.NONE,
     rounds: Rounds = None,
     json_file: JsonFile = None,
     folder: Dir = None,
@@ -271,9 +275,43 @@ def compaction(
     """
     from penstock.bench import compaction as measured
 
-    plan = measured.Plan(messages, keys, rounds or measured.ROUNDS)
+    plan = measured.Plan(messages, keys, rounds or measured.ROUNDS, codec)
     place = Place(folder, plan.bytes_needed, "give fewer --messages")
     with running("compaction", place, total=plan.steps, json_file=json_file) as run:
+        run.will_take(plan.seconds)
+        run.found["figures"] = measured.run(plan, run.folder, run.step)
+
+
+_COMPRESSION_EXAMPLES = examples(
+    "# about 2 GB of disk meanwhile",
+    "penstock bench compression",
+    "penstock bench compression --messages 500000 --rounds 3",
+)
+
+
+@clearly
+def compression(
+    messages: Annotated[
+        int,
+        typer.Option(
+            "--messages", metavar="N", min=1_000, max=limits.BENCH_LONG_MESSAGES_MAX, help="Messages of the stream."
+        ),
+    ] = 2_000_000,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What compression saves of a stream's bytes, and what it costs the cleaner and those who read.
+
+    Makes a log of JSON messages in small batches, then has it cleaned without compression, with LZ4 and with
+    Zstandard, in turn, and each read by a client. Tells the sizes, and the times beside those of the plain one.
+    """
+    from penstock.bench import compression as measured
+
+    plan = measured.Plan(messages, rounds or measured.ROUNDS)
+    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    with running("compression", place, total=plan.steps, json_file=json_file) as run:
         run.will_take(plan.seconds)
         run.found["figures"] = measured.run(plan, run.folder, run.step)
 
@@ -284,6 +322,7 @@ for _name, _command, _examples in (
     ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
     ("scale", scale, _SCALE_EXAMPLES),
     ("compaction", compaction, _COMPACTION_EXAMPLES),
+    ("compression", compression, _COMPRESSION_EXAMPLES),
     ("limits", bench_latency.limits_of_the_machine, bench_latency.LIMITS_EXAMPLES),
     ("report", bench_latency.report, bench_latency.REPORT_EXAMPLES),
 ):
