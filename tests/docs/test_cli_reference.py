@@ -51,7 +51,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
     bench = {
         f"penstock bench {name}"
-        for name in ("compaction", "latency", "limits", "reach", "report", "scale", "throughput")
+        for name in ("compaction", "compression", "latency", "limits", "reach", "report", "scale", "throughput")
     }
     assert set(COMMANDS) == {"penstock"} | stream | others | groups | bench
 
