@@ -6,6 +6,7 @@ import struct
 
 from penstock.hot.crc import crc32c
 from penstock.wire import encode_checked_head, encode_head
+from tests.fuzz.appends import STEP
 from tests.fuzz.targets import BASES, COMPRESSED_BASES
 
 _FRAMES = (
@@ -88,6 +89,16 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
     "numbers": (
         b"\x03" + struct.pack("<3q", 5, 6, 9) + struct.pack("<3q", 1, 1, 4),
         b"\x02" + struct.pack("<2q", -(2**63), 2**63 - 1) * 2,
+    ),
+    "appends": (
+        b"".join(STEP.pack(0, 0, 0, size, 0, 0) for size in (0, 1, 2)),  # one behind the other, …
+        b"".join(STEP.pack(0, 0, how, 0, 0, 0) for how in (0, 0, 1, 5, 3, 4, 2, 6, 7)),  # … again, and out of order
+        b"".join(STEP.pack(0, 0, how, 1, 0, 0) for how in (0, 0, 0xE1, 0xE0, 0xC1, 0xC9, 0xC0)),  # killed, and later
+        b"".join(
+            STEP.pack(who, epoch, 2, 0, 0, 0) for who, epoch in ((0, 0), (1, 0), (0, 1), (0, 0), (251, 0), (3, 251))
+        ),
+        b"".join(STEP.pack(0, 0, 0, size, 300, 7) for size in (0xC1, 0x31, 0, 0xC2)),  # hostile batches
+        b"".join(STEP.pack(0, 0, how, 0, 0, 0) for how in (0,) * 7 + (5, 1, 5)),  # more than are kept
     ),
     "keyhash": (b"\x02" + struct.pack("<2i", 0, 5) + b"hello", b"\x03" + struct.pack("<3i", 0, 2, 70) + b"k" * 70),
 }

@@ -17,6 +17,7 @@ plain data, the errors that may come included; any other exception is a finding.
 | frames     | whether to mend the checksums, where the reads end, then frames of the socket API               |
 | compressed | the same as `rows` for compressed messages, from the compression on; unpacked, then its rows    |
 | numbers    | how many offsets, these, then timestamps; the first and the last bound them, or nearly          |
+| appends   | steps: who asks for which batch to be appended once, see `appends`                               |
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from penstock.batch.header import CRC_POSITION
 from penstock.hot.crc import crc32c, crc32c_with_gap
 from penstock.wire import FrameDecoder
 from tests.batch_samples import MIXED, Row, message_of
+from tests.fuzz.appends import appends
 
 Modules = Callable[[str], ModuleType]
 """A module of the hot path by its name, in one of the two modes."""
@@ -363,4 +365,5 @@ TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
     "frames": frames,
     "compressed": compressed,
     "numbers": numbers,
+    "appends": appends,
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.ingest.producers import Producers
 from tests import hot_modes
 from tests.fuzz import engine
 from tests.fuzz.run import SHARES
@@ -43,6 +44,14 @@ def test_compiled_and_plain_agree(target: str, tmp_path: Path) -> None:
     assert found["inputs"] == 600
     assert found["compared"] >= 300
     assert found["kinds"] > 1
+
+
+def test_a_broker_that_forgets_what_was_appended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = SEEDS["appends"][1]
+    TARGETS["appends"](hot_modes.running, again)
+    monkeypatch.setattr(Producers, "appended", lambda _self, _header: None)  # the planted mistake
+    with pytest.raises(AssertionError, match="is not known"):
+        TARGETS["appends"](hot_modes.running, again)
 
 
 def test_the_same_seed_makes_the_same_inputs(tmp_path: Path) -> None:
