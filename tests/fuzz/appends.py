@@ -85,10 +85,10 @@ class _Producers:
         request = self._request(*numbers)
         if request is None:
             return "no request"
-        end = self.broker.stream("orders").partitions[0].log_end
+        end = self._log_end()
         answer = self.broker.replies[self.broker.request(request, raw)].response
         if isinstance(answer, RemoteError) and answer.code in _OF_THE_BATCH:
-            assert self.broker.stream("orders").partitions[0].log_end == end
+            assert self._log_end() == end
             return answer.code
         assert not is_foreign, answer
         producer = Producer(request.producer_id, request.producer_epoch, request.sequence)
@@ -105,8 +105,13 @@ class _Producers:
         if expected is None:
             end += rows
             self.values += _values(raw)
-        assert self.broker.stream("orders").partitions[0].log_end == end
+        assert self._log_end() == end
         return expected[2:4] if isinstance(expected, Place) else expected
+
+    def _log_end(self) -> int:
+        end = self.broker.stream("orders").partitions[0].log_end
+        assert end is not None
+        return end
 
     def _request(self, producer_id: object, epoch: object, sequence: object) -> AppendOnceRequest | None:
         """As a connection makes it of its bytes; None: it is refused there, as it must be."""
