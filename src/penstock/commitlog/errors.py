@@ -40,15 +40,16 @@ class NotWritableError(OperationalError):
 class RangeRefusedError(OperationalError):
     """What a leader sent is broken, or does not go on where this log ends: nothing was written, and the log is well.
 
-    `position` is the byte in the range. `truncate_to`: the first batch begins there, before log_end: cut the log to it
-    and take the batch as a whole; None: the range is wrong.
+    `position` is the byte in the range. `truncate_to`: cut the log there, which is before log_end, and append the range
+    as a whole, or what there is `instead` of it; None: the range is wrong.
     """
 
-    def __init__(self, position: int, reason: str, *, truncate_to: int | None = None) -> None:
+    def __init__(self, position: int, reason: str, *, truncate_to: int | None = None, instead: bytes = b"") -> None:
         super().__init__(f"the leader's batches are refused: at byte {position}: {reason}")
         self.position = position
         self.reason = reason
         self.truncate_to = truncate_to
+        self.instead = instead
 
 
 class LogCutError(OperationalError):

@@ -13,8 +13,9 @@ it came, byte for byte.
 
 A leader's cleaner merges batches, so its first batch may begin before log_end and end behind it: of that one only the
 rest is taken (`without_overlap`). What the follower has is not cut for it: that may be merged as well, in other places,
-and readers have seen it. Where there is no such rest, `truncate_to` says from where on the follower's log is to be cut,
-and taken anew. It may be below log_start: then `Log.reset` to it.
+and readers have seen it. Where compaction has left no row of that rest, the follower's own last batch comes to cover it
+(`extended`): it is cut off, and appended anew. Where there is none, `truncate_to` says from where on the log is to be
+taken anew. It may be below log_start: then `Log.reset` to it.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ def checked(data: memoryview, before: Before) -> list[BatchHeader]:
     return headers
 
 
-def without_overlap(data: memoryview, end_offset: int) -> memoryview:
-    """The range without the rows of its first batch that come before `end_offset`, if that lies in the midst of it.
+def without_overlap(data: memoryview, end_offset: int) -> memoryview | None:
+    """The range without the rows of its first batch that come before `end_offset`, if that lies in the midst of it;
+    None: it has no others.
 
     Batches of producers and runs are left whole: they are never merged, and a part would say something else. What is
     left of a compressed one is plain. RangeRefusedError if its rows are not sound.
@@ -87,7 +89,25 @@ def without_overlap(data: memoryview, end_offset: int) -> memoryview:
         rest = codec.rest_of(data[: prefix.size_bytes], end_offset)
     except CorruptionError as error:  # what is here is not to be cut for it
         raise RangeRefusedError(error.position, f"expected {error.expected}, found {error.found}") from None
-    return data if rest is None else memoryview(rest + data[prefix.size_bytes :])
+    return None if rest is None else memoryview(rest + data[prefix.size_bytes :])
+
+
+def extended(data: memoryview, last: tuple[BatchHeader, Buffer] | None) -> RangeRefusedError:
+    """What is to be done with a range whose first batch has no row behind the end of this log, whose last batch is
+    `last`, plain; None: it has none.
+    """
+    first = codec.read_header(data[: codec.PREFIX_BYTES])
+    reason = f"no row behind the end of this log, of those from {first.base_offset} to {first.end_offset}"
+    if last is None:
+        return RangeRefusedError(0, reason, truncate_to=first.base_offset)
+    header, rows = last
+    if header.leader_epoch != first.leader_epoch or header.producer_id or header.run_id != NO_RUN:
+        return RangeRefusedError(0, f"{reason}, which come from another leadership here, or from a producer")
+    message = bytearray(rows)
+    codec.covering(message, header.base_offset, first.end_offset)
+    return RangeRefusedError(
+        0, reason, truncate_to=header.base_offset, instead=bytes(message + data[first.size_bytes :])
+    )
 
 
 def _misfit(header: BatchHeader, before: Before) -> str | None:

@@ -15,6 +15,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from penstock.base import limits
+from penstock.base.errors import RemoteError
+from penstock.batch.header import BatchHeader
 from penstock.commitlog import fetched
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
@@ -148,6 +150,8 @@ class Log(CleanedLog):
         self._check_writable()
         begin = self.log_end
         view = fetched.without_overlap(fetched.as_bytes(data), begin)
+        if view is None:
+            raise fetched.extended(fetched.as_bytes(data), self._last_batch())
         last_timestamp_us = self.last_timestamp_us if self.log_start < begin else 0  # of what is not here any more
         headers = fetched.checked(view, fetched.Before(begin, last_timestamp_us, self.last_epoch))
         size_bytes = batches = 0
@@ -165,6 +169,15 @@ class Log(CleanedLog):
             if self.log_end == begin:
                 raise
         return Appended(self.log_end, size_bytes, batches)
+
+    def _last_batch(self) -> tuple[BatchHeader, Buffer] | None:
+        """Unpacked; None: the log is empty. StorageFailedError."""
+        if self.log_start == self.log_end:
+            return None
+        try:
+            return next(self.view().batches(self.log_end - 1, self.log_end))
+        except (RemoteError, OSError) as error:
+            raise StorageFailedError(f"cannot read the last batch: {error}") from error
 
     def truncate(self, end: int) -> Truncation | None:
         """A task that cuts off all from `end` on, or from where its batch begins; None: nothing is there to be cut.

@@ -236,24 +236,23 @@ class Follows:
                 self._deliver(fetcher, partition, delivery, view, now)
 
     def _deliver(self, fetcher: Fetcher, partition: Partition, delivery: Delivery, raw: memoryview, now: Now) -> None:
-        following, orders = delivery.following, delivery.orders
+        following, orders, refill = delivery.following, delivery.orders, b""
         if orders.append:
-            orders = self._append(fetcher, partition, raw[delivery.position : delivery.position_end], now)
+            orders, refill = self._append(fetcher, partition, raw[delivery.position : delivery.position_end], now)
         self._note_ends(partition)
         if orders.truncate is not None or orders.reset is not None:
-            # A copy: what came is given back meanwhile.
-            refill = bytes(raw[delivery.position : delivery.position_end]) if orders.append else b""
             self._cut(fetcher, partition, following, orders, refill)
 
-    def _append(self, fetcher: Fetcher, partition: Partition, data: memoryview, now: Now) -> Orders:
-        """Take the batches, and ask for more; gives what else must be done before."""
+    def _append(self, fetcher: Fetcher, partition: Partition, data: memoryview, now: Now) -> tuple[Orders, bytes]:
+        """Take the batches, and ask for more; gives what else must be done before, and what is to be taken then."""
         following = partition.following
         assert following is not None
         try:
             partition.append_fetched(data)
         except RangeRefusedError as error:
             if error.truncate_to is not None:
-                return following.overlaps(error.truncate_to)._replace(append=True)  # again, behind the cut
+                # A copy: what came is given back meanwhile.
+                return following.overlaps(error.truncate_to), error.instead or bytes(data)
             partition.tell(f"cannot follow broker {following.leader}: {error}", self._outbox)
             fetcher.stall(following, now.elapsed_us)
         except OperationalError as error:
@@ -265,7 +264,7 @@ class Follows:
             self._upkeep.moved(partition, partition.committed_end)
             self.free(partition)
             fetcher.proceed(following)
-        return Orders()
+        return Orders(), b""
 
     def _refused(self, partition: Partition, error: Exception) -> None:
         if not isinstance(error, ShortageError):

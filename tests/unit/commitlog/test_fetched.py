@@ -195,6 +195,44 @@ def test_a_compressed_batch_that_does_not_unpack_gives_no_rest() -> None:
     assert log.log_end == 40
 
 
+def covering(data: bytes, base_offset: int, end_offset: int) -> bytes:
+    message = bytearray(data)
+    codec.covering(message, base_offset, end_offset)
+    return bytes(message)
+
+
+def test_where_no_row_is_left_behind_the_end_the_last_batch_here_covers_what_is_gone() -> None:
+    """Compaction has taken them from the leader; and this log's batches begin elsewhere."""
+    vfs = MemoryVfs()
+    log = open_log(vfs, WIDE)
+    log.append_fetched(batches((0, 4, 1, 1), (4, 2, 2, 1)))
+    sent = covering(batches((2, 2, 1, 1)), 2, 9) + batches((9, 3, 3, 2))
+    with pytest.raises(RangeRefusedError) as caught:
+        log.append_fetched(sent)
+    assert caught.value.truncate_to == 4
+    assert log.log_end == 6
+    task = log.truncate(4)
+    assert task is not None
+    task.run()
+    log.truncated(task)
+    log.append_fetched(caught.value.instead)
+    assert [(header.base_offset, header.end_offset) for header, _ in log.view().batches(0, 12)] == [
+        (0, 4), (4, 9), (9, 12)
+    ]  # fmt: skip
+    kept = list(messages_in(batches((0, 4, 1, 1), (4, 2, 2, 1), (9, 3, 3, 2))))
+    assert [one for _, data in log.view().batches(0, 12) for one in messages_in(data)] == kept
+
+
+def test_an_empty_log_takes_a_batch_whose_rows_come_before_its_end_as_a_whole() -> None:
+    log = open_log(MemoryVfs(), WIDE)
+    task = log.reset(6)
+    task.run()
+    log.truncated(task)
+    with pytest.raises(RangeRefusedError) as caught:
+        log.append_fetched(covering(batches((2, 2, 1, 1)), 2, 9))
+    assert (caught.value.truncate_to, caught.value.instead) == (2, b"")
+
+
 def test_a_damaged_batch_is_refused_though_only_its_rest_is_wanted() -> None:
     log = open_log(MemoryVfs(), WIDE)
     log.append_fetched(batches((0, 4, 1, 1)))
