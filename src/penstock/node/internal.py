@@ -1,4 +1,4 @@
-"""Streams that Penstock makes for itself, and keeps for itself: clients read them, and change nothing of them.
+"""Streams that Penstock makes for itself, and keeps for itself: clients read them, and change nothing in them.
 
 `__offsets` holds where groups of consumers are (`penstock.groups.rows`). It is made when it is first needed, with as
 many replicas as any other stream. Nobody listens for it: what is in it came over the socket, from a leader that knew
@@ -12,7 +12,7 @@ from penstock.base.config import Acks, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import INTERNAL_NAME_PREFIX
 from penstock.groups.rows import OFFSETS_STREAM, SUBJECT
-from penstock.messages import CreateStreamRequest, Request
+from penstock.messages import AlterStreamRequest, CreateStreamRequest, Request
 from penstock.metadata.commands import AlterStream
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition import Partition
@@ -53,11 +53,16 @@ def check_users_own(image: ClusterImage, request: Request) -> None:
     if not name.startswith(INTERNAL_NAME_PREFIX):
         return
     if name in image.names:
-        if image.by_name(name).config.is_internal:
+        if image.by_name(name).config.is_internal and not _lets_others_lead(request):
             raise _not_for_users(name)
     elif isinstance(request, CreateStreamRequest):
         mistake = f"name: names that begin with {INTERNAL_NAME_PREFIX!r}, as {name!r}, are Penstock's own"
         raise RemoteError(ErrorCode.INVALID_CONFIG, mistake, mistakes=[mistake])
+
+
+def _lets_others_lead(request: Request) -> bool:
+    """What only people can decide: that a replica which lacks something may lead rather than none."""
+    return isinstance(request, AlterStreamRequest) and request.changes.keys() == {"allow_unclean_election"}
 
 
 def users_own(partition: Partition) -> Partition:
@@ -68,4 +73,5 @@ def users_own(partition: Partition) -> Partition:
 
 
 def _not_for_users(name: str) -> RemoteError:
-    return RemoteError(ErrorCode.READ_ONLY, f"stream {name!r} is Penstock's own: it can be read, and not be changed")
+    text = f"stream {name!r} is Penstock's own: it can be read, and nothing in it changed but allow_unclean_election"
+    return RemoteError(ErrorCode.READ_ONLY, text)

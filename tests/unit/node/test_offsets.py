@@ -13,6 +13,7 @@ from penstock.groups.rows import OFFSETS_STREAM
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
     AlterStreamRequest,
+    AlterStreamResponse,
     AppendRequest,
     CommitOffsetsRequest,
     CommitOffsetsResponse,
@@ -277,12 +278,26 @@ def test_users_neither_make_nor_change_what_is_penstocks_own() -> None:
         (CreateStreamRequest(config=config), ErrorCode.INVALID_CONFIG),
         (CreateStreamRequest(config=own), ErrorCode.READ_ONLY),
         (AlterStreamRequest(name=OFFSETS_STREAM, changes={"max_messages": 1}), ErrorCode.READ_ONLY),
+        (
+            AlterStreamRequest(name=OFFSETS_STREAM, changes={"allow_unclean_election": True, "max_messages": 1}),
+            ErrorCode.READ_ONLY,
+        ),
+        (AlterStreamRequest(name=OFFSETS_STREAM, changes={}), ErrorCode.READ_ONLY),
         (SetIntakeRequest(name=OFFSETS_STREAM, intake="paused"), ErrorCode.READ_ONLY),  # type: ignore[arg-type]
         (DeleteStreamRequest(name=OFFSETS_STREAM), ErrorCode.READ_ONLY),
         (TruncateRequest(stream_id=offsets, before=Offset(0)), ErrorCode.READ_ONLY),
     ):
         assert broker.refusal(request).code == code, request
     assert broker.refusal(AppendRequest(stream_id=offsets), batch).code == ErrorCode.READ_ONLY
+
+
+def test_users_may_let_whoever_is_there_lead_what_is_penstocks_own() -> None:
+    """Else offsets whose only whole replica is gone for good could never be committed again."""
+    broker = with_offsets()
+    for is_allowed in (True, False):
+        changes = {"allow_unclean_election": is_allowed}
+        altered = broker.ask(AlterStreamRequest(name=OFFSETS_STREAM, changes=changes), AlterStreamResponse)
+        assert altered.stream.config.allow_unclean_election is is_allowed
 
 
 def test_a_stream_of_users_that_had_such_a_name_before_stays_theirs() -> None:
