@@ -45,6 +45,7 @@ from penstock.messages import (
 )
 from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.grouping import Groups
 from penstock.sim.minds import ACK, Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.producing import Producers
@@ -56,7 +57,7 @@ from penstock.sim.sent import Message, keyed
 SLOTS = 6
 KEYED_SLOT = SLOTS - 1
 _RECREATED_SLOT = 3
-_PLAIN_SLOT = 4  # on a subject without wildcards
+_PLAIN_SLOT = 4  # on a subject without wildcards; with several partitions, which groups share
 _REPLICAS = 3
 _ACK_TIMEOUT_US = 5_000_000
 _TRIES_MAX = 3
@@ -88,6 +89,7 @@ class Clients:
         self._made = [0] * SLOTS
         self._changing = [False] * SLOTS
         self.readers = Readers(around, checks, self.generations, self._program)
+        self.groups = Groups(around, checks, self.generations, _PLAIN_SLOT, self._program)
         self._producers = Producers(around, checks, self._program)
         self._messages = self._keyed_messages = self._replies = 0
         self._acts: dict[Act, Callable[[Operation], None]] = {
@@ -99,6 +101,7 @@ class Clients:
             Act.RECREATE: self._recreate,
             Act.TRUNCATE: self._truncate,
             **self.readers.acts,
+            **self.groups.acts,
         }
 
     def do(self, operation: Operation) -> None:

@@ -45,6 +45,7 @@ _LEADERSHIPS = "penstock.metadata.leaderships"
 _ELECTIONS = "penstock.metadata.elections"
 _PARTITION = "penstock.node.partition"
 _COMPACTION = "penstock.commitlog.compaction"
+_MEMBERSHIP = "penstock.groups.membership"
 
 MUTANTS = (
     Mutant(
@@ -147,6 +148,48 @@ MUTANTS = (
 )
 
 CLUSTER_MUTANTS = (
+    Mutant(
+        "members commit what they have lost",
+        "penstock.node.group_members",
+        "        group.membership.check_commit(request.member_id, request.generation, parts)",
+        "        pass",
+    ),
+    Mutant(
+        "a partition is granted before it is given back",
+        _MEMBERSHIP,
+        "if part in target or part in member.may_have",
+        "if part in target",
+    ),
+    Mutant(
+        "a session is half as long as it was said",
+        _MEMBERSHIP,
+        "        member.deadline_us = now_us + beat.session_ms * 1_000",
+        "        member.deadline_us = now_us + beat.session_ms * 500",
+    ),
+    Mutant(
+        "the first offset of a group counts after a failover",
+        "penstock.node.offsets",
+        "                    last[key] = value, timestamp_us",
+        "                    last.setdefault(key, (value, timestamp_us))",
+    ),
+    Mutant(
+        "a new coordinator takes for given back what it has not heard of",
+        _MEMBERSHIP,
+        "        self.may_have = set(granted)",
+        "        self.may_have = set[Part]()",
+    ),
+    Mutant(
+        "a generation is told before it is committed",
+        "penstock.node.group_members",
+        "        membership.writes(generation)",
+        "        membership.wrote(generation)",
+    ),
+    Mutant(
+        "offsets are told before they are committed",
+        "penstock.node.offsets",
+        "        if kept.offsets is None or partition.committed_end < kept.end:",
+        "        if kept.offsets is None:",
+    ),
     Mutant(
         "compaction looks beyond committed_end",
         "penstock.commitlog.cleaned_log",
@@ -301,6 +344,8 @@ Not among them is what another rule makes up for:
   finds it.
 - Raft votes twice in a term after a restart. A term names its candidate, so both votes are for the same one, and count
   once. `tests/sim/raft` has a vote that is not on the disk, and terms that name nobody.
+- A coordinator takes what a member said to the one before for all that it has. A member sends one heartbeat at a time,
+  and forgets answers that are late; `tests/unit/groups/test_membership.py` has one that does not.
 - An ISR change of an earlier leader epoch is taken. It names the version of the partition that it changes, and each new
   leader is one.
 

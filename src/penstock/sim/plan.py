@@ -17,6 +17,7 @@ SECONDS_MIN = 45
 SECONDS_MAX = 90
 TRUNCATIONS_MAX = 60
 KEYED_OPERATIONS = 400
+GROUP_OPERATIONS = 120
 
 
 class Act(StrEnum):
@@ -33,6 +34,9 @@ class Act(StrEnum):
     ALTER = "alter"
     RECREATE = "recreate"
     TRUNCATE = "truncate"
+    MEMBER = "member"  # of a group: it joins, leaves, is killed, or says nothing for a while
+    COMMIT = "commit"  # by the consumer of a group without members
+    POSITION = "position"  # where is a group?
 
 
 _ACTS = (
@@ -47,6 +51,12 @@ _ACTS = (
     (Act.ALTER, 1),
     (Act.RECREATE, 0),
     (Act.TRUNCATE, 0),
+)
+
+_GROUP_ACTS = (
+    (Act.MEMBER, 60),
+    (Act.COMMIT, 40),
+    (Act.POSITION, 20),
 )
 
 _KEYED_ACTS = (
@@ -179,8 +189,9 @@ def _chosen(random: Random, weighted: tuple[tuple[Act, int], ...] | tuple[tuple[
 
 
 def make_plan(seed: int, brokers: int, slots: int) -> Plan:
-    """The plan of a seed. The last of the slots is that of the stream with keys."""
+    """The plan of a seed. Of the last two slots one is that of the stream which groups read, one of that with keys."""
     keyed_slot = slots = slots - 1
+    shared_slot = slots - 1
     random = Random(f"{seed} plan")  # noqa: S311 (nothing secret)
     end_us = (SECONDS_MIN + int(random.random() * (SECONDS_MAX - SECONDS_MIN))) * 1_000_000
     operations = []
@@ -195,7 +206,8 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
         for _ in range(recreations)
     ]
     operations += _truncations(seed, end_us, slots)
-    operations += _of_keys(seed, end_us, keyed_slot)
+    operations += _drawn_apart(seed, "keys", end_us, keyed_slot, _KEYED_ACTS, KEYED_OPERATIONS)
+    operations += _drawn_apart(seed, "groups", end_us, shared_slot, _GROUP_ACTS, GROUP_OPERATIONS)
     faults: list[Fault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))
@@ -221,12 +233,14 @@ def _truncations(seed: int, end_us: int, slots: int) -> list[Operation]:
     ]
 
 
-def _of_keys(seed: int, end_us: int, slot: int) -> list[Operation]:
-    """Those of the stream that is compacted, drawn apart as well."""
-    random = Random(f"{seed} keys")  # noqa: S311 (nothing secret)
+def _drawn_apart(
+    seed: int, what: str, end_us: int, slot: int, acts: tuple[tuple[Act, int], ...], count: int
+) -> list[Operation]:
+    """Operations beside those that there were before them, which stay what they were."""
+    random = Random(f"{seed} {what}")  # noqa: S311 (nothing secret)
     operations = []
-    for _ in range(KEYED_OPERATIONS):
-        act = _chosen(random, _KEYED_ACTS)
+    for _ in range(count):
+        act = _chosen(random, acts)
         assert isinstance(act, Act)
         operations.append(Operation(int(random.random() * end_us), act, slot, random.getrandbits(32)))
     return operations

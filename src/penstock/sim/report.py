@@ -38,6 +38,9 @@ _ALWAYS = (
     "segments written anew",
     "rows that compaction took",
     "tombstones that went",
+    "offsets committed",
+    "fenced commits",
+    "partitions that changed hands",
     "failed logs",
     "fenced logs",
 )

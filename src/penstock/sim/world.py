@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+from penstock.groups.rows import SUBJECT
 from penstock.node.step import Answers
 from penstock.sim import alone, duplicates, looks
 from penstock.sim.agreement import Agreement
@@ -30,6 +31,7 @@ from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.trace import Trace
 
 LIVENESS_US = 60_000_000
+OFFSETS_SUBJECT = SUBJECT.decode()
 _TRY_US = 300_000
 _CLIENTS = 2
 _OPERATOR_US = 2_000_000
@@ -237,8 +239,10 @@ class World:
             if any(self._is_damaged_on(one, stream_id, number) for one in sorted(counting))
         }
         for stream_id in sorted(gone | damaged):
-            generation = self._clients.of(stream_id)
-            if generation is not None:
+            if self.checks.subjects.get(stream_id) == OFFSETS_SUBJECT:
+                self._around.count("unclean elections")
+                self._clients.groups.allow_unclean_election()
+            elif (generation := self._clients.of(stream_id)) is not None:
                 self._around.count("unclean elections")
                 for number in range(generation.config.partitions):  # it is allowed for all of the stream, from then on
                     history = self.checks.of(generation.config.subject, number)
@@ -262,6 +266,8 @@ class World:
             if generation is None:
                 continue
             left |= {(slot, partition): (None, 0) for partition in range(generation.config.partitions)}
+        self._clients.groups.go_on()
+        groups_wait = self._clients.groups.waits_for(self._is_stuck)
 
         def try_all() -> None:
             for slot, partition in list(left):
@@ -283,13 +289,16 @@ class World:
                 for consumer in consumers:
                     if not consumer.is_asking:
                         self._read_on(consumer)
-            if left:
+            if not is_over():
                 self._scheduler.after(_TRY_US, try_all)
 
+        def is_over() -> bool:
+            return not (left or groups_wait())
+
         self._scheduler.after(_TRY_US, try_all)
-        self._scheduler.run_until(began_us + LIVENESS_US, lambda: not left)
-        if left:
-            which = ", ".join(f"s{slot}/{partition}" for slot, partition in left)
+        self._scheduler.run_until(began_us + LIVENESS_US, is_over)
+        if not is_over():
+            which = ", ".join((*(f"s{slot}/{partition}" for slot, partition in left), groups_wait()))
             raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: {which}")
 
     def _read_on(self, consumer: Consumer) -> None:

@@ -1,0 +1,461 @@
+"""Consumers that share a stream as a group, as models; and what their coordinators are held to.
+
+| what must hold                                                            | is checked at               |
+|---------------------------------------------------------------------------|-----------------------------|
+| what was committed, or told, is told to who asks then; or what came since | an answer                   |
+| no two members have a partition at once, while their sessions last        | a member begins with it     |
+| nobody sets a partition back: who has lost it commits nothing any more    | a commit, an answer         |
+| all that a group reads is read, by one member each, and committed         | the end, when all is mended |
+
+Rules: a member begins where the group is, goes on from there, and commits as it does; so what is committed of a
+partition only rises, whoever has it. A commit that nobody answered may come to be later: then what it says is excused,
+and nothing else. What a power loss took from the log, as it may, ends what the group is held to, but for the last line.
+
+Beside the group with members there is one without, whose only consumer counts upwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
+from penstock.groups.rows import OFFSETS_STREAM, SUBJECT
+from penstock.hot.keyhash import partition_of
+from penstock.messages import (
+    AlterStreamRequest,
+    CommitOffsetsRequest,
+    CommitOffsetsResponse,
+    FetchOffsetsRequest,
+    FetchOffsetsResponse,
+    GroupHeartbeatRequest,
+    GroupHeartbeatResponse,
+    GroupPartition,
+    OffsetCommit,
+    OffsetsStreamRequest,
+    OffsetsStreamResponse,
+    Response,
+)
+from penstock.node.internal import offsets_config
+from penstock.sim.broker import Surroundings
+from penstock.sim.checks import Checks, History, ViolationError
+from penstock.sim.minds import Generation, kind_of
+from penstock.sim.plan import Act, Operation
+from penstock.sim.requests import Client
+
+MEMBERS = 3
+_GROUP = "shared"
+_ALONE = "alone"
+_SESSION_MS = 3_000
+_SESSION_US = _SESSION_MS * 990  # a member is more careful than its coordinator, whose clock may run faster
+_BEAT_US = _SESSION_MS * 1_000 // 8
+_SOON_US = 50_000
+_AGAIN_US = 500_000
+_SILENT_US_MAX = 10_000_000
+
+_GroupRequest = CommitOffsetsRequest | FetchOffsetsRequest | GroupHeartbeatRequest
+_Done = Callable[[Response | RemoteError | None], None]
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a group is in one partition, as far as clients know."""
+
+    committed: int = 0  # what was answered, at least
+    doubtful: set[int] = field(default_factory=set)  # commits that nobody answered: they may come to be later
+    commits: int = 0  # that were answered
+
+
+@dataclass(slots=True)
+class _Member:
+    """What one member knows. `era` rises when it joins as another."""
+
+    number: int
+    era: int = 0
+    beat: int = 0
+    leader_epoch: int = 0
+    generation: int = 0
+    heard_us: int = 0
+    is_in: bool = False
+    is_settled: bool = False
+    silent_until_us: int = 0
+    assigned: frozenset[int] = frozenset()
+    positions: dict[int, int | None] = field(default_factory=dict)  # of what it reads; None: it asks where the group is
+    committing: set[int] = field(default_factory=set)
+
+    @property
+    def member_id(self) -> str:
+        return f"m{self.number}-{self.era}"
+
+
+class Groups:
+    """All of one run. `generations`: the streams, slot by slot, as they are now; `program`: one that asks."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        checks: Checks,
+        generations: list[Generation | None],
+        slot: int,
+        program: Callable[[], Client],
+    ) -> None:
+        self.acts: dict[Act, Callable[[Operation], None]] = {
+            Act.MEMBER: self._member,
+            Act.COMMIT: self._commit_alone,
+            Act.POSITION: self._ask_where,
+        }
+        self._around = around
+        self._checks = checks
+        self._generations = generations
+        self._slot = slot
+        self._program = program
+        self._members = [_Member(number) for number in range(MEMBERS)]
+        self._places: dict[tuple[str, int], _Place] = {}
+        self._stream_id = 0  # of `__offsets`, once somebody has said it
+        self._partitions = 0
+        self._is_asked = False
+        self._is_busy = False  # the one without members waits for an answer
+        self._last = 0  # what it has committed last
+
+    def _trace(self, what: str) -> None:
+        self._around.trace.add("group", what)
+
+    def _is_held(self, group: str) -> bool:
+        """Whether nothing was lost of what it has in the log, as it may be."""
+        history = self._history(group)
+        return not (history.cuts or history.may_lose or history.is_damaged or history.is_given_up)
+
+    def _history(self, group: str) -> History:
+        return self._checks.of(SUBJECT.decode(), self._number(group))
+
+    def _number(self, group: str) -> int:
+        return partition_of(group.encode(), self._partitions)
+
+    def _place(self, group: str, partition: int) -> _Place:
+        return self._places.setdefault((group, partition), _Place())
+
+    def _streams(self) -> tuple[Generation, StreamId] | None:
+        """The stream that they read, and that of their offsets; None: not both are there yet."""
+        generation = self._generations[self._slot]
+        if generation is None or not generation.stream_id:
+            return None
+        if not self._is_asked:
+            self._is_asked = True
+            self._checks.begin(offsets_config())
+            self._ask_for_offsets()
+        return (generation, StreamId(self._stream_id)) if self._stream_id else None
+
+    def _ask_for_offsets(self) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            if isinstance(response, OffsetsStreamResponse):
+                self._stream_id = int(response.stream.stream_id)
+                self._partitions = len(response.stream.partitions)
+                self._trace(f"offsets are in {self._stream_id}")
+                return
+            self._around.scheduler.after(_AGAIN_US, self._ask_for_offsets)
+
+        self._program().ask(OffsetsStreamRequest(timeout_ms=3_000), done)
+
+    def _ask(self, group: str, request: _GroupRequest, done: _Done) -> None:
+        self._program().ask_leader(self._stream_id, self._number(group), request, lambda response, _raw: done(response))
+
+    # Where a group is
+
+    def _told(self, group: str, response: FetchOffsetsResponse, committed: dict[int, int]) -> dict[int, int]:
+        """What an answer says; `committed`: what was, when it was asked for."""
+        offsets = {int(one.partition): int(one.offset) for one in response.offsets}
+        for partition, least in committed.items():
+            place, offset = self._place(group, partition), offsets.get(partition, 0)
+            if offset >= least:
+                place.committed = max(place.committed, offset)  # only what is committed is told
+                continue
+            if self._is_held(group) and offset not in place.doubtful:
+                text = f"group {group!r} is said to be at {offset} in partition {partition}"
+                raise ViolationError(f"{text}, and {least} was committed before that was asked")
+            place.committed = min(place.committed, offset)
+        return offsets
+
+    def _committed(self, group: str) -> dict[int, int]:
+        return {partition: place.committed for (name, partition), place in self._places.items() if name == group}
+
+    def _fetch(self, group: str, generation: Generation, done: Callable[[dict[int, int] | None], None]) -> None:
+        committed = self._committed(group)
+
+        def answered(response: Response | RemoteError | None) -> None:
+            self._trace(f"where is {group}: {kind_of(response)}")
+            done(self._told(group, response, committed) if isinstance(response, FetchOffsetsResponse) else None)
+
+        request = FetchOffsetsRequest(
+            stream_id=StreamId(self._stream_id),
+            partition=PartitionId(self._number(group)),
+            group=group,
+            of_stream_id=StreamId(generation.stream_id),
+        )
+        self._ask(group, request, answered)
+
+    def _ask_where(self, operation: Operation) -> None:
+        if (streams := self._streams()) is not None:
+            self._fetch((_GROUP, _ALONE)[operation.number % 2], streams[0], lambda _: None)
+
+    def _send_commit(
+        self,
+        group: str,
+        generation: Generation,
+        partition: int,
+        offset: int,
+        done: _Done,
+        member: _Member | None = None,
+    ) -> None:
+        place = self._place(group, partition)
+        before = place.committed
+
+        def answered(response: Response | RemoteError | None) -> None:
+            if isinstance(response, CommitOffsetsResponse):
+                place.commits += 1
+                if offset < before and self._is_held(group):
+                    who = "nobody" if member is None else member.member_id
+                    text = f"group {group!r}: {who} committed {offset} in partition {partition}"
+                    raise ViolationError(f"{text}, and {before} was committed before it did")
+                place.committed = max(place.committed, offset)
+            elif not (isinstance(response, RemoteError) and response.code in _NOT_DONE):
+                place.doubtful.add(offset)
+            done(response)
+
+        request = CommitOffsetsRequest(
+            stream_id=StreamId(self._stream_id),
+            partition=PartitionId(self._number(group)),
+            group=group,
+            offsets=(
+                OffsetCommit(
+                    stream_id=StreamId(generation.stream_id), partition=PartitionId(partition), offset=Offset(offset)
+                ),
+            ),
+            member_id=None if member is None else member.member_id,
+            generation=0 if member is None else member.generation,
+        )
+        self._ask(group, request, answered)
+
+    def _commit_alone(self, operation: Operation) -> None:
+        streams = self._streams()
+        if streams is None or self._is_busy:
+            return
+        self._is_busy = True
+        self._last += 1
+
+        def done(response: Response | RemoteError | None) -> None:
+            self._trace(f"committed alone {self._last}: {kind_of(response)}")
+            self._around.count("offsets committed", isinstance(response, CommitOffsetsResponse))
+            self._is_busy = False
+
+        self._send_commit(_ALONE, streams[0], 0, self._last, done)
+
+    # Members
+
+    def _member(self, operation: Operation) -> None:
+        if self._streams() is None:
+            return
+        member, what = self._members[operation.number % MEMBERS], operation.number // MEMBERS
+        if not member.is_in:
+            self._join(member)
+        elif what % 8 == 0:
+            self._leave(member)
+        elif what % 8 == 1:  # it is killed
+            self._trace(f"{member.member_id} is killed")
+            self._lose(member)
+            member.is_in = False
+        elif what % 8 <= 3:
+            self._trace(f"{member.member_id} says nothing")
+            lasts_us = what // 8 % _SILENT_US_MAX
+            member.silent_until_us = self._around.scheduler.now_us + lasts_us
+
+    def _join(self, member: _Member) -> None:
+        member.is_in = True
+        self._lose(member)
+        self._beat(member, member.era)
+
+    def _lose(self, member: _Member) -> None:
+        """It has nothing any more, and joins as another."""
+        member.era += 1
+        member.beat = member.leader_epoch = member.generation = 0
+        member.heard_us = self._around.scheduler.now_us
+        member.assigned = frozenset()
+        member.positions.clear()
+        member.committing.clear()
+        member.is_settled = False
+
+    def _has_session(self, member: _Member) -> bool:
+        return self._around.scheduler.now_us < member.heard_us + _SESSION_US
+
+    def _request(self, member: _Member, generation: Generation, *, is_leaving: bool = False) -> GroupHeartbeatRequest:
+        member.beat += 1
+        stream_id = StreamId(generation.stream_id)
+        has = member.assigned.union(member.positions)  # it may begin with what it was told at any moment
+        return GroupHeartbeatRequest(
+            stream_id=StreamId(self._stream_id),
+            partition=PartitionId(self._number(_GROUP)),
+            group=_GROUP,
+            member_id=member.member_id,
+            number=member.beat,
+            stream_ids=(stream_id,),
+            owned=tuple(GroupPartition(stream_id, PartitionId(one)) for one in sorted(has)),
+            session_ms=_SESSION_MS,
+            leader_epoch=LeaderEpoch(member.leader_epoch),
+            is_leaving=is_leaving,
+        )
+
+    def _leave(self, member: _Member) -> None:
+        streams = self._streams()
+        assert streams is not None
+        self._trace(f"{member.member_id} leaves")
+        member.positions.clear()
+        self._ask(_GROUP, self._request(member, streams[0], is_leaving=True), lambda _: None)
+        self._lose(member)
+        member.is_in = False
+
+    def _beat(self, member: _Member, era: int) -> None:
+        """One heartbeat of many; it is not waited for longer than half a session."""
+        streams = self._streams()
+        if member.era != era or not member.is_in or streams is None:
+            return
+        scheduler = self._around.scheduler
+        if scheduler.now_us < member.silent_until_us:
+            scheduler.at(member.silent_until_us, lambda: self._beat(member, era))
+            return
+        if not self._has_session(member):
+            self._lose(member)
+            self._beat(member, member.era)
+            return
+        sent_us = scheduler.now_us
+
+        def next_one(delay_us: int) -> None:
+            late.cancel()
+            scheduler.after(delay_us, lambda: self._beat(member, era))
+
+        def answered(response: Response | RemoteError | None) -> None:
+            if late.is_over or member.era != era:
+                return
+            if isinstance(response, GroupHeartbeatResponse):
+                self._take(member, response, sent_us)
+                next_one(_BEAT_US if member.is_settled else _SOON_US)
+            elif isinstance(response, RemoteError) and response.code == ErrorCode.UNKNOWN_MEMBER:
+                self._trace(f"{member.member_id} is none any more")
+                late.cancel()
+                self._lose(member)
+                scheduler.after(_SOON_US, lambda: self._beat(member, member.era))
+            else:
+                next_one(_SOON_US)
+
+        late = scheduler.after(_SESSION_MS * 500, lambda: self._beat(member, era))
+        self._ask(_GROUP, self._request(member, streams[0]), answered)
+
+    def _take(self, member: _Member, response: GroupHeartbeatResponse, sent_us: int) -> None:
+        assigned = frozenset(int(one.partition) for one in response.assigned)
+        if assigned != member.assigned:
+            self._trace(f"{member.member_id} in {response.generation}: {sorted(assigned)}")
+            self._around.count("partitions that changed hands", len(assigned - member.assigned))
+        member.assigned, member.is_settled = assigned, response.is_settled
+        member.generation, member.leader_epoch = int(response.generation), int(response.leader_epoch)
+        member.heard_us = sent_us
+        if not self._has_session(member):
+            return  # the answer was late: what it says may be over
+        for partition in sorted(set(member.positions) - assigned):
+            del member.positions[partition]
+        for partition in sorted(assigned.difference(member.positions)):
+            self._begin(member, partition)
+
+    def _begin(self, member: _Member, partition: int) -> None:
+        streams = self._streams()
+        assert streams is not None
+        for other in self._members:
+            if other is not member and partition in other.positions and self._has_session(other):
+                text = f"partition {partition} is with {other.member_id} (generation {other.generation})"
+                if self._is_held(_GROUP):
+                    raise ViolationError(f"{text}, and with {member.member_id} (generation {member.generation})")
+        member.positions[partition] = None
+        era = member.era
+
+        def done(offsets: dict[int, int] | None) -> None:
+            if member.era != era or member.positions.get(partition, 0) is not None:
+                return
+            if offsets is None:
+                del member.positions[partition]  # it asks again when it is told again
+                return
+            member.positions[partition] = offsets.get(partition, 0)
+            self._go_on(member, era, partition)
+
+        self._fetch(_GROUP, streams[0], done)
+
+    def _go_on(self, member: _Member, era: int, partition: int) -> None:
+        """It reads a few, and commits; also one that says nothing, and does not know yet that it has lost all."""
+        streams = self._streams()
+        position = member.positions.get(partition)
+        if member.era != era or position is None or partition in member.committing or streams is None:
+            return
+        member.committing.add(partition)
+        position += 1 << member.number  # no two are equally quick: who has lost a partition is seen to be elsewhere
+
+        def done(response: Response | RemoteError | None) -> None:
+            if member.era != era:
+                return
+            member.committing.discard(partition)
+            if isinstance(response, CommitOffsetsResponse):
+                self._around.count("offsets committed")
+            elif isinstance(response, RemoteError) and response.code in _FENCED:
+                self._trace(f"{member.member_id} commits nothing: {response.code}")
+                self._around.count("fenced commits")
+                member.positions.pop(partition, None)
+                return
+            if partition in member.positions:
+                if response is not None and not isinstance(response, RemoteError):
+                    member.positions[partition] = position
+                self._around.scheduler.after(_AGAIN_US, lambda: self._go_on(member, era, partition))
+
+        self._send_commit(_GROUP, streams[0], partition, position, done, member)
+
+    # The end
+
+    def go_on(self) -> None:
+        """All that was planned is over: everybody joins again, and says what there is to say."""
+        if not self._stream_id:
+            return
+        for member in self._members:
+            if member.silent_until_us > self._around.scheduler.now_us:
+                member.silent_until_us = 0
+                self._beat(member, member.era)
+            elif not member.is_in:
+                self._join(member)
+
+    def allow_unclean_election(self) -> None:
+        """Let whoever is there lead the offsets, whatever it lacks."""
+        for partition in range(self._partitions):
+            history = self._checks.of(SUBJECT.decode(), partition)
+            history.is_damaged = history.is_given_up = True
+        request = AlterStreamRequest(name=OFFSETS_STREAM, changes={"allow_unclean_election": True})
+        self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
+
+    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+        """What is not as it should be, asked again and again from now on; empty: nothing."""
+        if not self._stream_id:
+            return lambda: ""
+        generation = self._generations[self._slot]
+        assert generation is not None
+        partitions = range(generation.config.partitions)
+        before = {partition: self._place(_GROUP, partition).commits for partition in partitions}
+
+        def left() -> str:
+            if is_stuck(self._history(_GROUP)):
+                return ""
+            for partition, commits in before.items():
+                readers = [one.member_id for one in self._members if one.is_in and partition in one.positions]
+                if len(readers) != 1:
+                    return f"partition {partition} of the group is read by {readers}"
+                if self._place(_GROUP, partition).commits == commits:
+                    return f"nothing is committed of partition {partition} by {readers[0]}"
+            return ""
+
+        return left
+
+
+_FENCED = frozenset({ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_GENERATION})
+_NOT_DONE = _FENCED | {ErrorCode.NOT_LEADER, ErrorCode.NOT_YET, ErrorCode.GROUP_IN_USE, ErrorCode.STREAM_NOT_FOUND}
