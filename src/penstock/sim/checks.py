@@ -133,9 +133,10 @@ class History:
 class Rows:
     """The rows of some batches, as a client decodes them. A tombstone has a subject of its own, for its value."""
 
-    __slots__ = ("epochs", "keys", "leader_epoch", "offsets", "values")
+    __slots__ = ("compressed", "epochs", "keys", "leader_epoch", "offsets", "values")
 
     def __init__(self, raw: bytes) -> None:
+        self.compressed = 0  # batches
         self.keys: list[bytes | None] = []
         self.offsets: list[int] = []
         self.values: list[bytes] = []
@@ -145,7 +146,9 @@ class Rows:
         while view:
             batch = view[: codec.read_header(view).size_bytes]
             header = codec.verify(batch)
-            buffers = codec.buffers(codec.uncompressed(batch))
+            plain = codec.uncompressed(batch)
+            self.compressed += plain is not batch
+            buffers = codec.buffers(plain)
             self.offsets += buffers[_OFFSETS].cast("q")[: header.count].tolist()
             subjects, values = (_strings(buffers, column, header.count) for column in (_SUBJECTS, _VALUES))
             self.values += [

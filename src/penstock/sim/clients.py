@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.base.config import Durability, StreamConfig
+from penstock.base.config import Compression, Durability, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import codec
@@ -68,7 +68,13 @@ _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 4_096, "max_messages": 150},
     {"segment_bytes": 4_096, "durability": Durability.FSYNC, "replicas": None},
     {"segment_bytes": 8_192, "partitions": 3, "min_isr": 1},
-    {"segment_bytes": 16_384, "compact": True, "dedup_window_ms": 500, "tombstone_retention_ms": 3_000},
+    {
+        "segment_bytes": 16_384,
+        "compact": True,
+        "compression": Compression.LZ4,
+        "dedup_window_ms": 500,
+        "tombstone_retention_ms": 3_000,
+    },
 )
 
 

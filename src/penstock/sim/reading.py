@@ -111,6 +111,7 @@ class Readers:
                     self._around.count("damaged reads")
                     return
                 self._around.count("rows read", end_offset - consumer.position)
+                self._around.count("compressed batches read", rows.compressed)
                 consumer.position = end_offset
                 consumer.leader_epoch = rows.leader_epoch
             consumer.committed_end = int(response.committed_end)

@@ -27,6 +27,7 @@ _ALWAYS = (
     "appends",
     "repeated appends",
     "rows read",
+    "compressed batches read",
     "deleted streams",
     "process crashes",
     "power cuts",
