@@ -99,6 +99,9 @@ if TYPE_CHECKING:
     from penstock.client.groups import (
         GroupOffset as GroupOffset,
     )
+    from penstock.client.known_producers import (
+        KnownProducer as KnownProducer,
+    )
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -163,6 +166,7 @@ _MODULE_OF = {
     "Unavailable": "penstock.client.errors",
     "Group": "penstock.client.groups",
     "GroupOffset": "penstock.client.groups",
+    "KnownProducer": "penstock.client.known_producers",
     "Table": "penstock.client.blocking_table",
     "Filter": "penstock.client.filters",
     "EARLIEST": "penstock.client.values",
@@ -188,6 +192,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "AppendResult",
     "Consumer",
     "Producer",
+    "KnownProducer",
     "Table",
     "Envelope",
     "Group",

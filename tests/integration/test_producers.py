@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
 from penstock.base.errors import ErrorCode, RemoteError
-from tests.broker_process import eventually, running_broker
+from penstock.cli.app import app
+from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.test_cluster import another, stream_led_by
@@ -105,3 +109,36 @@ async def test_rows_are_stored_once_while_one_leader_follows_the_other(cluster: 
         found = await stored(client, name)
         assert {number: place for place, number in enumerate(found)} == acked
         assert len(found) == len(acked) == 3 * 2 * CALLS
+
+
+async def test_who_appends_is_listed(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("lines", "lines", partitions=2)
+
+    def run(*args: str) -> str:
+        environment = {"PENSTOCK_SERVER": broker.client_address, "COLUMNS": "120"}
+        result = CliRunner().invoke(app, ["stream", "show", "lines", *args], env=environment)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "no producer has appended" in run("--producers")
+    assert await client.known_producers("lines") == []
+    first, other = (
+        client.producer("lines", producer_id=7),
+        client.producer("lines", producer_id=5, epoch=2, partition=1),
+    )
+    await first.append(rows("lines", 1, 2, 3))
+    await other.append(rows("lines.1", 1))
+    await first.append(rows("lines", 4))
+    found = await client.known_producers("lines")
+    assert [one[:5] for one in found] == [(0, 7, 0, 3, 3), (1, 5, 2, 0, 0)]
+    assert await client.known_producers("lines", partition=1) == found[1:]
+    with penstock.connect(broker.client_address) as blocking:
+        assert await asyncio.to_thread(blocking.known_producers, "lines") == found
+    lines = [json.loads(line) for line in run("--producers", "--json").splitlines()]
+    assert [(one["producer_id"], one["last_sequence"]) for one in lines] == [(7, 3), (5, 0)]
+    table = run("--producers").splitlines()
+    assert table[-2].split()[:5] == ["0", "7", "0", "3", "3"]
+    shown = run()
+    assert re.search(r"partition 0 producers +1 *\n", shown)
+    assert json.loads(run("--json"))["partitions"][1]["producers"] == 1
+    await client.delete_stream("lines")

@@ -148,6 +148,7 @@ GROUP_SESSION_MS_MIN = 500
 GROUP_SESSION_MS_MAX = 60_000  # a member of whom a new coordinator hears nothing keeps what it has for so long
 GROUP_SESSION_MS_DEFAULT = 10_000
 GROUPS_IN_USE_MAX = 1_000  # that have members, of one partition of the stream that holds offsets
+PRODUCERS_PER_ANSWER_MAX = 1_000  # of one partition, in one page of a list
 GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of a group and a stream in one page of a list
 
 # Memory

@@ -127,6 +127,8 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         if part.dedup_ids:
             forgotten = f", {count_text(part.dedup_ids_forgotten)} forgotten early" if part.dedup_ids_forgotten else ""
             shown[f"{prefix}message ids"] = count_text(part.dedup_ids) + forgotten
+        if part.producers:
+            shown[f"{prefix}producers"] = count_text(part.producers)
         if part.log_end is not None and part.committed_end is not None and part.log_end != part.committed_end:
             shown[f"{prefix}not committed yet"] = count_text(part.log_end - part.committed_end)
     return shown

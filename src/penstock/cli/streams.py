@@ -13,7 +13,7 @@ import typer
 from penstock.base.config import ALTERABLE, Acks, Compression, Durability, Storage, StreamConfig
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
-from penstock.cli import intake, output, report, truncate
+from penstock.cli import finding, intake, output, producers, report, truncate
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, fixed_fields, say_note
 from penstock.cli.help import Command, Group
@@ -408,6 +408,10 @@ def list_streams(
 def show(
     ctx: typer.Context,
     name: StreamArgument,
+    who: Annotated[
+        bool,
+        typer.Option("--producers", help="Instead, the producers that have appended in the last ten minutes."),
+    ] = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -415,6 +419,9 @@ def show(
 ) -> None:
     """Show one stream: its config, what it holds, what is wrong with it."""
     with connected(ctx, server, timeout) as (client, seconds):
+        if who:
+            producers.show(client.known_producers(name, timeout=seconds), as_json=as_json)
+            return
         info = client.stream(name, timeout=seconds)
         is_clustered = len(client.status(timeout=seconds).brokers) > 1
     if as_json:
@@ -424,31 +431,6 @@ def show(
     console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered) | shown_config(info)))
     for partition in info.partitions:
         report.print_trouble(console, info, partition)
-
-
-@clearly
-def find(
-    ctx: typer.Context,
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="A plain subject, as one publishes on.")],
-    as_json: Json = False,
-    server: Server = None,
-    timeout: Timeout = DEFAULT_TIMEOUT,
-    debug: Debug = False,
-) -> None:
-    """Find the streams that store a subject: who will ack what is published there."""
-    with connected(ctx, server, timeout) as (client, seconds):
-        infos = client.streams_for(subject, timeout=seconds)
-    if as_json:
-        for info in infos:
-            output.print_json(info)
-        return
-    if not infos:
-        typer.echo(f"no stream stores {subject}", err=True)
-        raise typer.Exit(1)
-    table = output.table("stream", "subject", "acks")
-    for info in infos:
-        table.add_row(output.cell(info.name), output.cell(info.subject), output.cell(info.config.acks))
-    output.console().print(table)
 
 
 @clearly
@@ -487,8 +469,8 @@ _add(
     "penstock stream create audit '>' --acks never",
 )
 _add("list", list_streams, "penstock stream list", "penstock stream list --json | jq .config.name")
-_add("show", show, "penstock stream show orders")
-_add("find", find, "penstock stream find orders.eu.42")
+_add("show", show, "penstock stream show orders", "penstock stream show orders --producers")
+_add("find", finding.find, "penstock stream find orders.eu.42")
 _add("alter", alter, "penstock stream alter orders --max-age 30d --max-bytes none")
 _add("pause", intake.pause, "penstock stream pause orders")
 _add("resume", intake.resume, "penstock stream resume orders")

@@ -15,6 +15,7 @@
 | `members`    | one member of a group: its heartbeats                                    |
 | `consumers`  | reading as a group, from where it was                                    |
 | `progress`   | what of that is done, and what committed; no IO                           |
+| `known_producers` | who appends exactly once, as leaders know                            |
 | `columns`    | the caller's tables → batch messages                                     |
 | `publishing` | the NATS connection, messages in flight                                   |
 | `publish_format` | what headers and acks say                                            |

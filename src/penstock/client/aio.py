@@ -26,6 +26,7 @@ from penstock.client.consumers import Consumer, wanted
 from penstock.client.filters import Filter
 from penstock.client.groups import Groups
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
+from penstock.client.known_producers import KnownProducer, known_producers
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
 from penstock.client.positions import Positions
@@ -46,13 +47,7 @@ from penstock.client.values import (
     Truncation,
     datetime_of,
 )
-from penstock.messages import (
-    GetRequest,
-    GetResponse,
-    StatusRequest,
-    StatusResponse,
-    StreamInfo,
-)
+from penstock.messages import GetRequest, GetResponse, StatusRequest, StatusResponse, StreamInfo
 
 if TYPE_CHECKING:
     import pandas
@@ -164,6 +159,12 @@ class Client:
     async def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
         """The streams that store a message on this plain subject: those whose acks a publisher may expect."""
         return await self._streams.storing(subject, timeout)
+
+    async def known_producers(
+        self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[KnownProducer]:
+        """Who has appended exactly once in the last ten minutes, as the leaders know. StreamNotFound, StorageFailed."""
+        return await known_producers(self._link, await self._streams.now(stream, timeout), partition, timeout)
 
     async def status(self, *, timeout: float = 10.0) -> StatusResponse:
         """How the broker fares."""

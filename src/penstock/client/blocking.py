@@ -30,6 +30,7 @@ from penstock.client.blocking_producer import Producer
 from penstock.client.blocking_table import Table
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
+from penstock.client.known_producers import KnownProducer
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.reading import Reader
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
@@ -195,6 +196,12 @@ class Client:
     def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
         """The streams that store a message on this plain subject: those whose acks a publisher may expect."""
         return self._thread.run(self._client.streams_for(subject, timeout=timeout))
+
+    def known_producers(
+        self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[KnownProducer]:
+        """Who has appended exactly once in the last ten minutes, as the leaders know. StreamNotFound, StorageFailed."""
+        return self._thread.run(self._client.known_producers(stream, partition=partition, timeout=timeout))
 
     def status(self, *, timeout: float = 10.0) -> StatusResponse:
         """How the broker fares."""

@@ -42,6 +42,7 @@ from penstock.messages import (
     ListGroupsRequest,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListProducersRequest,
     MetadataRequest,
     MetadataResponse,
     OffsetsStreamResponse,
@@ -332,6 +333,8 @@ def _partition_of(request: Request) -> PartitionKey | None:
     """The partition whose leader answers; None: any broker does."""
     match request:
         case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest() | AppendOnceRequest():
+            return PartitionKey(request.stream_id, request.partition)
+        case ListProducersRequest():
             return PartitionKey(request.stream_id, request.partition)
         case CommitOffsetsRequest() | FetchOffsetsRequest() | ListGroupsRequest() | GroupHeartbeatRequest():
             return PartitionKey(request.stream_id, request.partition)

@@ -22,6 +22,7 @@ roll; here the log alone does.
 from __future__ import annotations
 
 from collections import deque
+from heapq import nsmallest
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -81,6 +82,13 @@ class Producers:
     def known(self, found: Backwards) -> None:
         """They are read."""
         self._known = found.in_order()
+
+    def page(self, after: int, count: int, now_us: int) -> list[tuple[int, int, Place]]:
+        """Id, epoch and last batch of up to `count` producers with an id above `after`, in the order of their ids."""
+        assert self._known is not None
+        since_us = now_us - _WINDOW_US
+        ids = [one for one, known in self._known.items() if one > after and known.places[-1].timestamp_us >= since_us]
+        return [(one, self._known[one].epoch, self._known[one].places[-1]) for one in nsmallest(count, ids)]
 
     def find(self, producer: Producer, rows: int, now_us: int) -> Place | None:
         """Where that batch of `rows` rows is already, or None if it is to be stored.

@@ -75,6 +75,9 @@ from penstock.messages.records import (
     GetResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListProducersRequest,
+    ListProducersResponse,
+    ProducerInfo,
 )
 from penstock.messages.replicas import (
     Divergence,
@@ -186,6 +189,8 @@ __all__ = [
     "ListGroupsResponse",
     "ListOffsetsRequest",
     "ListOffsetsResponse",
+    "ListProducersRequest",
+    "ListProducersResponse",
     "LogEnd",
     "MetadataRequest",
     "MetadataResponse",
@@ -198,6 +203,7 @@ __all__ = [
     "PartitionName",
     "PeerHelloRequest",
     "PeerHelloResponse",
+    "ProducerInfo",
     "RaftRequest",
     "RaftResponse",
     "RegisterBrokerRequest",

@@ -49,6 +49,8 @@ from penstock.messages.records import (
     GetResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListProducersRequest,
+    ListProducersResponse,
 )
 from penstock.messages.replicas import (
     PeerHelloRequest,
@@ -96,6 +98,7 @@ class Api(IntEnum):
     TRUNCATE = 12
     SET_INTAKE = 13
     APPEND_ONCE = 14
+    LIST_PRODUCERS = 15
     OFFSETS_STREAM = 20
     COMMIT_OFFSETS = 21
     FETCH_OFFSETS = 22
@@ -141,6 +144,7 @@ _TABLE = (
     ApiSpec(Api.TRUNCATE, TruncateRequest, TruncateResponse, 1, 1, True),
     ApiSpec(Api.SET_INTAKE, SetIntakeRequest, SetIntakeResponse, 1, 1, True),
     ApiSpec(Api.APPEND_ONCE, AppendOnceRequest, AppendOnceResponse, 1, 1, True),
+    ApiSpec(Api.LIST_PRODUCERS, ListProducersRequest, ListProducersResponse, 1, 1, True),
     ApiSpec(Api.OFFSETS_STREAM, OffsetsStreamRequest, OffsetsStreamResponse, 1, 1, True),
     ApiSpec(Api.COMMIT_OFFSETS, CommitOffsetsRequest, CommitOffsetsResponse, 1, 1, True),
     ApiSpec(Api.FETCH_OFFSETS, FetchOffsetsRequest, FetchOffsetsResponse, 1, 1, True),

@@ -120,6 +120,30 @@ class AppendOnceRequest(Request, frozen=True, kw_only=True):
     sequence: Int64Field
 
 
+class ListProducersRequest(Request, frozen=True, kw_only=True):
+    """Which producers does the leader of a partition know? Page by page: begin behind an id."""
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    after_producer_id: Int64Field = 0
+
+
+class ProducerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A producer, and the last row that it has appended."""
+
+    producer_id: ProducerIdField
+    producer_epoch: ProducerEpochField
+    last_sequence: Int64Field
+    last_offset: OffsetField
+    timestamp_us: TimestampField
+
+
+class ListProducersResponse(Response, frozen=True, kw_only=True):
+    """In the order of their ids; an empty page is the end."""
+
+    producers: tuple[ProducerInfo, ...]
+
+
 class AppendResponse(Response, frozen=True, kw_only=True):
     """Where the rows went: the n-th has offset `base_offset + n`, and all have one timestamp."""
 

@@ -100,6 +100,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, Int64Field] = msgspec.field(default_factory=dict)
     dedup_ids: Int64Field = 0  # message ids that its leader knows; 0: nobody sent one to it yet
     dedup_ids_forgotten: Int64Field = 0  # those of them that went before the window ended: there were too many
+    producers: Int64Field = 0  # producers that its leader knows; 0: none has appended since that one leads
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ the driver takes the step and does it. Nothing here waits. One owner calls; disk
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from penstock.base import limits
@@ -44,6 +45,7 @@ from penstock.messages import (
     GetRequest,
     JoinResponse,
     ListOffsetsRequest,
+    ListProducersRequest,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
     Request,
@@ -154,6 +156,7 @@ class Node:
             TruncateRequest: self._truncate,
             AppendRequest: self._append,
             AppendOnceRequest: self._append,
+            ListProducersRequest: partial(self._producers.tell, self._find),
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             **self._offsets.handlers,

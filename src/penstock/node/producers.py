@@ -13,9 +13,11 @@ from collections.abc import Callable, Hashable
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import PartitionKey
+from penstock.base.ids import Offset, PartitionKey, TimestampUs
 from penstock.commitlog import LogState, LogView
 from penstock.ingest.producers import Backwards, Producers
+from penstock.messages import ListProducersRequest, ListProducersResponse, ProducerInfo
+from penstock.node.finding import Finder
 from penstock.node.partition import Partition
 from penstock.node.queries import CheckAppend
 from penstock.node.step import Lane, Outbox
@@ -45,6 +47,35 @@ class KnownProducers:
         self._outbox = outbox
         self._clock = clock
         self._known = known
+
+    def tell(
+        self, find: Finder, caller: Hashable, request: ListProducersRequest, raw: bytes | memoryview, now: Now
+    ) -> None:
+        """Answer a client who asks for those of a partition. RemoteError not_leader, not_yet, storage_failed.
+
+        The first who asks under a leadership has them read; what is not committed yet counts, as for a batch.
+        """
+        partition = find.led(request.stream_id, request.partition)
+        producers = partition.producers or (None if partition.leadership is None else self._read(partition))
+        if producers is None or producers.is_reading:
+            text = f"the producers of {partition.label} are being read; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+        if producers.failure:
+            partition.producers = None  # the next one has them read again
+            raise RemoteError(ErrorCode.STORAGE_FAILED, producers.failure)
+        now_us = partition.timestamp_us(now)
+        found = producers.page(request.after_producer_id, limits.PRODUCERS_PER_ANSWER_MAX, now_us)
+        told = tuple(
+            ProducerInfo(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                last_sequence=place.end_sequence - 1,
+                last_offset=Offset(place.end_offset - 1),
+                timestamp_us=TimestampUs(place.timestamp_us),
+            )
+            for producer_id, epoch, place in found
+        )
+        self._outbox.reply(caller, ListProducersResponse(producers=told))
 
     def is_new(self, partition: Partition, caller: Hashable, batch: CheckAppend) -> bool | None:
         """Whether a batch is to be stored; if not, `caller` hears why, or where it is once that is committed.

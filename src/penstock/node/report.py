@@ -184,6 +184,7 @@ class Report:
             dropped=dict(partition.dropped),
             dedup_ids=0 if partition.dedup is None else partition.dedup.count,
             dedup_ids_forgotten=0 if partition.dedup is None else partition.dedup.forgotten,
+            producers=0 if partition.producers is None else partition.producers.count,
         )
 
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:

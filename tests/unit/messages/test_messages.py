@@ -42,6 +42,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "TRUNCATE": 12,
         "SET_INTAKE": 13,
         "APPEND_ONCE": 14,
+        "LIST_PRODUCERS": 15,
         "OFFSETS_STREAM": 20,
         "COMMIT_OFFSETS": 21,
         "FETCH_OFFSETS": 22,

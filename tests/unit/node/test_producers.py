@@ -19,6 +19,8 @@ from penstock.messages import (
     AppendRequest,
     AppendResponse,
     CreateStreamResponse,
+    ListProducersRequest,
+    ListProducersResponse,
     SetIntakeRequest,
     SetIntakeResponse,
     StatusRequest,
@@ -315,3 +317,63 @@ def test_who_repeats_what_nobody_has_yet_waits_as_well() -> None:
         brokers.wake(number)
     brokers.run(1_000)
     assert [stored(old, caller) for caller in waiting] == [(1, 2, False), (1, 2, True)]
+
+
+# Who is known
+
+
+def asked(broker: Broker, after: int = 0, name: str = "orders") -> Hashable:
+    return broker.request(ListProducersRequest(stream_id=broker.stream_id(name), after_producer_id=after))
+
+
+def known(broker: Broker, after: int = 0) -> list[tuple[int, int, int, int]]:
+    answer = broker.answer(asked(broker, after), ListProducersResponse)
+    return [(one.producer_id, one.producer_epoch, one.last_sequence, one.last_offset) for one in answer.producers]
+
+
+def test_who_has_appended_is_told_with_the_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = with_orders()
+    assert broker.stream("orders").partitions[0].producers == 0
+    produce(broker, 0, b"a", b"b", who=9)
+    produce(broker, 0, b"c", who=2**63 - 1)
+    produce(broker, 0, b"d", who=7, epoch=3)
+    produce(broker, 2, b"e", who=9)
+    everyone = [(7, 3, 0, 3), (9, 0, 2, 4), (2**63 - 1, 0, 0, 2)]
+    assert known(broker) == everyone
+    assert broker.stream("orders").partitions[0].producers == 3
+    monkeypatch.setattr(limits, "PRODUCERS_PER_ANSWER_MAX", 2)
+    assert [known(broker, after) for after in (0, 9, 2**63 - 1)] == [everyone[:2], everyone[2:], []]
+
+
+def test_they_are_read_for_who_asks_first() -> None:
+    broker = with_orders()
+    produce(broker, 0, b"a")
+    broker.clock.advance_ms(WINDOW_MS - 1)
+    broker = broker.crash().start()
+    broker.disk_runs_at_once = False
+    assert refused(broker, asked(broker))[0] == ErrorCode.NOT_YET
+    assert refused(broker, asked(broker))[0] == ErrorCode.NOT_YET
+    broker.settle()
+    broker.disk_runs_at_once = True
+    assert known(broker) == [(7, 0, 0, 0)]
+    broker.clock.advance_ms(2)
+    assert known(broker) == []  # its window is over, though nobody has appended since
+
+
+def test_producers_that_cannot_be_read_are_told_as_such() -> None:
+    broker = with_orders()
+    produce(broker, 0, b"a")
+    broker = broker.crash().start()
+    broker.vfs.plan = nth(0, Fault(errno.EIO), Kind.READ, path_end=".arrows")
+    asked(broker)
+    assert refused(broker, asked(broker))[0] == ErrorCode.STORAGE_FAILED
+    broker.vfs.plan = no_faults
+    asked(broker)
+    assert known(broker) == [(7, 0, 0, 0)]
+
+
+def test_who_does_not_lead_tells_nobody() -> None:
+    brokers = with_stream()
+    leader = brokers.led("s")
+    other = next(one for one in brokers.members.values() if one is not leader)
+    assert refused(other, asked(other, name="s"))[0] == ErrorCode.NOT_LEADER

@@ -1,0 +1,36 @@
+"""`penstock stream find`: which streams store a subject."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.failure import clearly
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected
+
+
+@clearly
+def find(
+    ctx: typer.Context,
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="A plain subject, as one publishes on.")],
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Find the streams that store a subject: who will ack what is published there."""
+    with connected(ctx, server, timeout) as (client, seconds):
+        infos = client.streams_for(subject, timeout=seconds)
+    if as_json:
+        for info in infos:
+            output.print_json(info)
+        return
+    if not infos:
+        typer.echo(f"no stream stores {subject}", err=True)
+        raise typer.Exit(1)
+    table = output.table("stream", "subject", "acks")
+    for info in infos:
+        table.add_row(output.cell(info.name), output.cell(info.subject), output.cell(info.config.acks))
+    output.console().print(table)

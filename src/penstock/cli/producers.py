@@ -1,0 +1,28 @@
+"""`penstock stream show --producers`: who appends exactly once, and how far each has come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from penstock.cli import output
+
+if TYPE_CHECKING:
+    from penstock.client.known_producers import KnownProducer
+
+
+def show(found: list[KnownProducer], *, as_json: bool) -> None:
+    """All of them, one to a line; who appended last comes first."""
+    found = sorted(found, key=lambda one: one.last_append, reverse=True)
+    if as_json:
+        for one in found:
+            output.print_json(one._asdict())
+    elif found:
+        numbers = ("partition", "producer", "epoch", "last sequence", "last offset")
+        table = output.table(*numbers, "last append", right=numbers)
+        for one in found:
+            table.add_row(*map(output.cell, (*one[:5], output.time_text(int(one.last_append.timestamp() * 1_000_000)))))
+        output.console().print(table)
+    else:
+        typer.echo("no producer has appended in the last ten minutes", err=True)
