@@ -331,7 +331,11 @@ def leader_of(brokers: Brokers) -> int:
 
 
 def three() -> Brokers:
-    brokers = Brokers(1, 2, 3)
+    return with_offsets_of(1, 2, 3)
+
+
+def with_offsets_of(*ids: int) -> Brokers:
+    brokers = Brokers(*ids)
     brokers.run(5_000)
     brokers[1].create("orders", subject="orders", partitions=2)
     brokers.run(1_000)
@@ -407,6 +411,32 @@ def test_a_leader_that_is_cut_off_tells_and_commits_nothing_more() -> None:
     assert answer.code == ErrorCode.FENCED_EPOCH
     assert offsets_of(asked(brokers, second, fetch_of(brokers[second]))) == {0: 5}
     assert [row.value for row in brokers[second].read(OFFSETS_STREAM, NUMBER)][-1].startswith(b'{"offset":5')  # type: ignore[union-attr]
+
+
+def test_the_next_leader_tells_nothing_before_all_that_it_has_is_committed() -> None:
+    brokers = with_offsets_of(1, 2, 3, 4, 5)
+    first = leader_of(brokers)
+    state = brokers[first].image.by_name(OFFSETS_STREAM).partitions[NUMBER]
+    second, hung = (int(one) for one in state.replicas if one != first)
+    assert isinstance(asked(brokers, first, commit_of(brokers[first], 3)), CommitOffsetsResponse)
+    brokers.hang(hung)
+    late = brokers[first].request(commit_of(brokers[first], 8))
+    brokers.run(200)
+    assert late in brokers[first].open_requests, "one in sync does not have it"
+    brokers.kill(first)
+    for _ in range(200):
+        brokers.run(50)
+        if brokers[second].image.by_name(OFFSETS_STREAM).partitions[NUMBER].leader == second:
+            break
+    for _ in range(20):
+        caller = brokers[second].request(fetch_of(brokers[second]))
+        brokers.run(50)
+        refusal = brokers[second].replies[caller].response
+        assert isinstance(refusal, RemoteError), refusal
+        assert refusal.code == ErrorCode.NOT_YET
+    brokers.wake(hung)
+    brokers.run(20_000)
+    assert offsets_of(asked(brokers, second, fetch_of(brokers[second]))) == {0: 8}
 
 
 # A stream that an earlier version has made
