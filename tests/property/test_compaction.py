@@ -57,6 +57,8 @@ class CompactedLog(RuleBasedStateMachine):
     def start(
         self, segment_bytes: int, lag_us: int, compact: bool, max_bytes: int | None, compression: Compression
     ) -> None:
+        self.least_bytes = limits.COMPRESSED_BATCH_BYTES_MIN
+        limits.COMPRESSED_BATCH_BYTES_MIN = 1_000  # so that more of such small segments is compressed
         self.vfs = MemoryVfs()
         self.config = LogConfig(
             segment_bytes=segment_bytes,
@@ -193,6 +195,7 @@ class CompactedLog(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "log"):
+            limits.COMPRESSED_BATCH_BYTES_MIN = self.least_bytes
             assert self.log.state is LogState.WRITABLE
             assert not self.log.damage
 

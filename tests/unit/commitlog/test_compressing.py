@@ -11,11 +11,15 @@ from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec, compression, layout
-from penstock.batch.header import COMPRESSION_FLAGS, INCOMPRESSIBLE, BatchHeader
+from penstock.batch.codec import NOBODY, Producer
+from penstock.batch.header import COMPRESSION_FLAGS, INCOMPRESSIBLE, MAY_HOLD_IDS, BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import Log, LogConfig, LogState, Survey
+from penstock.commitlog import Log, LogConfig, LogState, LogView, Survey
 from penstock.commitlog.scan import Walk
+from penstock.groups.rows import Place, Position, encode_key, encode_value
+from penstock.node.dedup import ReadIds
 from penstock.node.last_sequences import ReadLasts
+from penstock.node.offsets import ReadOffsets
 from penstock.node.queries import FindOffset, GetMessage
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.batch_samples import sealed
@@ -209,6 +213,59 @@ def test_compaction_reads_what_is_compressed_and_writes_it_compressed() -> None:
     assert LZ4 in kinds(vfs, log) or all(
         header.size_bytes < limits.COMPRESSED_BATCH_BYTES_MIN for header in stored(vfs, log) if header.flags == 0
     )
+
+
+def test_what_a_start_reads_of_a_log_is_read_of_what_is_compressed() -> None:
+    """Offsets of groups, message ids, and producers."""
+    vfs = MemoryVfs()
+    log = open_log(vfs, CONFIG)
+    log.start_epoch(1)
+    places = [Place("billing", 7, partition) for partition in range(50)]
+    told: list[Told] = [(encode_key(place), encode_value(Position(place.partition))) for place in places]
+    for number in range(20):
+        append_keyed(log, told if number else [(key, None) for key, _ in told], number)
+    rows = [b"NATS/1.0\r\nNats-Msg-Id: id-%d\r\n\r\n" % number for number in range(1_000)]
+    for begin in range(0, 1_000, 100):
+        columns = Columns([b"s"] * 100, None, [b"value" * 20] * 100, rows[begin : begin + 100])
+        data = encoded(columns, base_offset=log.log_end, timestamp_us=100 + begin, leader_epoch=1)
+        producer = Producer(9, 1, begin) if begin < 200 else NOBODY
+        numbers = {"base_offset": log.log_end, "timestamp_us": 100 + begin, "leader_epoch": 1}
+        header = codec.renumber(data, **numbers, flags=MAY_HOLD_IDS, producer=producer)
+        log.append(bytes(data), header)
+    more(log)
+    plain = log.view()
+    found = [_read_at_a_start(plain)]
+    clean_all(log)
+    assert kinds(vfs, log) == {ZSTD}
+    found.append(_read_at_a_start(log.view()))
+    assert found[0] == found[1]
+    offsets, ids, producers = found[1]
+    assert (len(offsets), ids, producers) == (50, 1_000, [(1_000, 1_100), (1_100, 1_200)])
+
+
+def _read_at_a_start(view: LogView) -> tuple[dict[int, Position], int, list[tuple[int, int]]]:
+    offsets = ReadOffsets(view)
+    offsets.run()
+    positions = {partition: one.position for partition, one in offsets.offsets.of("billing", 7).items()}
+    ids = ReadIds(view, 0, 10_000)
+    ids.run()
+    batches = view.batches(0, view.log_end, wants=lambda header: bool(header.producer_id))
+    producers = [(header.base_offset, header.end_offset) for header, _ in batches]
+    return positions, len(ids.ids), producers
+
+
+def test_damage_in_a_segment_that_is_compressed_already_is_found_when_it_is_looked_at() -> None:
+    vfs = MemoryVfs()
+    log, _ = grown(vfs)
+    clean_all(log)
+    disk = vfs.crash_clone(Keep.ALL)
+    again = reopened(disk, CONFIG)
+    file = disk.open(again.view().segments[1].path)
+    file.write_at(SCHEMA_BYTES + 5, b"?")
+    file.close()
+    assert clean_all(again) == 0
+    assert again.damage
+    assert [name for name in disk.list(DIRECTORY) if name.endswith(".cleaned")] == []
 
 
 def broken(vfs: MemoryVfs, log: Log) -> None:
