@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +11,23 @@ from penstock.base.config import Compression
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, compression, layout
 from penstock.batch.header import COMPRESSION_FLAGS
-from tests.batch_samples import ROWS, Row, message_of, opened, rows_of, sealed, segment_of
+from penstock.batch.schema import arrow_schema
+from penstock.client.batches import Range, batches_of
+from tests.batch_samples import (
+    ROWS,
+    Row,
+    message_of,
+    numbers_of,
+    opened,
+    rows_of,
+    sealed,
+    segment_of,
+    with_header,
+)
 
 CODECS = st.sampled_from([Compression.LZ4, Compression.ZSTD])
+BATCHES = st.tuples(ROWS, st.integers(1, 20), st.integers(0, 9), CODECS | st.none())
+"""Rows, how often they are there, how many offsets are missing behind them, and the codec."""
 MANY = st.tuples(ROWS, st.integers(1, 30)).map(lambda found: found[0] * found[1])
 
 
@@ -27,6 +42,38 @@ def test_any_rows_come_back(rows: list[Row], wished: Compression) -> None:
     assert len(message) <= len(plain)
     again, _ = codec.compressed(codec.as_appended(message), wished)
     assert again == message
+
+
+@given(
+    batches=st.lists(
+        st.tuples(ROWS, st.integers(1, 20), st.integers(0, 9), CODECS | st.none()), min_size=1, max_size=6
+    ),
+    first=st.floats(0, 1),
+    last=st.floats(0, 1),
+    rows_max=st.sampled_from([1, 7, 10_000]),
+)
+def test_a_client_gets_the_same_of_compressed_batches(
+    batches: list[tuple[list[Row], int, int, Compression | None]], first: float, last: float, rows_max: int
+) -> None:
+    offset = 0
+    plain, mixed = [], []
+    for rows, times, gap, wished in batches:
+        count = len(rows) * times
+        message = with_header(message_of(rows * times, base_offset=offset), end_offset=offset + count + gap)
+        plain.append(bytes(message))
+        mixed.append(plain[-1] if wished is None else bytes(codec.compressed(message, wished)[0]))
+        offset += count + gap
+    wanted = Range(round(first * offset), round(max(first, last) * offset))
+    found = [
+        pa.Table.from_batches(
+            batches_of(b"".join(data), Range(0, offset), wanted, rows_max, source="here"), arrow_schema()
+        )
+        for data in (plain, mixed)
+    ]
+    assert found[0].equals(found[1])
+    assert all(wanted.start <= one < wanted.end for one in numbers_of(found[1], "offset"))
+    if wanted == (0, offset):
+        assert rows_of(found[1]) == [row for rows, times, _, _ in batches for row in rows * times]
 
 
 @st.composite

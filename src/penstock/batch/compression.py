@@ -130,7 +130,7 @@ def _lengths(data: bytes | bytearray | memoryview, header: BatchHeader) -> list[
             (length,) = layout.INT64.unpack_from(body, begin)
             if length == _AS_IT_IS:
                 length = size - _PREFIX_BYTES
-            elif not 0 < length <= room:
+            elif length <= 0:
                 return f"{length} bytes out of buffer {number}"
         if exact is not None and length != exact:
             return f"{length} bytes out of buffer {number}, which has {exact}"

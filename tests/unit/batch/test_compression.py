@@ -28,8 +28,8 @@ OFFSETS, VALUES_ENDS, VALUES = 1, 11, 12
 """Some of its buffers."""
 
 
-def compressed_of(rows: list[Row], wished: Compression = Compression.ZSTD) -> bytearray:
-    message, header = codec.compressed(message_of(rows, base_offset=7), wished)
+def compressed_of(rows: list[Row], wished: Compression = Compression.ZSTD, base_offset: int = 7) -> bytearray:
+    message, header = codec.compressed(message_of(rows, base_offset=base_offset), wished)
     assert header == codec.verify(message)
     return bytearray(message)
 
@@ -105,7 +105,7 @@ def test_joining_stops_at_it() -> None:
     plain = message_of(ROWS[:1], base_offset=6)
     marked, header = codec.compressed(message_of(MIXED, base_offset=5), Compression.LZ4)
     assert header.flags == INCOMPRESSIBLE
-    raw = memoryview(bytes(message_of(ROWS[:5])) + bytes(marked) + bytes(compressed_of(ROWS)))
+    raw = memoryview(bytes(message_of(ROWS[:5])) + bytes(marked) + bytes(compressed_of(ROWS, base_offset=9)))
     found = joining.gather(raw, 0, 0, (0, 2**62), 10_000)
     assert found.rows == 9, "what is only marked is joined, what is compressed is not"
     merged = merging.next_merged(
@@ -126,6 +126,9 @@ def test_what_does_not_become_smaller_is_marked_and_stays() -> None:
         assert codec.uncompressed(message) is message
         assert codec.as_appended(message) == plain
         assert compression.of(header) is Compression.NONE
+        rest = codec.rest_of(codec.compressed(message_of(MIXED), wished)[0], 2)
+        assert rest is not None
+        assert codec.verify(rest).flags == 0, "what is left of it may be worth it"
 
 
 @both
@@ -165,7 +168,7 @@ def test_a_bomb_is_not_unpacked(wished: Compression) -> None:
     message = compressed_of(ROWS, wished)
     before = pa.total_allocated_bytes()
     for length in (limits.BATCH_BYTES_MAX, limits.BATCH_BYTES_MAX - 720, 2**40):
-        with pytest.raises(CorruptionError, match=r"bytes out of buffer 12|more than 134217728 bytes"):
+        with pytest.raises(CorruptionError, match=r"more than 134217728 bytes"):
             codec.uncompressed(with_values(message, struct.pack("<q", length) + bomb))
     assert pa.total_allocated_bytes() - before < limits.MIB
 
