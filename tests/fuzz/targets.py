@@ -162,7 +162,7 @@ def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[o
         assert checked[: len(fields)] == fields
         looked_at = modules("rows").Rows(message, codec.LAYOUT)
         assert looked_at.mistake() is None
-        out += (looked_at.message_ids(), looked_at.last_of_subjects())
+        out += (looked_at.asked(), looked_at.lifetimes_us(7), looked_at.subject_rollups(), looked_at.last_of_subjects())
         assert looked_at.refused_subject(b">") in (None, *(rows.subject(row) for row in range(start, end)))
         out.append(bytes(message))
         for is_early in (False, True):

@@ -202,7 +202,8 @@ async def test_expectations_are_checked_and_refused_in_jetstreams_words(
     assert await refusal(Nats_Expected_Last_Sequence="1") == 10071
     assert await refusal(Nats_Expected_Last_Sequence="two") == 10071
     assert await refusal(bytes(1_001)) == 10054
-    assert await refusal(Nats_Rollup="all") == 10003
+    assert await refusal(Nats_Rollup="all") == 10111
+    assert await refusal(Nats_TTL="1h") == 10166
     assert await refusal(Penstock_Key_Base64="not base64!") == 10003
     await client.alter_stream("expect", max_message_bytes=1_000_000)
     assert await refusal(X_Large="x" * 70_000) == 10097
@@ -212,7 +213,7 @@ async def test_expectations_are_checked_and_refused_in_jetstreams_words(
         await js.publish("nobody.stores.this", b"")
     assert [message.value for message in await _messages(client, "expect")] == [b"1", b"2"]
     dropped = (await client.stream("expect")).partitions[0].dropped
-    assert dropped == {"refused": 6, "other_stream": 1}
+    assert dropped == {"refused": 7, "other_stream": 1}
 
 
 async def test_a_stream_on_everything_leaves_inboxes_and_system_subjects_alone(

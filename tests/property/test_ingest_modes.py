@@ -57,6 +57,13 @@ LINES = st.sampled_from(
         b"Nats-Stream-Sources: x",
         b"Nats-:",
         b"nats-TTL: 1",
+        b"Nats-TTL: 1h",
+        b"Nats-TTL: never",
+        b"Nats-TTL: soon",
+        b"Nats-TTL:",
+        b"Nats-Rollup: sub",
+        b"Nats-Rollup: ALL",
+        b"Nats-Rollup: others",
         b"",
     ]
 ) | st.binary(max_size=16).map(lambda text: b"Penstock-Key-Base64:" + text)
@@ -133,6 +140,8 @@ def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) ->
     st.booleans(),
     st.integers(0, 3),
     st.none() | st.tuples(st.integers(1, 3), st.sampled_from([0, 7, 8]), st.sampled_from([0, 7])),
+    st.booleans(),
+    st.booleans(),
 )
 @settings(max_examples=examples(400))
 def test_verdicts(
@@ -145,6 +154,8 @@ def test_verdicts(
     tracks_ids: bool,
     ids_max: int,
     known: tuple[int, int, int] | None,
+    allows_ttls: bool,
+    allows_rollups: bool,
 ) -> None:
     subjects_max, known_from, log_start = known or (0, 0, 0)
 
@@ -153,8 +164,9 @@ def test_verdicts(
         group = group_in(mode, messages)
         lasts = mode("last_offsets").LastOffsets(subjects_max, known_from) if known else None
         found = mode("verdicts").sort(
-            group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids, lasts, log_start
-        )
+            group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids, lasts, log_start,
+            allows_ttls, allows_rollups,
+        )  # fmt: skip
         refused = [
             [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in ones]
             for ones in (found.refused, found.duplicates)
@@ -164,6 +176,7 @@ def test_verdicts(
         told = mode("acks").waiting_again(found.group, found.duplicates, log_end + 1, log_end + 4)
         told = (*told, mode("acks").pubacks_again(b"s", *told, b"}"))
         seen = (found.other_stream, found.reserved, found.has_ids, found.needs_ids, found.needs_lasts, found.asks_older)
+        seen = (*seen, found.has_ttls, found.has_rollups, found.rollup_row)
         told_again: list[Any] = mode("acks").enveloped_again(found.duplicates, log_end, log_end + 4)
         if ids is not None:
             told_again += [len(ids), ids.forgotten, *(ids.find(name, 0, len(name)) for name in (b"x", b"y", 65 * b"z"))]
@@ -225,7 +238,7 @@ def test_headers(block: bytes) -> None:
     def read(mode: Any) -> tuple[Any, ...]:
         fields = mode("headers").Fields()
         fields.read(block, 0, len(block))
-        names = ("ack", "encoded_key", "id", "key", "last_id", "sequence", "stream", "tombstone")
+        names = ("ack", "encoded_key", "id", "key", "last_id", "rollup", "sequence", "stream", "tombstone", "ttl")
         begins = [(name, getattr(fields, name)) for name in names]
         return [(begin, getattr(fields, f"{name}_end")) for name, begin in begins if begin >= 0], fields.unsupported
 

@@ -90,6 +90,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     compaction_lag_ms: int = 0  # messages stay at least so long; and for dedup_window_ms
     tombstone_retention_ms: int = limits.TOMBSTONE_RETENTION_MS_DEFAULT  # so long tombstones stay behind what they end
     compression: Compression = Compression.NONE  # of sealed segments: what the cleaner writes from now on
+    allow_message_ttl: bool = False  # whether messages may have a time to live of their own, in a Nats-TTL
 
     @property
     def is_internal(self) -> bool:
@@ -115,6 +116,7 @@ ALTERABLE = frozenset(
         "compaction_lag_ms",
         "tombstone_retention_ms",
         "compression",
+        "allow_message_ttl",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""

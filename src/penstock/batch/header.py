@@ -29,8 +29,18 @@ COMPRESSED_ZSTD = 4
 COMPRESSION_FLAGS = COMPRESSED_LZ4 | COMPRESSED_ZSTD
 """Both: it is not compressed, because a cleaner has found that it gains next to nothing."""
 INCOMPRESSIBLE = COMPRESSION_FLAGS
-KNOWN_FLAGS = MAY_HOLD_IDS | COMPRESSION_FLAGS
+MAY_EXPIRE = 0x08
+"""Flag: some of its rows may have a `Nats-TTL`. In a batch without it none does."""
+OF_ROWS = MAY_HOLD_IDS | MAY_EXPIRE
+"""Flags that say what some rows may have: a batch that is made of several has those of all."""
+KNOWN_FLAGS = OF_ROWS | COMPRESSION_FLAGS
 """A batch with any other flag was written by a newer Penstock and is refused, not guessed at."""
+
+
+def row_flags(*, ids: bool, ttls: bool) -> int:
+    """The flags of a batch some of whose rows may have message ids, or times to live."""
+    return (MAY_HOLD_IDS if ids else 0) | (MAY_EXPIRE if ttls else 0)
+
 
 NO_RUN = bytes(16)
 

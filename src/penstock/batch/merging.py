@@ -17,7 +17,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec
 from penstock.batch.codec import LAYOUT, Buffer
-from penstock.batch.header import MAY_HOLD_IDS, BatchHeader
+from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.batch.layout import BODY_POSITION
 from penstock.hot.columns import VarColumn
 from penstock.hot.join import Gathered, Joiner
@@ -88,7 +88,7 @@ def _pieces(raw: memoryview, offset: int, leader_epoch: int, rows_max: int, byte
             min(_PIECE_BYTES, room),
             _PIECE_BYTES,
             leader_epoch,
-            MAY_HOLD_IDS,
+            OF_ROWS,
         )
         if not found.begins:
             break

@@ -6,13 +6,13 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.base.config import ALTERABLE, Acks, Compression, Durability, Storage, StreamConfig
+from penstock.base.config import ALTERABLE, StreamConfig
 from penstock.base.subjects import is_reserved
-from penstock.base.units import format_bytes, format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
+from penstock.base.units import format_bytes
 from penstock.cli import finding, intake, output, producers, report, truncate
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, fixed_fields, say_note
@@ -30,6 +30,7 @@ from penstock.cli.options import (
     text_option,
     with_options,
 )
+from penstock.cli.stream_fields import FIELDS
 
 if TYPE_CHECKING:
     from penstock.messages import StreamInfo
@@ -43,180 +44,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-)
-
-
-def _count(text: str) -> int:
-    digits = text.replace("_", "").replace(",", "")
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"{text!r} is not a whole number")
-    return int(digits)
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"{text!r} is none of {', '.join(choices)}")
-        return text
-
-    return parse
-
-
-def _yes_or_no(text: str) -> bool:
-    return _one_of("yes", "no")(text) == "yes"
-
-
-class Field(NamedTuple):
-    """A field of a stream's config as an option. `show` gives its value as a person writes it."""
-
-    name: str
-    flag: str
-    metavar: str
-    meaning: str
-    parse: Callable[[str], Any]
-    show: Callable[[Any], str] = str
-    unlimited: bool = False  # `none` means: without limit, or …
-    nothing: str = "no limit"  # … this
-    default: str = ""  # in words, where None is not "without limit"
-
-
-FIELDS = (
-    Field(
-        "max_age_ms",
-        "--max-age",
-        "DURATION",
-        "Delete messages that are older, such as 7d.",
-        parse_duration_ms,
-        format_duration_ms,
-        unlimited=True,
-    ),
-    Field(
-        "max_messages",
-        "--max-messages",
-        "N",
-        "Keep the last N messages, as offsets count them.",
-        _count,
-        unlimited=True,
-    ),
-    Field(
-        "max_bytes",
-        "--max-bytes",
-        "SIZE",
-        "Keep about so many bytes, such as 10GiB.",
-        parse_bytes,
-        format_exact_bytes,
-        unlimited=True,
-    ),
-    Field(
-        "max_message_bytes", "--max-message-bytes", "SIZE", "Refuse larger messages.", parse_bytes, format_exact_bytes
-    ),
-    Field(
-        "acks",
-        "--acks",
-        "|".join(Acks),
-        "Who gets acks: 'reply', every message with a reply subject; 'envelope', only messages in an envelope.",
-        _one_of(*Acks),
-    ),
-    Field(
-        "durability",
-        "--durability",
-        "|".join(Durability),
-        "When a message is acked: 'fsync', once it is on the disk; 'os', once it is in the page cache; 'auto', as "
-        "'fsync' with one replica in sync, as 'os' with several: then all that are in sync have it there.",
-        _one_of(*Durability),
-    ),
-    Field(
-        "partitions",
-        "--partitions",
-        "N",
-        "So many logs, each in order of its own: partition 0 is on the subject, N on subject.N.",
-        _count,
-    ),
-    Field(
-        "replicas",
-        "--replicas",
-        "N",
-        "So many brokers hold each partition.",
-        _count,
-        default="3, or as many as the cluster has brokers, with those that are away",
-    ),
-    Field(
-        "min_isr",
-        "--min-isr",
-        "N",
-        "So many of them must have a message before it is acked.",
-        _count,
-        default="half of the replicas, rounded up",
-    ),
-    Field(
-        "allow_unclean_election",
-        "--allow-unclean-election",
-        "yes|no",
-        "Whether a replica that lacks acked messages may lead rather than none.",
-        _yes_or_no,
-        lambda value: "yes" if value else "no",
-    ),
-    Field(
-        "dedup_window_ms",
-        "--dedup-window",
-        "DURATION",
-        "A message whose Nats-Msg-Id came already within this time is acked as a duplicate and not stored again.",
-        parse_duration_ms,
-        format_duration_ms,
-        unlimited=True,
-        nothing="no duplicate is looked for",
-    ),
-    Field(
-        "dedup_ids_max",
-        "--dedup-ids-max",
-        "N",
-        "Keep so many ids of a partition in memory; with more the oldest go before the window ends.",
-        _count,
-    ),
-    Field(
-        "compact",
-        "--compact",
-        "yes|no",
-        "Whether of each key only the last message is kept, as of a table; messages without a key are kept.",
-        _yes_or_no,
-        lambda value: "yes" if value else "no",
-    ),
-    Field(
-        "compaction_lag_ms",
-        "--compaction-lag",
-        "DURATION",
-        "With --compact, keep messages at least so long, and for the dedup window.",
-        parse_duration_ms,
-        format_duration_ms,
-    ),
-    Field(
-        "tombstone_retention_ms",
-        "--tombstone-retention",
-        "DURATION",
-        "With --compact, keep a tombstone so long behind the messages that it ends: whoever reads from the beginning "
-        "has as much time.",
-        parse_duration_ms,
-        format_duration_ms,
-    ),
-    Field(
-        "compression",
-        "--compression",
-        "|".join(Compression),
-        "Compress what is sealed and committed: 'zstd' makes it smallest, 'lz4' is quickest to read. What is "
-        "compressed already stays as it is.",
-        _one_of(*Compression),
-    ),
-    Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
-    Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
-    Field(
-        "segment_age_ms",
-        "--segment-age",
-        "DURATION",
-        "New file at this age.",
-        parse_duration_ms,
-        format_duration_ms,
-        unlimited=True,
-    ),
 )
 
 

@@ -31,6 +31,7 @@ class StreamChanges(TypedDict, total=False):
     compaction_lag_ms: int
     tombstone_retention_ms: int
     compression: Compression | Literal["none", "lz4", "zstd"]
+    allow_message_ttl: bool
 
 
 class ConsumerOptions(TypedDict, total=False):

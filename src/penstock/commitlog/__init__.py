@@ -25,12 +25,13 @@
 | `keeper`     | when that is looked up, and what then waits to be removed |
 | `truncation` | how a log is cut, or begins anew                          |
 | `cleaning`   | how small batches become large ones                       |
+| `expiry`     | which messages go because their time to live is over      |
 | `tasks`      | what runs in a disk thread                                |
 | `files`      | names of files                                            |
 | `dump`       | all of it as rows, for people                             |
 """
 
-from penstock.commitlog.cleaning import Cleaning, Disposal
+from penstock.commitlog.cleaning import CleanerTask, Cleaning, Disposal
 from penstock.commitlog.compaction import Survey
 from penstock.commitlog.errors import (
     LogCutError,
@@ -41,6 +42,7 @@ from penstock.commitlog.errors import (
     StorageFailedError,
     StorageFullError,
 )
+from penstock.commitlog.expiry import ExpirySurvey
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
@@ -55,10 +57,12 @@ from penstock.commitlog.view import LogView, Slice
 
 __all__ = [
     "Appended",
+    "CleanerTask",
     "Cleaning",
     "Cut",
     "Damage",
     "Disposal",
+    "ExpirySurvey",
     "Flush",
     "LineageEntry",
     "Log",

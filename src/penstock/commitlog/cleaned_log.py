@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.commitlog.cleaning import Cleaner, Cleaning, Disposal
+from penstock.commitlog.cleaning import Cleaner, CleanerTask, Cleaning, Disposal
 from penstock.commitlog.compaction import Survey
+from penstock.commitlog.expiry import ExpirySurvey
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Recovered
 from penstock.commitlog.retention import LogConfig
@@ -76,29 +77,34 @@ class CleanedLog(LogWriter):
         compactor, end = self._cleaner.compactor, self._cleanable_end
         if compactor.is_under_way or self._cleaner.next_of(self._segments.sealed, end) is not None:
             return True
-        due_us = compactor.due_us(self._segments.sealed, self._config, end)
-        return due_us is not None and due_us <= now_us
+        return any(due_us <= now_us for due_us in self._cleaning_dues_us())
 
-    def compaction_due_us(self, now_us: int) -> int | None:
+    def cleaning_due_us(self, now_us: int) -> int | None:
         """When `wants_cleaning` may come to be true by time alone."""
-        due_us = self._cleaner.compactor.due_us(self._segments.sealed, self._config, self._cleanable_end)
-        return due_us if due_us is not None and due_us > now_us else None
+        return min((due_us for due_us in self._cleaning_dues_us() if due_us > now_us), default=None)
+
+    def _cleaning_dues_us(self) -> list[int]:
+        cleaner, sealed, config, end = self._cleaner, self._segments.sealed, self._config, self._cleanable_end
+        dues = (cleaner.compactor.due_us(sealed, config, end), cleaner.expirer.due_us(sealed, config, end))
+        return [due_us for due_us in dues if due_us is not None]
 
     @property
     def _cleanable_end(self) -> int:
         return min(self.flushed_end, self.committed_end)
 
-    def clean(self, now_us: int, *, may_survey: bool = True) -> Cleaning | Survey | None:
-        """A task that writes a segment anew that is sealed, committed and on the disk, or, if it may, finds what is to
-        go of such segments; None: there is nothing to be done. One at a time. Small batches are merged once, unless the
-        segment has changed; all are compressed once, if the config says so.
+    def clean(self, now_us: int, *, may_survey: bool = True) -> CleanerTask | None:
+        """A task that writes a segment anew that is sealed, committed and on the disk, or finds what is to go of one,
+        or, if it may, of all of them; None: there is nothing to be done. One at a time. Small batches are merged once,
+        unless the segment has changed; all are compressed once, if the config says so.
         """
         if not self.wants_cleaning(now_us):
             return None
         cleaner = self._cleaner
-        cleaner.under_way = self._compact_on(now_us) or self._merge()
+        cleaner.under_way = self._compact_on(now_us) or self._expire_on() or self._merge()
         if cleaner.under_way is None and may_survey:
             cleaner.under_way = self._compact(now_us)
+        if cleaner.under_way is None:
+            cleaner.under_way = self._expire(now_us)
         return cleaner.under_way
 
     def _compact_on(self, now_us: int) -> Cleaning | None:
@@ -112,7 +118,15 @@ class CleanedLog(LogWriter):
             return self._cleaning(judged.segment, judged.keep)
         else:
             compactor.finish(now_us)
+            self._cleaner.expirer.compacted()
         return None
+
+    def _expire_on(self) -> Cleaning | None:
+        """The segment whose survey has just said that it has rows to go."""
+        judged = self._cleaner.expirer.take_judged(self._segments.sealed)
+        if judged is None or not self._config.expires:
+            return None
+        return self._cleaning(judged.segment, judged.keep, is_expiry=True)
 
     def _merge(self) -> Cleaning | None:
         segment = self._cleaner.next_of(self._segments.sealed, self._cleanable_end)
@@ -121,16 +135,22 @@ class CleanedLog(LogWriter):
         self._cleaner.looks_at(segment)
         return self._cleaning(segment, None)
 
-    def _cleaning(self, segment: Segment, keep: pa.BooleanArray | None) -> Cleaning:
+    def _cleaning(self, segment: Segment, keep: pa.BooleanArray | None, *, is_expiry: bool = False) -> Cleaning:
         config = self._config
-        return Cleaning(self._vfs, segment, self._ids, self.view(), config.merged_bytes_max, keep, config.compression)
+        bytes_max, compression = config.merged_bytes_max, config.compression
+        return Cleaning(self._vfs, segment, self._ids, self.view(), bytes_max, keep, compression, is_expiry=is_expiry)
 
     def _compact(self, now_us: int) -> Survey | None:
         return self._cleaner.compactor.begin(
             self._vfs, self.view(), self._segments.sealed, self._config, self._cleanable_end, now_us
         )
 
-    def cleaned(self, task: Cleaning | Survey, now_us: int) -> bool:
+    def _expire(self, now_us: int) -> ExpirySurvey | None:
+        cleaner = self._cleaner
+        sealed, end = self._segments.sealed, self._cleanable_end
+        return cleaner.expirer.begin(self._vfs, self.view(), sealed, self._config, end, now_us, cleaner.compactor)
+
+    def cleaned(self, task: CleanerTask, now_us: int) -> bool:
         """`task` is done, or has failed, or was given up: whether a new segment has taken the place of an old one,
         which stays for those who are about to read it, until `dispose`. OSError.
         """
@@ -139,20 +159,27 @@ class CleanedLog(LogWriter):
         if isinstance(task, Survey):
             compactor.surveyed(task, now_us)
             return False
+        if isinstance(task, ExpirySurvey):
+            self._cleaner.expirer.surveyed(task, now_us)
+            return False
         has_replaced = False
         try:
             has_replaced = self._replaced(task)
         finally:
             # What retention has removed meanwhile has nothing more to go.
-            if task.is_compaction and not has_replaced and task.segment in self._segments.sealed:
-                compactor.abandon(now_us)
+            if task.takes_rows and not has_replaced and task.segment in self._segments.sealed:
+                if task.is_expiry:
+                    self._cleaner.expirer.not_written(task.segment.base_offset, now_us)
+                else:
+                    compactor.abandon(now_us)
         return has_replaced
 
     def _replaced(self, cleaning: Cleaning) -> bool:
         old, new = cleaning.segment, cleaning.replacement
         if new is None:
             return False
-        is_unwanted = cleaning.is_void or (cleaning.is_compaction and not self._config.compact)
+        is_asked_for = self._config.expires if cleaning.is_expiry else self._config.compact
+        is_unwanted = cleaning.is_void or (cleaning.takes_rows and not is_asked_for)
         if is_unwanted or self.state is not LogState.WRITABLE or old not in self._segments.sealed:
             self._cleaner.superseded(cleaning.cleaned_path)
             return False

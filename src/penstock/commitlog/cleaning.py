@@ -29,6 +29,8 @@ from penstock.batch.thinning import Message, Thinner
 from penstock.commitlog import compressing, files, index, rebuild
 from penstock.commitlog.compaction import Survey
 from penstock.commitlog.compactor import Compactor
+from penstock.commitlog.expirer import Expirer
+from penstock.commitlog.expiry import ExpirySurvey
 from penstock.commitlog.index import ENTRY_BYTES
 from penstock.commitlog.merged import UnsoundError, merged_batches
 from penstock.commitlog.scan import Walk
@@ -67,15 +69,18 @@ class Cleaning(SlicedWork):
         bytes_max: int = limits.MERGED_BYTES_MAX,
         keep: pa.BooleanArray | None = None,
         compression: Compression = Compression.NONE,
+        *,
+        is_expiry: bool = False,
     ) -> None:
         """`bytes_max`: of the rows of one merged batch. `view` is of the log, and has the segment. `keep`: which of its
-        rows stay; None: all.
+        rows stay; None: all. `is_expiry`: the others go because their time is over.
         """
         self.segment = segment
         self.path = files.following(segment.path)
         self.cleaned_path = files.cleaned_path(self.path)
         self.replacement: Segment | None = None
-        self.is_compaction = keep is not None
+        self.takes_rows = keep is not None
+        self.is_expiry = is_expiry
         self._vfs = vfs
         self._ids = ids
         self._view = view
@@ -135,7 +140,7 @@ class Cleaning(SlicedWork):
             target.write_at(0, schema_message(*self._ids))
             sources, rows = yield from self._copy(target)
             entries = yield from self._read_back(target, rows)
-            if self.is_compaction or self._has_compressed or 2 * len(entries) <= sources * ENTRY_BYTES:
+            if self.takes_rows or self._has_compressed or 2 * len(entries) <= sources * ENTRY_BYTES:
                 self._finish(target, entries)
         except UnsoundError:
             return  # its readers hear of it; what cannot be read is not written anew
@@ -207,6 +212,10 @@ class Cleaning(SlicedWork):
         self.replacement = Segment(self.path, segment.base_offset, segment.end_offset, target.size(), last_us, None)
 
 
+CleanerTask = Cleaning | Survey | ExpirySurvey
+"""What is under way of one log."""
+
+
 class Disposal:
     """Removes what the cleaner needs no more. Run it in a disk thread; then hand it to `Log.disposed` in any case."""
 
@@ -226,12 +235,13 @@ class Disposal:
 class Cleaner:
     """What one log knows of its cleaning. One task is under way at a time, and one disposal is open."""
 
-    __slots__ = ("_done_end", "_stale", "compactor", "disposal", "under_way")
+    __slots__ = ("_done_end", "_stale", "compactor", "disposal", "expirer", "under_way")
 
     def __init__(self) -> None:
-        self.under_way: Cleaning | Survey | None = None
+        self.under_way: CleanerTask | None = None
         self.disposal: Disposal | None = None
         self.compactor = Compactor()
+        self.expirer = Expirer()
         self._done_end = 0  # segments up to here were looked at
         self._stale: list[str] = []  # files that others took the place of
 
@@ -274,5 +284,6 @@ class Cleaner:
         """The log was cut, and goes on in the segment that begins there: names behind it may be used again."""
         self._done_end = min(self._done_end, active_base)
         self.compactor.cut(active_base)
+        self.expirer.cut(active_base)
         kept = [(files.parsed(path.rpartition("/")[2]), path) for path in self._stale]
         self._stale = [path for found, path in kept if found is not None and found.base_offset < active_base]

@@ -147,7 +147,7 @@ class _Run:
         self.last_key: bytes | None = None
 
 
-class _Found:
+class Found:
     """What is judged of one segment."""
 
     def __init__(self, segment: Segment) -> None:
@@ -191,14 +191,14 @@ class _Judging:
         self._latest = latest
         # Who has read all is there: a log whose last row went would end, for them, before it does.
         self._last_offset = last_offset
-        self._found: list[_Found] = []
+        self._found: list[Found] = []
         # Clean rows are judged many at a time: each time costs as much as all keys that are noted.
         self._clean: list[tuple[list[pa.BooleanArray | None], int, pa.Table]] = []
         self._clean_rows = self._clean_bytes = 0
 
     def begin(self, segment: Segment) -> None:
         """What comes now is of it."""
-        self._found.append(_Found(segment))
+        self._found.append(Found(segment))
 
     def batch(self, header: BatchHeader, rows: pa.RecordBatch) -> None:
         """The next batch of the segment; it is judged next."""

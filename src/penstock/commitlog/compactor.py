@@ -86,6 +86,11 @@ class Compactor:
         self._survey = Survey(vfs, view, segments, rules, config.merged_bytes_max)
         return self._survey
 
+    @property
+    def settled(self) -> tuple[int, frozenset[bytes]]:
+        """Up to where no key has an older message, and those keys of which that is not so."""
+        return (self._clean_end, frozenset(self._forced_keys)) if self._may_go else (0, frozenset())
+
     def surveyed(self, survey: Survey, now_us: int) -> None:
         """It is done, has failed, or was given up."""
         if survey is not self._survey:

@@ -329,8 +329,8 @@ class Log(CleanedLog):
         if active.file is not None:
             dues.append(self.last_timestamp_us + _REST_US)
         dues += self._keeper.dues_us(self._config, now_us=now_us, **self._extent())
-        if (compaction_us := self.compaction_due_us(now_us)) is not None:
-            dues.append(compaction_us)
+        if (cleaning_us := self.cleaning_due_us(now_us)) is not None:
+            dues.append(cleaning_us)
         return min(dues, default=None)
 
     def _extent(self) -> dict[str, int]:

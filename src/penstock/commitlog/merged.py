@@ -44,7 +44,7 @@ def merged_batches(
                     data = codec.as_appended(merged.data)
                     merged = merged._replace(data=data, header=codec.read_header(data))
             except CorruptionError as error:
-                _tell(segment, view)
+                tell(segment, view)
                 raise UnsoundError from error
             position += merged.size_bytes
             offset = merged.header.end_offset
@@ -52,7 +52,7 @@ def merged_batches(
     finally:
         source.close()
     if offset != segment.end_offset:
-        _tell(segment, view)
+        tell(segment, view)
         raise UnsoundError
 
 
@@ -67,7 +67,7 @@ def _window(source: File, position: int, size_bytes: int) -> bytes:
     return source.read_at(position, min(max(first.size_bytes, wanted), rest))
 
 
-def _tell(segment: Segment, view: LogView) -> None:
+def tell(segment: Segment, view: LogView) -> None:
     """Have the log hear of the damage, as from any reader."""
     with contextlib.suppress(PenstockError, OSError):
         for _ in view.batches(max(segment.base_offset, view.log_start), segment.end_offset):

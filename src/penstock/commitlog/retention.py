@@ -24,6 +24,8 @@ from penstock.base.config import Compression, StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.commitlog.view import LogView
 
+_EXPIRING_AGE_US = limits.EXPIRING_SEGMENT_AGE_MS * 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -38,6 +40,8 @@ class LogConfig:
     compaction_lag_us: int = 0
     tombstone_retention_us: int = 0
     compression: Compression = Compression.NONE
+    expires: bool = False
+    dedup_window_us: int = 0
 
     @classmethod
     def of(cls, config: StreamConfig) -> LogConfig:
@@ -53,7 +57,16 @@ class LogConfig:
             compaction_lag_us=max(config.compaction_lag_ms, config.dedup_window_ms or 0) * 1000,
             tombstone_retention_us=config.tombstone_retention_ms * 1000,
             compression=config.compression,
+            expires=config.allow_message_ttl,
+            dedup_window_us=(config.dedup_window_ms or 0) * 1000,
         )
+
+    @property
+    def roll_age_us(self) -> int | None:
+        """How old a segment becomes before the next one begins."""
+        if not self.expires:
+            return self.segment_age_us
+        return min(_EXPIRING_AGE_US, self.segment_age_us or _EXPIRING_AGE_US)
 
     @property
     def merged_bytes_max(self) -> int:
@@ -68,7 +81,7 @@ class LogConfig:
 
     def untouched(self) -> LogConfig:
         """The same for a log of which nothing goes."""
-        return replace(self.following(), compact=False)
+        return replace(self.following(), compact=False, expires=False)
 
     def is_exceeded(self, *, messages: int, size_bytes: int, oldest_us: int | None, now_us: int) -> bool:
         """Whether a log of so many messages and bytes has too many of either, or too old ones (None: it has none)."""

@@ -64,7 +64,7 @@ class Segments:
     def configure(self, config: LogConfig) -> None:
         """Roll by these rules from now on."""
         self.roll_bytes = config.segment_bytes
-        self._age_us = config.segment_age_us
+        self._age_us = config.roll_age_us
         self.set_roll_time()
 
     def room_for(self, headers: Sequence[BatchHeader]) -> int:

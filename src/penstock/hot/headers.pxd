@@ -11,6 +11,8 @@ cdef Py_ssize_t _SEQUENCE
 cdef Py_ssize_t _SUBJECT_SEQUENCE
 cdef Py_ssize_t _ID
 cdef Py_ssize_t _LAST_ID
+cdef Py_ssize_t _TTL
+cdef Py_ssize_t _ROLLUP
 cdef Py_ssize_t _KEY
 cdef Py_ssize_t _ENCODED_KEY
 cdef Py_ssize_t _ACK
@@ -25,10 +27,12 @@ cdef class Fields:
     cdef readonly Py_ssize_t id, id_end
     cdef readonly Py_ssize_t key, key_end
     cdef readonly Py_ssize_t last_id, last_id_end
+    cdef readonly Py_ssize_t rollup, rollup_end
     cdef readonly Py_ssize_t sequence, sequence_end
     cdef readonly Py_ssize_t stream, stream_end
     cdef readonly Py_ssize_t subject_sequence, subject_sequence_end
     cdef readonly Py_ssize_t tombstone, tombstone_end
+    cdef readonly Py_ssize_t ttl, ttl_end
     cdef readonly bint unsupported
 
     cdef void clear(self) noexcept

@@ -20,6 +20,8 @@ _HONOURED = (
     b"Nats-Expected-Last-Sequence",
     b"Nats-Expected-Last-Subject-Sequence",
     b"Nats-Expected-Last-Msg-Id",
+    b"Nats-TTL",
+    b"Nats-Rollup",
     b"Penstock-Key",
     b"Penstock-Key-Base64",
     b"Penstock-Ack",
@@ -61,6 +63,8 @@ _SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Sequence:")
 _SUBJECT_SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Subject-Sequence:")
 _ID = _NAMES.index(b"Nats-Msg-Id:")
 _LAST_ID = _NAMES.index(b"Nats-Expected-Last-Msg-Id:")
+_TTL = _NAMES.index(b"Nats-TTL:")
+_ROLLUP = _NAMES.index(b"Nats-Rollup:")
 _KEY = _NAMES.index(b"Penstock-Key:")
 _ENCODED_KEY = _NAMES.index(b"Penstock-Key-Base64:")
 _ACK = _NAMES.index(b"Penstock-Ack:")
@@ -84,6 +88,8 @@ class Fields:
         "key_end",
         "last_id",
         "last_id_end",
+        "rollup",
+        "rollup_end",
         "sequence",
         "sequence_end",
         "stream",
@@ -92,18 +98,21 @@ class Fields:
         "subject_sequence_end",
         "tombstone",
         "tombstone_end",
+        "ttl",
+        "ttl_end",
         "unsupported",
     )
 
     def __init__(self) -> None:
         self.ack_end = self.encoded_key_end = self.id_end = self.key_end = self.last_id_end = -1
-        self.sequence_end = self.stream_end = self.subject_sequence_end = self.tombstone_end = -1
+        self.sequence_end = self.stream_end = self.subject_sequence_end = self.tombstone_end = self.ttl_end = -1
+        self.rollup_end = -1
         self.clear()
 
     def clear(self) -> None:
         """Nothing is known of the next message yet."""
         self.ack = self.encoded_key = self.id = self.key = self.last_id = self.sequence = self.stream = -1
-        self.subject_sequence = self.tombstone = -1
+        self.subject_sequence = self.tombstone = self.ttl = self.rollup = -1
         self.unsupported = False
 
     def read(self, text: bytes, begin: int, end: int) -> None:
@@ -157,6 +166,12 @@ class Fields:
         elif place == _TOMBSTONE:
             if self.tombstone < 0:
                 self.tombstone, self.tombstone_end = begin, end
+        elif place == _TTL:
+            if self.ttl < 0:
+                self.ttl, self.ttl_end = begin, end
+        elif place == _ROLLUP:
+            if self.rollup < 0:
+                self.rollup, self.rollup_end = begin, end
         elif place < 0 and not _is_told(text, line, colon):
             self.unsupported = True
 

@@ -30,7 +30,7 @@ from penstock.hot.verdicts import Refused
 
 _UNSUPPORTED = verdicts.UNSUPPORTED
 _BAD_SUBJECT = verdicts.BAD_SUBJECT
-_KINDS = verdicts.UNKNOWN_LAST + 1
+_KINDS = verdicts.LAST + 1
 _ACK_ERRORS = {
     verdicts.WRONG_SEQUENCE: envelope_acks.INCORRECT_OFFSET,
     verdicts.TOO_LARGE: envelope_acks.TOO_LARGE,

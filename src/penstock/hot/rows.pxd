@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
 
-from penstock.hot cimport load, subjects
+from penstock.hot cimport lifetimes, load, subjects
 from penstock.hot.headers cimport Fields
 from penstock.hot.message_ids cimport key_of
 from penstock.hot.load cimport loose_int32
@@ -24,6 +24,10 @@ cdef unsigned char _UPPER_TWO
 cdef unsigned char _DOT
 cdef unsigned char _STAR
 cdef unsigned char _GREATER
+cdef int64_t _S_US
+cdef int64_t _INVALID
+cdef int _OF_SUBJECT
+cdef int _OF_ALL
 
 
 cdef class Rows:
@@ -61,9 +65,21 @@ cdef class Rows:
 
     @cython.locals(
         found=list, text=bytes, ends="const loose_int32*", fields=Fields, row=Py_ssize_t, begin=Py_ssize_t,
-        end=Py_ssize_t,
+        end=Py_ssize_t, has_ttls=bint, has_rollups=bint, is_bad=bint, ttl=int64_t, rollup=int, rollup_row=Py_ssize_t,
     )
-    cpdef list message_ids(self)
+    cpdef object asked(self)
+
+    @cython.locals(
+        out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=Fields, row=Py_ssize_t,
+        begin=Py_ssize_t, end=Py_ssize_t, ttl=int64_t, lifetime_us=int64_t,
+    )
+    cpdef bytearray lifetimes_us(self, int64_t least_us)
+
+    @cython.locals(
+        out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=Fields, row=Py_ssize_t,
+        begin=Py_ssize_t, end=Py_ssize_t,
+    )
+    cpdef bytearray subject_rollups(self)
 
     @cython.locals(
         found=list, seen=set, text=bytes, data="const unsigned char*", ends="const loose_int32*", row=Py_ssize_t,

@@ -21,7 +21,7 @@ try:
 except ImportError:
     from penstock.hot import cython
 
-from penstock.hot import load, subjects
+from penstock.hot import lifetimes, load, subjects
 from penstock.hot.headers import Fields
 from penstock.hot.message import Layout
 from penstock.hot.message_ids import key_of
@@ -47,6 +47,10 @@ _UPPER_TWO = 0xC0
 _DOT = 0x2E
 _STAR = 0x2A
 _GREATER = 0x3E
+_S_US = 1_000_000
+_INVALID = lifetimes.INVALID
+_OF_SUBJECT = lifetimes.OF_SUBJECT
+_OF_ALL = lifetimes.OF_ALL
 
 
 class RowMistake(IntEnum):
@@ -65,6 +69,21 @@ class Found(NamedTuple):
     column: int
     expected: int
     found: int
+
+
+class Asked(NamedTuple):
+    """What the headers of a batch's rows ask for.
+
+    `ids`: which rows have a message id, and what it is known by (see `message_ids.key_of`), in order. `has_ttls`: some
+    have a time to live, or `never`; `has_rollups`: for some others of their subject go; `rollup_row`: the last one for
+    which all before it go, or -1. `is_bad`: one of that cannot be read.
+    """
+
+    ids: list[tuple[int, bytes]]
+    has_ttls: bool
+    has_rollups: bool
+    rollup_row: int
+    is_bad: bool
 
 
 class Rows:
@@ -161,11 +180,13 @@ class Rows:
         size = self._size(_HEADERS, _VALUES)
         return size if size <= limit else load.widest(self._ends(_HEADERS), self._count + 1)
 
-    def message_ids(self) -> list[tuple[int, bytes]]:
-        """Which rows have a message id, and what it is known by (see `message_ids.key_of`), in order."""
+    def asked(self) -> Asked:
+        """What the headers ask for."""
         found: list[tuple[int, bytes]] = []
+        has_ttls = has_rollups = is_bad = False
+        rollup_row = -1
         if not self._size(_HEADERS, _VALUES):
-            return found
+            return Asked(found, has_ttls, has_rollups, rollup_row, is_bad)
         text = self._bytes(_HEADERS, _VALUES)
         ends = self._ends(_HEADERS)
         fields = Fields()
@@ -176,7 +197,54 @@ class Rows:
                 fields.read(text, begin, end)
                 if fields.id >= 0 and fields.id_end > fields.id:
                     found.append((row, key_of(text, fields.id, fields.id_end)))
-        return found
+                if fields.ttl >= 0 and fields.ttl_end > fields.ttl:
+                    ttl = lifetimes.ttl_s(text, fields.ttl, fields.ttl_end)
+                    is_bad = is_bad or ttl == _INVALID
+                    has_ttls = has_ttls or ttl != 0
+                if fields.rollup >= 0 and fields.rollup_end > fields.rollup:
+                    rollup = lifetimes.rollup(text, fields.rollup, fields.rollup_end)
+                    is_bad = is_bad or rollup == _INVALID
+                    has_rollups = has_rollups or rollup == _OF_SUBJECT
+                    if rollup == _OF_ALL:
+                        rollup_row = row
+        return Asked(found, has_ttls, has_rollups, rollup_row, is_bad)
+
+    def lifetimes_us(self, least_us: _int) -> bytearray:
+        """How long each row lives, as int64; 0: for ever. One with a message id lives for `least_us` at least."""
+        out = bytearray(8 * self._count)
+        target = out
+        text = self._bytes(_HEADERS, _VALUES)
+        ends = self._ends(_HEADERS)
+        fields = Fields()
+        for row in range(self._count):
+            begin = ends[row]
+            end = ends[row + 1]
+            if end > begin:
+                fields.read(text, begin, end)
+                if fields.ttl >= 0 and fields.ttl_end > fields.ttl:
+                    ttl = lifetimes.ttl_s(text, fields.ttl, fields.ttl_end)
+                    if ttl > 0:
+                        lifetime_us = _S_US * ttl
+                        if lifetime_us < least_us and fields.id >= 0:
+                            lifetime_us = least_us
+                        load.put_int64s(target, 8 * row, lifetime_us, 0, 1)
+        return out
+
+    def subject_rollups(self) -> bytearray:
+        """Of each row a byte: 1 where the others of its subject that come before it are to go."""
+        out = bytearray(self._count)
+        target = out
+        text = self._bytes(_HEADERS, _VALUES)
+        ends = self._ends(_HEADERS)
+        fields = Fields()
+        for row in range(self._count):
+            begin = ends[row]
+            end = ends[row + 1]
+            if end > begin:
+                fields.read(text, begin, end)
+                if fields.rollup >= 0 and fields.rollup_end > fields.rollup:
+                    target[row] = lifetimes.rollup(text, fields.rollup, fields.rollup_end) == _OF_SUBJECT
+        return out
 
     def last_of_subjects(self) -> list[tuple[int, bytes]]:
         """The last row of each subject, the last first, and what the subject is known by (see `hot.last_offsets`)."""

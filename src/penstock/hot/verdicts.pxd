@@ -1,10 +1,11 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t
-from penstock.hot cimport envelope_acks, memory, places, subjects, unwrap
+from penstock.hot cimport envelope_acks, lifetimes, memory, places, subjects, unwrap
 from penstock.hot.group cimport Group
 from penstock.hot.headers cimport Fields
 from penstock.hot.last_offsets cimport LastOffsets
 from penstock.hot.message_ids cimport MessageIds
+from penstock.hot.passing cimport all_pass
 from penstock.hot.unwrap cimport Opened
 
 cdef int _LEVEL_ALL
@@ -18,7 +19,9 @@ cdef bytes _NONE
 cdef bytes _LEADER
 cdef bytes _ALL
 cdef bytes _ONE
-cdef unsigned char _COOKIE_BYTE
+cdef int64_t _INVALID
+cdef int _OF_SUBJECT
+cdef int _OF_ALL
 
 @cython.final
 cdef class Refused:
@@ -37,6 +40,11 @@ cdef class Sorted:
     cdef readonly Py_ssize_t reserved
     cdef readonly list duplicates
     cdef readonly bint has_ids
+    cdef readonly bint has_ttls
+    cdef readonly bint has_rollups
+    cdef readonly Py_ssize_t rollup_row
+    cdef bint allows_ttls
+    cdef bint allows_rollups
     cdef readonly bint needs_ids
     cdef readonly bint needs_lasts
     cdef readonly bint asks_older
@@ -93,6 +101,12 @@ cdef class Sorted:
     @cython.locals(fields=Fields, verdict=int)
     cdef int _of_fields(self, const unsigned char* text, Py_ssize_t row, int level, int64_t last_sequence) except? -3
 
+    @cython.locals(found=int64_t)
+    cdef int _of_ttl(self, const unsigned char* text) except? -3
+
+    @cython.locals(fields=Fields)
+    cdef int _of_rollup(self, const unsigned char* text) except? -3
+
     @cython.locals(group=Group, fields=Fields, at=Py_ssize_t, last=int64_t, is_met=bint)
     cdef int _of_subject(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
 
@@ -105,8 +119,8 @@ cdef class Sorted:
     @cython.locals(fields=Fields, has_id=bint, expects_id=bint)
     cdef int _of_ids(self, bytes data, int64_t offset) except? -3
 
-    @cython.locals(fields=Fields)
-    cdef int _keep_id(self, bytes data, int64_t offset) except -1
+    @cython.locals(fields=Fields, found=int)
+    cdef int _keep_asked(self, bytes data, int64_t offset) except -1
 
     cdef int _of_sizes(
         self, Py_ssize_t row, Py_ssize_t value_bytes, Py_ssize_t header_bytes, Py_ssize_t message_bytes_max
@@ -136,20 +150,11 @@ cpdef Sorted sort(
     bint tracks_ids,
     LastOffsets lasts,
     int64_t log_start,
+    bint allows_ttls = *,
+    bint allows_rollups = *,
 )
 
 @cython.locals(out=Sorted, opened=Opened)
 cpdef Sorted close(Group group, bytes name, bint acks_replies, bint skips_reserved, bint acks_envelopes)
-
-@cython.locals(
-    text="const unsigned char*",
-    numbers="int32_t*",
-    row=Py_ssize_t,
-    at=Py_ssize_t,
-    size=Py_ssize_t,
-    subject=Py_ssize_t,
-    subject_end=Py_ssize_t,
-)
-cdef bint _all_pass(Group group, bint acks_replies, Py_ssize_t message_bytes_max, bint skips_reserved) except -1
 
 cdef bint _says(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, int64_t wanted) noexcept

@@ -17,6 +17,10 @@ and handed back with the offset of the first; the id of one that becomes a row i
 | WRONG_LAST_ID   | expects another id of the last message                     |                        |
 | UNTRACKED       | expects one of a stream that keeps no ids                  |                        |
 | UNKNOWN_LAST    | expects a sequence of its subject that is not known yet    |                        |
+| BAD_TTL         | has a time to live that cannot be read                     |                        |
+| TTL_DISABLED    | has one, and the stream allows none                        |                        |
+| BAD_ROLLUP      | says that others are to go, but not which                  |                        |
+| ROLLUP_DISABLED | says it, and the stream does not allow it                  |                        |
 | CLOSED          | came while nothing is stored                               |                        |
 
 Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
@@ -26,7 +30,6 @@ of them is kept apart, in the `enveloped` of the rows.
 
 from __future__ import annotations
 
-from operator import sub
 from typing import Any
 
 try:
@@ -36,11 +39,12 @@ except ImportError:
 
 from penstock.base import limits
 from penstock.base.subjects import are_plain
-from penstock.hot import envelope, envelope_acks, memory, places, subjects, unwrap
+from penstock.hot import envelope_acks, lifetimes, memory, places, subjects, unwrap
 from penstock.hot.group import Group
 from penstock.hot.headers import Fields
 from penstock.hot.last_offsets import LastOffsets
 from penstock.hot.message_ids import MessageIds
+from penstock.hot.passing import all_pass
 from penstock.hot.unwrap import Opened
 
 UNSUPPORTED = 1
@@ -56,10 +60,18 @@ CLOSED = 9
 WRONG_LAST_ID = 14
 UNTRACKED = 15
 UNKNOWN_LAST = 16
+BAD_TTL = 17
+TTL_DISABLED = 18
+BAD_ROLLUP = 19
+ROLLUP_DISABLED = 20
+LAST = ROLLUP_DISABLED
 
 _DUPLICATE = -1
 _UNDECIDED = -2
 _UNREAD = -4
+_INVALID = lifetimes.INVALID
+_OF_SUBJECT = lifetimes.OF_SUBJECT
+_OF_ALL = lifetimes.OF_ALL
 
 _LEVEL_ALL = unwrap.ALL
 _LEVEL_NONE = unwrap.NONE
@@ -73,7 +85,6 @@ _NONE = b"none"
 _LEADER = b"leader"
 _ALL = b"all"
 _ONE = b"1"
-_COOKIE_BYTE = envelope.COOKIE[0]
 
 
 class Refused:
@@ -95,14 +106,16 @@ class Sorted:
     """What became of a group: the rows to store, who is refused, and how many are not meant for this stream.
 
     `group` is what was looked at, without envelopes: `refused` and `duplicates` name rows of it. The latter are stored
-    already, at the offset that is their number. `has_ids`: some of the rows have message ids. With `needs_ids` or
-    `needs_lasts` nothing is decided: it takes the ids of the log, or the last offsets of its subjects. With
-    `asks_older` some are refused as UNKNOWN_LAST.
+    already, at the offset that is their number. `has_ids`, `has_ttls`, `has_rollups`: some of the rows may have message
+    ids, times to live, others of their subject that go for them. `rollup_row`: the last for which all before it go, or
+    -1. With `needs_ids` or `needs_lasts` nothing is decided: it takes the ids of the log, or the last offsets of its
+    subjects. With `asks_older` some are refused as UNKNOWN_LAST.
     """
 
     __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
-                 "_opened", "_tracks_ids", "asks_older", "duplicates", "group", "has_ids", "needs_ids", "needs_lasts",
-                 "other_stream", "refused", "reserved", "rows")  # fmt: skip
+                 "_opened", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "duplicates", "group",
+                 "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused",
+                 "reserved", "rollup_row", "rows")  # fmt: skip
 
     _opened: Any  # Opened; None where `_has_envelopes` says that there are none
 
@@ -127,7 +140,9 @@ class Sorted:
         self._noted = 0  # how many of the rows `lasts` has
         self.needs_lasts = self.asks_older = False
         self.duplicates: list[Refused] = []
-        self.has_ids = self.needs_ids = False
+        self.has_ids = self.has_ttls = self.has_rollups = self.needs_ids = False
+        self.allows_ttls = self.allows_rollups = False
+        self.rollup_row = -1
         self.refused: list[Refused] = []
         self.other_stream = 0
         self.reserved = 0
@@ -196,7 +211,7 @@ class Sorted:
             elif reply >= 0 and level == _LEVEL_LEADER:
                 early, early_end = reply, reply_end
                 reply = reply_end = -1
-            self._keep_id(group.data, log_end + out.count)
+            self._keep_asked(group.data, log_end + out.count)
             is_marked = fields.tombstone >= 0 and memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
             if is_marked and value == value_end:
                 value = value_end = -1
@@ -226,6 +241,10 @@ class Sorted:
             return UNSUPPORTED
         if level == _LEVEL_UNKNOWN:
             return BAD_ACK
+        if fields.ttl >= 0 and fields.ttl_end > fields.ttl:  # an empty one is none, as in JetStream
+            verdict = self._of_ttl(text)
+            if verdict != 0:
+                return verdict
         if fields.subject_sequence >= 0 and fields.subject_sequence_end > fields.subject_sequence:
             verdict = self._of_subject(text, row, last_sequence)
             if verdict != 0:
@@ -237,7 +256,27 @@ class Sorted:
         ):
             self._number = last_sequence
             return WRONG_SEQUENCE
-        return self._of_ids(self.group.data, last_sequence) if fields.id >= 0 or fields.last_id >= 0 else 0
+        verdict = self._of_ids(self.group.data, last_sequence) if fields.id >= 0 or fields.last_id >= 0 else 0
+        return self._of_rollup(text) if verdict == 0 and fields.rollup >= 0 else verdict
+
+    def _of_ttl(self, text: bytes) -> int:
+        """Whether the message may have its time to live."""
+        found = lifetimes.ttl_s(text, self._fields.ttl, self._fields.ttl_end)
+        if found == _INVALID:
+            return BAD_TTL
+        if found != 0 and not self.allows_ttls:
+            return TTL_DISABLED
+        self.has_ttls = self.has_ttls or found > 0
+        return 0
+
+    def _of_rollup(self, text: bytes) -> int:
+        """Whether others may go for the message."""
+        fields = self._fields
+        if fields.rollup_end == fields.rollup:
+            return 0  # an empty one is none, as in JetStream
+        if not self.allows_rollups:
+            return ROLLUP_DISABLED
+        return BAD_ROLLUP if lifetimes.rollup(text, fields.rollup, fields.rollup_end) == _INVALID else 0
 
     def _turn_away(self, row: int, verdict: int, reply: int, reply_end: int) -> None:
         """Note what does not become a row, and why."""
@@ -294,8 +333,14 @@ class Sorted:
             return WRONG_LAST_ID
         return 0
 
-    def _keep_id(self, data: bytes, offset: int) -> None:
+    def _keep_asked(self, data: bytes, offset: int) -> None:
+        """The next row has this offset."""
         fields = self._fields
+        if fields.rollup >= 0:
+            found = lifetimes.rollup(data, fields.rollup, fields.rollup_end)
+            self.has_rollups = self.has_rollups or found == _OF_SUBJECT
+            if found == _OF_ALL:
+                self.rollup_row = self.rows.count
         if fields.id >= 0 and fields.id_end > fields.id:
             self.has_ids = True
             if self._ids is not None:
@@ -372,13 +417,15 @@ def sort(
     tracks_ids: bool,
     lasts: LastOffsets | None,
     log_start: int,
+    allows_ttls: bool = False,
+    allows_rollups: bool = False,
 ) -> Sorted:
     """The rows of `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
     `ids` are those of the log; None: they are not known yet, or, unless it `tracks_ids`, not wanted. `lasts` are the
     last offsets of its subjects; None: nobody has asked for one. Both get to know the rows.
     """
-    if _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
+    if all_pass(group, acks_replies, message_bytes_max, skips_reserved):
         out = Sorted(group, group, None, None, False, lasts, log_start)
         out.note_rows(log_end)
         return out
@@ -386,6 +433,7 @@ def sort(
     if opened is not None:
         group = opened.group
     out = Sorted(group, Group(group.data), opened, ids, tracks_ids, lasts, log_start)
+    out.allows_ttls, out.allows_rollups = allows_ttls, allows_rollups
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
     if out.needs_ids or out.needs_lasts:
@@ -401,51 +449,6 @@ def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, a
     out = Sorted(group, Group(group.data), opened, None, False, None, 0)
     out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
-
-
-def _all_pass(group: Group, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
-    """Whether all messages become rows as they are."""
-    if not cython.compiled:
-        return _all_pass_plain(group, acks_replies, message_bytes_max, skips_reserved)
-    text = group.data
-    numbers = group.numbers
-    for row in range(group.count):
-        at = row * places.STRIDE
-        size = numbers[at + places.VALUE + 1] - numbers[at + places.VALUE]
-        if (
-            numbers[at + places.HEADERS] >= 0
-            or size > message_bytes_max
-            or (numbers[at + places.REPLY] >= 0 and not acks_replies)
-            or (size > 0 and text[numbers[at + places.VALUE]] == _COOKIE_BYTE)  # it may be in an envelope
-        ):
-            return False
-        subject = numbers[at + places.SUBJECT]
-        subject_end = numbers[at + places.SUBJECT + 1]
-        if not subjects.is_plain(text, subject, subject_end):
-            return False
-        if skips_reserved and subjects.is_reserved(text, subject, subject_end):
-            return False
-    return True
-
-
-def _all_pass_plain(group: Group, acks_replies: bool, message_bytes_max: int, skips_reserved: bool) -> bool:
-    """The same with loops in C only, as far as plain Python has any."""
-    if cython.compiled:
-        raise NotImplementedError
-    numbers = group.numbers
-    if (
-        envelope.COOKIE in group.data
-        or not acks_replies
-        or skips_reserved
-        or max(numbers[places.HEADERS :: places.STRIDE], default=-1) >= 0
-    ):
-        return False
-    sizes = map(sub, numbers[places.VALUE + 1 :: places.STRIDE], numbers[places.VALUE :: places.STRIDE])
-    if max(sizes, default=0) > message_bytes_max:
-        return False
-    begins = numbers[places.SUBJECT :: places.STRIDE]
-    ends = numbers[places.SUBJECT + 1 :: places.STRIDE]
-    return are_plain([group.data[begin:end] for begin, end in zip(begins, ends, strict=True)])
 
 
 def _says(text: bytes, begin: int, end: int, wanted: int) -> bool:

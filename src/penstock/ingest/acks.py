@@ -36,13 +36,16 @@ __all__ = [
     "error_body",
     "headers_too_large",
     "insufficient_resources",
+    "invalid_ttl",
     "message_too_large",
     "not_taken",
     "numbered_body",
     "outcome_unknown",
     "pubacks",
     "pubacks_again",
+    "rollup_failed",
     "store_failed",
+    "ttl_disabled",
     "unavailable",
     "wrong_last_msg_id",
     "wrong_last_sequence",
@@ -78,6 +81,21 @@ def wrong_last_sequence(last: int | str) -> AckError:
 def wrong_last_msg_id() -> AckError:
     """Nats-Expected-Last-Msg-Id names another id than the last message has."""
     return AckError(400, 10070, "wrong last msg ID: the last message has another one, or none")
+
+
+def invalid_ttl() -> AckError:
+    """Its time to live cannot be read, or is below a second."""
+    return AckError(400, 10165, "invalid per-message TTL")
+
+
+def ttl_disabled() -> AckError:
+    """It has a time to live, and the stream allows none."""
+    return AckError(400, 10166, "per-message TTL is disabled")
+
+
+def rollup_failed(description: str) -> AckError:
+    """Others are to go for it, and cannot."""
+    return AckError(500, 10111, description)
 
 
 def message_too_large(size: int | str, limit: int) -> AckError:

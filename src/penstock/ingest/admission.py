@@ -7,7 +7,8 @@ refused, never ignored: a publisher that expects one must not be acked without i
 What one read's refusals come to is bounded by the read: each quotes no more than its own message brought, beside a text
 of ours, and no message is shorter than 15 bytes on the wire. A test holds it below REFUSALS_GROWTH_MAX times as much.
 
-The checks run in JetStream's order: expected stream, last subject sequence, last sequence, message id, last id, size.
+The checks run in JetStream's order: expected stream, time to live, last subject sequence, last
+sequence, message id, last id, size.
 
 | header                                    | effect                                                               |
 |-------------------------------------------|----------------------------------------------------------------------|
@@ -20,6 +21,7 @@ The checks run in JetStream's order: expected stream, last subject sequence, las
 | `Nats-Expected-Last-Subject-Sequence`     | the same of the last sequence of its subject, 0 if it has none       |
 | `Nats-Msg-Id`                             | not stored again within the stream's window: acked as a duplicate    |
 | `Nats-Expected-Last-Msg-Id`               | stored only if the last message has that id                          |
+| `Nats-TTL`                                | goes once so much time is over, where the stream allows it           |
 | names that NATS gives to what it hands on | stored, no effect                                                    |
 | every other `Nats-` or `Penstock-` name   | refused: it asks for something, now or in a later version            |
 
@@ -46,6 +48,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.config import Acks, StreamConfig
 from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, partition_subject, subject_mistake
+from penstock.batch.header import row_flags
 from penstock.hot import envelope_acks, refusals, unwrap, verdicts
 from penstock.hot.group import Group, TooLarge
 from penstock.hot.headers import Fields, unsupported
@@ -79,6 +82,7 @@ class Rules:
     ack_head: bytes  # see hot.envelope_acks
     dedup_window_us: int | None
     dedup_ids_max: int
+    allows_ttls: bool
 
     @property
     def dedup(self) -> tuple[int | None, int]:
@@ -98,13 +102,15 @@ class Rules:
             ack_head=envelope_acks.head(name, partition_subject(config.subject, partition).encode()),
             dedup_window_us=None if config.dedup_window_ms is None else config.dedup_window_ms * 1_000,
             dedup_ids_max=config.dedup_ids_max,
+            allows_ttls=config.allow_message_ttl,
         )
 
 
 class Admission(msgspec.Struct):
     """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason.
 
-    For `duplicates`, `has_ids`, `needs_ids`, `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
+    `flags` are those of the batches that the rows become. For `duplicates`, `has_ids`, `needs_ids`, `needs_lasts` and
+    `asks_older` see `hot.verdicts.Sorted`.
     """
 
     rows: Group
@@ -113,6 +119,7 @@ class Admission(msgspec.Struct):
     duplicates: list[Refused] = []
     of: Group | None = None  # what the rows of these are counted in
     has_ids: bool = False
+    flags: int = 0
     needs_ids: bool = False
     needs_lasts: bool = False
     asks_older: bool = False
@@ -137,7 +144,7 @@ def admit(
     offsets = None if lasts is None else lasts.offsets
     found = sort(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
-        rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start,
+        rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start, rules.allows_ttls,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         return Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
@@ -162,7 +169,8 @@ def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) ->
 
 
 def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: BodyOf) -> Admission:
-    out = Admission(found.rows, duplicates=found.duplicates, of=found.group, has_ids=found.has_ids)
+    flags = row_flags(ids=found.has_ids, ttls=found.has_ttls)
+    out = Admission(found.rows, duplicates=found.duplicates, of=found.group, has_ids=found.has_ids, flags=flags)
     if found.reserved:
         out.drop(RESERVED_SUBJECT, found.reserved)
     if found.other_stream:
@@ -222,6 +230,14 @@ def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
         case verdicts.UNTRACKED:
             text = "Nats-Expected-Last-Msg-Id needs a stream with a dedup_window_ms, and this one has none"
             return acks.error_body(rules.name, acks.bad_request(text))
+        case verdicts.BAD_TTL:
+            return acks.error_body(rules.name, acks.invalid_ttl())
+        case verdicts.TTL_DISABLED:
+            return acks.error_body(rules.name, acks.ttl_disabled())
+        case verdicts.BAD_ROLLUP:
+            return acks.error_body(rules.name, acks.rollup_failed("rollup value invalid: it is neither sub nor all"))
+        case verdicts.ROLLUP_DISABLED:
+            return acks.error_body(rules.name, acks.rollup_failed("rollup not permitted"))
         case verdicts.WRONG_SEQUENCE:
             error = acks.wrong_last_sequence(acks.NUMBER)
         case verdicts.TOO_LARGE:

@@ -7,7 +7,7 @@ from collections import deque
 from penstock.hot.message_ids import MessageIds
 
 Found = list[tuple[int, bytes]]
-"""Rows and ids of a batch, as `hot.rows.Rows.message_ids` gives them."""
+"""Rows and ids of a batch, as `hot.rows.Asked` has them."""
 
 
 class Dedup:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
-from penstock.commitlog import Cleaning, Survey
+from penstock.commitlog import CleanerTask, Cleaning, ExpirySurvey, Survey
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
 
@@ -27,7 +27,7 @@ _RETRY_US = limits.UPKEEP_RETRY_MS * 1_000
 
 class _Task(NamedTuple):
     partition: Partition
-    work: Cleaning | Survey
+    work: CleanerTask
 
 
 class Cleaners:
@@ -87,7 +87,7 @@ class Cleaners:
     def _go_on(self, now_us: int) -> None:
         if self._running is not None or now_us < self._free_us:
             return
-        while self._waiting and not self._is_any(Cleaning):
+        while self._waiting and not self._is_any(Cleaning, ExpirySurvey):
             self._begin(next(iter(self._waiting)))
         if not self._under_way:
             return
@@ -110,8 +110,8 @@ class Cleaners:
 
         self._outbox.work(Lane.QUERY, work.run, done)
 
-    def _is_any(self, kind: type[Cleaning | Survey]) -> bool:
-        return any(isinstance(task.work, kind) for task in self._under_way)
+    def _is_any(self, *kinds: type[CleanerTask]) -> bool:
+        return any(isinstance(task.work, kinds) for task in self._under_way)
 
     def _begin(self, partition: Partition) -> None:
         del self._waiting[partition]
@@ -132,7 +132,7 @@ class Cleaners:
             self._waiting |= self._waiting_to_survey
             self._waiting_to_survey.clear()
 
-    def _done(self, partition: Partition, cleaning: Cleaning | Survey, error: Exception | None) -> None:
+    def _done(self, partition: Partition, cleaning: CleanerTask, error: Exception | None) -> None:
         size_bytes = partition.log.size_bytes
         try:
             has_replaced = partition.log.cleaned(cleaning, self._clock().wall_us)
@@ -142,7 +142,7 @@ class Cleaners:
             partition.tell(f"cannot write a segment anew: {error}", self._outbox)
         if has_replaced:
             partition.counters["cleaned_segments"] += 1
-            if isinstance(cleaning, Cleaning) and cleaning.is_compaction and partition.lasts is not None:
+            if isinstance(cleaning, Cleaning) and cleaning.takes_rows and partition.lasts is not None:
                 partition.lasts.is_compacted = True
             partition.counters["cleaned_bytes"] += size_bytes - partition.log.size_bytes
         if isinstance(cleaning, Cleaning) and cleaning.replacement is not None:

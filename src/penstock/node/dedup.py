@@ -50,7 +50,7 @@ class ReadIds:
         start = min(view.offset_at(self._since_us, end=view.log_end), view.log_end - 1)
         for _, data in view.batches(start, view.log_end, reverse=True, wants=_may_hold_ids):
             rows = codec.check_values(data)
-            ids.note_before(rows.message_ids(), codec.offsets(data), codec.timestamps(data), view.log_start)
+            ids.note_before(rows.asked().ids, codec.offsets(data), codec.timestamps(data), view.log_start)
             if ids.is_full:
                 break
         ids.expire(self._since_us)

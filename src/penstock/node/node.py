@@ -34,7 +34,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionKey
 from penstock.batch.codec import NOBODY, Producer
 from penstock.hot.group import Group
-from penstock.ingest.dedup import Found
+from penstock.hot.rows import Asked
 from penstock.messages import (
     AlterStreamRequest,
     AppendOnceRequest,
@@ -487,14 +487,14 @@ class Node:
             return True
         is_new = self._producers.is_new(partition, caller, check)
         if is_new:
-            self._append_to(partition, caller, check.message, check.ids, check.producer)
+            self._append_to(partition, caller, check.message, check.asked, check.producer)
         return is_new is not None
 
     def _append_to(
-        self, partition: Partition, caller: Hashable, data: bytearray, ids: Found | None = None, by: Producer = NOBODY
+        self, partition: Partition, caller: Hashable, data: bytearray, asked: Asked | None = None, by: Producer = NOBODY
     ) -> None:
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        partition.append(caller, data, self._now, self._outbox.step, ids, by)
+        partition.append(caller, data, self._now, self._outbox.step, asked, by)
         self._written(partition, committed_end)

@@ -27,12 +27,13 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, Producer
-from penstock.batch.header import MAY_HOLD_IDS
+from penstock.batch.header import MAY_HOLD_IDS, row_flags
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.group import Group
+from penstock.hot.rows import Asked
 from penstock.ingest import acks
 from penstock.ingest.admission import Admission, Rules
-from penstock.ingest.dedup import Dedup, Found
+from penstock.ingest.dedup import Dedup
 from penstock.ingest.last_sequences import LastSequences, Reading
 from penstock.ingest.producers import Place, Producers
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
@@ -231,6 +232,7 @@ class Partition:
         self._recovered_end = self.log.log_end
         if leadership.committed_end > self.committed_end:
             self._commit(leadership.committed_end)
+        self.log.note_committed(self.committed_end)  # the checkpoint may know of less
 
     def resign(self, step: Step) -> None:
         """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
@@ -285,7 +287,7 @@ class Partition:
         rows = admission.rows
         base_offset = self.log.log_end
         refusal: acks.AckError | None = None
-        start, count, flags = 0, len(rows), MAY_HOLD_IDS if admission.has_ids else 0
+        start, count, flags = 0, len(rows), admission.flags
         while start < count:
             end = rows.batch_end(start, limits.BATCH_ROWS_MAX, limits.BATCH_ROWS_BYTES_MAX)
             if refusal is None:
@@ -353,7 +355,7 @@ class Partition:
             is_cut_back = self.log.state is not LogState.FENCED
             return acks.store_failed(str(error)) if is_cut_back else acks.outcome_unknown(str(error))
         self.impediment = ""
-        if flags and self.dedup is not None:
+        if flags & MAY_HOLD_IDS and self.dedup is not None:
             self.dedup.written(timestamp_us, header.end_offset)
         self.counters["messages_in"] += end - start
         size_bytes = len(data)
@@ -386,10 +388,10 @@ class Partition:
         message: bytearray,
         now: Now,
         step: Step,
-        ids: Found | None = None,
+        asked: Asked | None = None,
         producer: Producer = NOBODY,
     ) -> None:
-        """Append our copy of a checked message, whole, whatever its `ids`; `caller` hears once it is committed."""
+        """Append our copy of a checked message, whole, whatever its ids; `caller` hears once it is committed."""
         if (closed := why_closed(self, self._budget)) is not None:
             error, reason = closed
             step.answer(caller, RemoteError(CODES[reason], error.description))
@@ -401,7 +403,7 @@ class Partition:
             base_offset=base_offset,
             timestamp_us=timestamp_us,
             leader_epoch=self.leader_epoch,
-            flags=MAY_HOLD_IDS if ids else 0,
+            flags=0 if asked is None else row_flags(ids=bool(asked.ids), ttls=asked.has_ttls),
             producer=producer,
         )
         try:
@@ -413,8 +415,8 @@ class Partition:
         self.impediment = ""
         if self.producers is not None:
             self.producers.appended(header)
-        if ids and self.dedup is not None:
-            self.dedup.appended(ids, base_offset, timestamp_us)
+        if asked is not None and asked.ids and self.dedup is not None:
+            self.dedup.appended(asked.ids, base_offset, timestamp_us)
         if self.lasts is not None:
             self.lasts.appended(message, base_offset)
         self.counters["messages_in"] += self.log.log_end - base_offset

@@ -19,6 +19,7 @@ from penstock.batch.codec import Buffer, Producer
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.group import Group
+from penstock.hot.rows import Asked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,9 +95,8 @@ class GetMessage(Query):
             if row < len(offsets) and offsets[row] == offset:
                 self._take(header, data, row)
                 return
-        raise RemoteError(
-            ErrorCode.MESSAGE_NOT_FOUND, f"the message at offset {offset} was compacted away", offset=offset
-        )
+        text = f"the message at offset {offset} has expired, or was compacted away"
+        raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
 
     def _last(self, column: str, wanted: bytes | str | None) -> None:
         import pyarrow.compute as pc
@@ -162,15 +162,18 @@ class CheckAppend:
     `message` is then a copy of it of `count` rows, whose metadata are ours, and `raw` is let go.
     """
 
-    def __init__(self, raw: bytes | memoryview, subject: str, message_bytes_max: int, producer: Producer) -> None:
+    def __init__(
+        self, raw: bytes | memoryview, subject: str, message_bytes_max: int, producer: Producer, *, allows_ttls: bool
+    ) -> None:
         """`producer`: who asks for it to be appended once, or zeros."""
         self.raw = raw
         self.producer = producer
         self.message = bytearray()
         self.count = 0
-        self.ids: list[tuple[int, bytes]] = []  # of its rows; see `Rows.message_ids`
+        self.asked: Asked | None = None  # what its rows ask for
         self._subject = subject
         self._message_bytes_max = message_bytes_max
+        self._allows_ttls = allows_ttls
 
     def run(self) -> None:
         """RemoteError corrupt_batch, too_large or bad_request says what is wrong."""
@@ -197,6 +200,12 @@ class CheckAppend:
             if (found := widest(limit)) > limit:
                 text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)
-        self.ids = rows.message_ids()
+        self.asked = asked = rows.asked()
+        if asked.is_bad:
+            text = "a Nats-TTL is neither seconds, nor a duration such as 1h30m of a second at least, nor 'never'"
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
+        if asked.has_ttls and not self._allows_ttls:
+            text = "a message has a Nats-TTL, and the stream does not allow that: see allow_message_ttl"
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
         self.message = codec.own_copy(self.raw)
         self.raw = b""

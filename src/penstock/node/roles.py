@@ -204,8 +204,10 @@ class Roles:
     def _configure(self, partition: Partition) -> None:
         config = LogConfig.of(partition.stream.config)
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
-        is_retained = is_leader and partition.stream.intake is not Intake.SEALED  # of that nothing goes
-        config = config if is_retained else config.following()
+        if partition.stream.intake is Intake.SEALED:
+            config = config.untouched()
+        elif not is_leader:
+            config = config.following()
         if partition.log.config != config:
             partition.log.configure(config)
 

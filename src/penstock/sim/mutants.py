@@ -193,8 +193,8 @@ CLUSTER_MUTANTS = (
     Mutant(
         "batches of two leaderships are merged",
         "penstock.batch.merging",
-        "            leader_epoch,\n            MAY_HOLD_IDS,",
-        "            -1,\n            MAY_HOLD_IDS,",
+        "            leader_epoch,\n            OF_ROWS,",
+        "            -1,\n            OF_ROWS,",
     ),
     Mutant(
         "answers a truncation that nobody else knows of",

@@ -112,11 +112,11 @@ def test_a_tombstone_stays_as_long_as_a_reader_may_need_it() -> None:
     assert stream.of(b"a") == stream.of(b"b") == [None], "it was judged for the first time"
     stream.compact(RETENTION_US - 1)
     assert stream.of(b"a") == [None]
-    assert stream.log.compaction_due_us(stream.now_us) == stream.now_us + 1
+    assert stream.log.cleaning_due_us(stream.now_us) == stream.now_us + 1
     stream.compact(1)
     assert stream.of(b"a") == stream.of(b"b") == []
     assert [row for row in stream.found if row.key is None] == [row for row in stream.rows if row.key is None]
-    assert stream.log.compaction_due_us(stream.now_us) is None
+    assert stream.log.cleaning_due_us(stream.now_us) is None
 
 
 def test_each_tombstone_has_its_time() -> None:
@@ -197,7 +197,7 @@ def test_the_last_message_of_all_stays_though_it_is_a_tombstone() -> None:
     for _ in range(3):
         stream.compact(RETENTION_US)
         assert [row.value for row in stream.found] == [b"kept", None]
-    assert stream.log.compaction_due_us(stream.now_us) is None, "nothing would come of it"
+    assert stream.log.cleaning_due_us(stream.now_us) is None, "nothing would come of it"
     stream.append(KEYLESS, times=12)
     stream.seal()
     for _ in range(3):
@@ -262,7 +262,7 @@ def test_retention_may_take_what_a_pass_is_about_to_read(what: str) -> None:
     while (task := stream.log.clean(stream.now_us)) is not None:
         stream.log.cleaned(finished(task), stream.now_us)
     log_start = stream.log.log_start
-    assert stream.log.compaction_due_us(stream.now_us) is None
+    assert stream.log.cleaning_due_us(stream.now_us) is None
     assert [row for row in stream.found if row.offset >= log_start and row.key is None] == [
         row for row in stream.rows if row.offset >= log_start and row.key is None
     ]
@@ -291,7 +291,7 @@ def test_what_is_young_stays_and_is_looked_at_when_its_time_has_come() -> None:
     stream.seal()
     stream.compact()
     assert stream.found == stream.rows
-    due_us = stream.log.compaction_due_us(stream.now_us)
+    due_us = stream.log.cleaning_due_us(stream.now_us)
     assert due_us == stream.log.view().segments[0].last_timestamp_us + 500
     stream.append((b"b", b"1"), KEYLESS, times=40)
     stream.seal()
@@ -362,7 +362,7 @@ def test_a_disk_that_takes_nothing_is_tried_again_later() -> None:
     with pytest.raises(OSError, match="No space"):
         stream.log.cleaned(task, stream.now_us)
     assert not stream.log.wants_cleaning(stream.now_us)
-    assert stream.log.compaction_due_us(stream.now_us) == stream.now_us + limits.COMPACTION_RETRY_MS * 1_000
+    assert stream.log.cleaning_due_us(stream.now_us) == stream.now_us + limits.COMPACTION_RETRY_MS * 1_000
     assert stream.log.state is LogState.WRITABLE
     assert stream.found == stream.rows
 

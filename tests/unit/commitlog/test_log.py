@@ -265,13 +265,20 @@ def test_config_can_change_while_the_log_is_open() -> None:
 def test_the_config_of_a_stream_becomes_that_of_its_logs() -> None:
     config = StreamConfig(name="s", subject="s", max_age_ms=5, max_messages=6, max_bytes=7, segment_age_ms=8)
     day_us = 24 * 3_600_000_000
-    assert LogConfig.of(config) == LogConfig(config.segment_bytes, 8000, 5000, 6, 7, False, 120_000_000, day_us)
+    window_us = 120_000_000
+    wanted = LogConfig(config.segment_bytes, 8000, 5000, 6, 7, False, window_us, day_us, dedup_window_us=window_us)
+    assert LogConfig.of(config) == wanted
     config = structs.replace(config, compact=True, compaction_lag_ms=120_001, tombstone_retention_ms=9)
-    assert LogConfig.of(config) == LogConfig(config.segment_bytes, 8000, 5000, 6, 7, True, 120_001_000, 9000)
-    assert LogConfig.of(config).following() == LogConfig(
-        config.segment_bytes, 8000, None, None, None, True, 120_001_000, 9000
+    assert LogConfig.of(config) == LogConfig(
+        config.segment_bytes, 8000, 5000, 6, 7, True, 120_001_000, 9000, dedup_window_us=window_us
     )
-    assert not LogConfig.of(config).untouched().compact
+    assert LogConfig.of(config).following() == LogConfig(
+        config.segment_bytes, 8000, None, None, None, True, 120_001_000, 9000, dedup_window_us=window_us
+    )
+    expiring = LogConfig.of(StreamConfig(name="s", subject="s", compact=True, allow_message_ttl=True))
+    assert (expiring.expires, expiring.compact) == (True, True)
+    assert (expiring.following().expires, expiring.following().compact) == (True, True)
+    assert (expiring.untouched().expires, expiring.untouched().compact) == (False, False)
 
 
 def test_a_closed_log_leaves_no_work_for_the_next_start(tmp_path: Path) -> None:

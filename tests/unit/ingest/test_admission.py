@@ -287,12 +287,43 @@ def test_an_id_is_expected_only_where_ids_are_kept() -> None:
     assert (len(admission.rows), admission.has_ids) == (1, True)
 
 
+ALLOWING = Rules.of(StreamConfig(name="orders", subject="orders.>", allow_message_ttl=True))
+
+
+@pytest.mark.parametrize("ttl", ["0", "0s", "999ms", "90x", "-1h", "1h-", ".", "s", "1.s.", "nevers", "9000000001"])
+def test_a_time_to_live_that_is_none_is_refused(ttl: str) -> None:
+    assert refused_with(admit(one(f"Nats-TTL: {ttl}"), ALLOWING, log_end=0)) == 10165
+
+
+@pytest.mark.parametrize(("ttl", "flags"), [("1", 8), ("1h", 8), ("Never", 0), ("00", 0), ("", 0)])
+def test_a_time_to_live_is_marked_where_it_ends(ttl: str, flags: int) -> None:
+    for line in (f"Nats-TTL: {ttl}", f"Nats-TTL:{ttl}  "):
+        admission = admit(one(line), ALLOWING, log_end=0)
+        assert (len(admission.rows), admission.flags, admission.errors) == (1, flags, [])
+    both = admit(one(f"Nats-TTL: {ttl}", "Nats-Msg-Id: x"), ALLOWING, log_end=0, ids=MessageIds(9))
+    assert both.flags == flags | 1
+
+
+def test_a_time_to_live_is_refused_where_the_stream_has_none() -> None:
+    for ttl in ("5", "never", "1h"):
+        assert refused_with(admit(one(f"Nats-TTL: {ttl}"), RULES, log_end=0)) == 10166
+    assert refused_with(admit(one("Nats-TTL: soon"), RULES, log_end=0)) == 10165
+    for ttl in ("", "00"):
+        assert len(admit(one(f"Nats-TTL: {ttl}"), RULES, log_end=0).rows) == 1
+    assert refused_with(admit(one("Nats-TTL: 5", "Nats-Expected-Last-Sequence: 9"), RULES, log_end=0)) == 10166
+
+
+def test_nothing_goes_for_a_message() -> None:
+    for rollup in ("sub", "all", "SUB", "some"):
+        assert refused_with(admit(one(f"Nats-Rollup: {rollup}"), RULES, log_end=0)) == 10111
+    assert len(admit(one("Nats-Rollup:"), RULES, log_end=0).rows) == 1
+    assert refused_with(admit(one("Nats-Rollup: sub", "Nats-Expected-Last-Sequence: 9"), RULES, log_end=0)) == 10071
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "Nats-Expected-Last-Subject-Sequence-Subject",
-        "Nats-Rollup",
-        "Nats-TTL",
         "Nats-Batch-Id",
         "Nats-Batch-Sequence",
         "Nats-Batch-Commit",

@@ -1,0 +1,161 @@
+"""Expiry: messages whose own time to live is over go. This decides which rows of a segment; `cleaning` writes it anew.
+
+Rules: judged is what is sealed, committed and on the disk, segment by segment. A batch that says of itself that no row
+of it has a time to live is not read. What a log cannot do without stays, as in `compaction`: the last row of all, and
+one row where nothing else could cover the offsets. A message with an id stays as long as the id counts.
+
+Where of each key the last message is kept, one with a key stays until the older ones of its key have gone: they would
+count again, else. So it goes as a tombstone does, once a pass of compaction has come by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError
+from penstock.batch import codec
+from penstock.batch.codec import LAYOUT
+from penstock.batch.header import COMPRESSION_FLAGS, MAY_EXPIRE, BatchHeader
+from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog.compaction import Found, Judged
+from penstock.commitlog.merged import UnsoundError, tell
+from penstock.commitlog.scan import Window
+from penstock.commitlog.segment import Segment
+from penstock.commitlog.sliced import SlicedWork
+from penstock.commitlog.view import LogView
+from penstock.hot.rows import Rows
+from penstock.vfs import File, Vfs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ExpiryRules(NamedTuple):
+    """By what a segment is judged."""
+
+    now_us: int
+    end: int  # of all that may be judged: its last row stays
+    dedup_window_us: int = 0  # so long a message with an id stays at least
+    is_compacted: bool = False  # those with keys stay, …
+    compacted_end: int = 0  # … but for those before it, …
+    forced_keys: frozenset[bytes] = frozenset()  # … if they are not of these keys
+
+
+class ExpirySurvey(SlicedWork):
+    """Finds which rows of one segment go now, and when the next ones will."""
+
+    def __init__(self, vfs: Vfs, view: LogView, segment: Segment, rules: ExpiryRules) -> None:
+        self.segment = segment
+        self.rules = rules
+        self.judged: Judged | None = None  # None: no row goes
+        self.next_us: int | None = None  # when the next one is to go; None: none of those that are left
+        self.awaits_more = False  # one would go if others came behind it
+        self.awaits_compaction = False  # one would go if those before it of its key had gone
+        self.is_whole = False  # all was read, and is judged
+        self._vfs = vfs
+        self._view = view
+        super().__init__()
+
+    def _work(self) -> Generator[int, None, None]:
+        if self.rules.is_compacted:
+            # What goes must not come back to what was before it, whatever the power does.
+            self._vfs.sync_dir(self.segment.path.rpartition("/")[0])
+        try:
+            yield from self._judge()
+        except FileNotFoundError:  # retention has removed it: it has no rows any more
+            self.is_whole = True
+        except UnsoundError:
+            return
+
+    def _judge(self) -> Iterator[int]:
+        import pyarrow as pa
+
+        found = Found(self.segment)
+        moved = 0
+        for header, data in self._batches():
+            if data is None:
+                found.batch(header, None)
+                found.keeps.append(pa.repeat(pa.scalar(True), header.count))
+                moved += codec.PREFIX_BYTES
+            else:
+                found.batch(header, None)
+                found.keeps.append(self._of_batch(data))
+                moved += header.size_bytes
+            if moved >= limits.CLEANING_SLICE_BYTES:
+                yield moved
+                moved = 0
+                if self.is_void:
+                    raise UnsoundError
+        keep, _ = found.forced()
+        if keep.false_count:
+            self.judged = Judged(self.segment, keep)
+        self.is_whole = True
+        yield moved
+
+    def _batches(self) -> Iterator[tuple[BatchHeader, bytes | None]]:
+        """All batches; with what is in them where it is to be looked at."""
+        segment = self.segment
+        source = self._vfs.open(segment.path, read_only=True)
+        try:
+            yield from self._batches_of(source)
+        except CorruptionError as error:
+            tell(segment, self._view)
+            raise UnsoundError from error
+        finally:
+            source.close()
+
+    def _batches_of(self, source: File) -> Iterator[tuple[BatchHeader, bytes | None]]:
+        segment = self.segment
+        window = Window(source, segment.size_bytes)
+        position, offset = SCHEMA_BYTES, segment.base_offset
+        while position < segment.size_bytes:
+            header = codec.read_header(window.read(position, codec.PREFIX_BYTES), file=segment.path, position=position)
+            if header.base_offset != offset:
+                raise CorruptionError(segment.path, position, f"offset {offset}", str(header.base_offset))
+            data = None
+            if header.flags & MAY_EXPIRE:
+                data = window.read(position, header.size_bytes)
+                codec.verify(data, file=segment.path, position=position)
+                if header.flags & COMPRESSION_FLAGS:
+                    data = bytes(codec.as_appended(data))
+            yield header, data
+            position += header.size_bytes
+            offset = header.end_offset
+        if (position, offset) != (segment.size_bytes, segment.end_offset):
+            raise CorruptionError(segment.path, position, f"offset {segment.end_offset}", str(offset))
+
+    def _of_batch(self, data: bytes) -> pa.BooleanArray:
+        """Which of its rows stay."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        rules = self.rules
+        rows = codec.check_rows(data, file=self.segment.path)
+        lifetimes = Rows(data, LAYOUT).lifetimes_us(rules.dedup_window_us)
+        lifetimes_us = pa.Array.from_buffers(pa.int64(), rows.num_rows, [None, pa.py_buffer(lifetimes)])
+        expiries_us = pc.add(rows.column("timestamp").cast(pa.int64()), lifetimes_us)
+        lives_on = pc.equal(lifetimes_us, 0)
+        is_over = pc.and_not(pc.less_equal(expiries_us, rules.now_us), lives_on)
+        later_us = pc.min(expiries_us.filter(pc.invert(pc.or_(is_over, lives_on)))).as_py()
+        if later_us is not None:
+            self.next_us = later_us if self.next_us is None else min(self.next_us, later_us)
+        if not is_over.true_count:
+            return pc.invert(is_over)
+        goes = pc.and_(is_over, pc.less(rows.column("offset"), rules.end - 1))
+        self.awaits_more = self.awaits_more or goes.true_count < is_over.true_count
+        if rules.is_compacted:
+            before, goes = goes, pc.and_(goes, self._is_free(rows))
+            self.awaits_compaction = self.awaits_compaction or goes.true_count < before.true_count
+        return pc.invert(goes)
+
+    def _is_free(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Of each row whether no older one of its key is there."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        keys = rows.column("key")
+        forced = pa.array(list(self.rules.forced_keys), pa.binary())
+        is_judged = pc.less(rows.column("offset"), self.rules.compacted_end)
+        return pc.or_(keys.is_null(), pc.and_not(is_judged, pc.is_in(keys, value_set=forced)))

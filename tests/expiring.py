@@ -1,0 +1,68 @@
+"""Logs of messages with headers, for tests of what goes by what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.batch import codec
+from penstock.batch.codec import LAYOUT, NOBODY, Producer
+from penstock.batch.header import row_flags
+from penstock.commitlog import Log, LogView
+from penstock.hot.rows import Rows
+from tests.groups import Columns, encoded
+from tests.keyed import batches_of
+
+
+class Told(NamedTuple):
+    """A message to be appended."""
+
+    headers: Mapping[str, str] = {}
+    key: bytes | None = None
+    value: bytes | None = b"v"
+    subject: bytes = b"s"
+
+
+class Row(NamedTuple):
+    """One message."""
+
+    offset: int
+    timestamp_us: int
+    told: Told
+
+
+def block_of(headers: Mapping[str, str]) -> bytes | None:
+    """A header block."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"NATS/1.0\r\n{lines}\r\n".encode() if headers else None
+
+
+def append_told(log: Log, messages: Sequence[Told], timestamp_us: int, producer: Producer = NOBODY) -> list[Row]:
+    """Append one batch, as a leader does; its messages."""
+    base = log.log_end
+    columns = Columns(
+        [one.subject for one in messages],
+        [one.key for one in messages],
+        [one.value for one in messages],
+        [block_of(one.headers) for one in messages],
+    )
+    numbers = {"base_offset": base, "timestamp_us": timestamp_us, "leader_epoch": log.leader_epoch}
+    data = encoded(columns, **numbers)
+    asked = Rows(data, LAYOUT).asked()
+    header = codec.renumber(
+        data, **numbers, producer=producer, flags=row_flags(ids=bool(asked.ids), ttls=asked.has_ttls)
+    )
+    log.append(bytes(data), header)
+    return [Row(base + at, timestamp_us, message) for at, message in enumerate(messages)]
+
+
+def offsets_of(view: LogView) -> list[int]:
+    """Of all messages of a log, each checked."""
+    return [offset for _, data in batches_of(view) for offset in _offsets_in(codec.check_rows(data))]
+
+
+def _offsets_in(batch: pa.RecordBatch) -> list[int]:
+    found: list[int] = batch.column(0).to_pylist()
+    return found
