@@ -202,7 +202,13 @@ class CheckAppend:
                 raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)
         self.asked = asked = rows.asked()
         if asked.is_bad:
-            text = "a Nats-TTL is neither seconds, nor a duration such as 1h30m of a second at least, nor 'never'"
+            text = (
+                "a Nats-TTL is neither seconds, nor a duration such as 1h30m of a second at least, nor 'never'; or a "
+                "Nats-Rollup is neither 'sub' nor 'all'"
+            )
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
+        if asked.has_rollups or asked.rollup_row >= 0:
+            text = "a message has a Nats-Rollup, which this version of Penstock does not support"
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
         if asked.has_ttls and not self._allows_ttls:
             text = "a message has a Nats-TTL, and the stream does not allow that: see allow_message_ttl"

@@ -109,6 +109,11 @@ def test_over_the_socket_the_whole_batch_is_refused() -> None:
         return bytes(batch_of([("orders.a", None, b"v", one) for one in headers]))
 
     refused = {"Nats-TTL: 5": "does not allow", "Nats-TTL: never": "does not allow", "Nats-TTL: 5x": "seconds"}
+    refused |= {
+        "Nats-Rollup: all": "does not support",
+        "Nats-Rollup: Sub": "does not support",
+        "Nats-Rollup: x": "neither",
+    }
     for line, text in refused.items():
         refusal = broker.refusal(request, batch(None, block(line)))
         assert refusal.code == ErrorCode.BAD_REQUEST
