@@ -92,3 +92,21 @@ async def test_a_key_finds_its_partition_and_the_others_take_turns(client: aio.C
     assert set(wanted) == {0, 1, 2}
     spread = [await client.publish("p.keys", b"x") for _ in range(6)]
     assert sorted(ack.partition for ack in spread) == [0, 0, 1, 1, 2, 2]
+
+
+async def test_each_try_of_a_message_with_an_id_and_no_key_comes_to_one_partition(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    await client.create_stream("p-ids", "p.ids", partitions=3)
+    ids = [f"id-{number}" for number in range(12)]
+    first = [await client.publish("p.ids", b"x", headers={"Nats-Msg-Id": one}) for one in ids]
+    assert [ack.partition for ack in first] == [partition_of_key(one.encode(), 3) for one in ids]
+    assert {ack.partition for ack in first} == {0, 1, 2}
+    await client.publish("p.ids", b"of nobody's")
+    async with await broker.client() as other:  # which has not seen the stream
+        for try_of in (client, other):
+            again = [await try_of.publish("p.ids", b"x", headers={"Nats-Msg-Id": one}) for one in ids]
+            assert [(ack.partition, ack.offset) for ack in again] == [(ack.partition, ack.offset) for ack in first]
+            assert all(ack.duplicate for ack in again)
+    keyed = [await client.publish("p.ids", b"x", key="k", headers={"Nats-Msg-Id": f"k-{one}"}) for one in ids]
+    assert {ack.partition for ack in keyed} == {partition_of_key(b"k", 3)}

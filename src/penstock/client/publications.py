@@ -15,7 +15,7 @@ from penstock.base.errors import ErrorCode, OperationalError
 from penstock.client.errors import StreamNotFound
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
-from penstock.client.publish_format import Ack, Value, published
+from penstock.client.publish_format import Ack, Value, message_id, published
 from penstock.client.publishing import Publisher
 from penstock.client.routing import Routes
 from penstock.client.values import Envelope, PubAck
@@ -61,7 +61,8 @@ class Publications:
     ) -> asyncio.Future[PubAck] | None:
         """Send one message; the future of its ack, if there is to be one."""
         value, all_headers = published(value, key, headers, stream, ack, envelope)
-        subject = await self._routed(subject, key, timeout)
+        deciding = message_id(headers) if key is None and headers else key
+        subject = await self._routed(subject, deciding, timeout)
         publisher = await self._connected(timeout)
         if ack == "none":
             await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
@@ -105,7 +106,7 @@ class Publications:
             await publisher.close()
 
     async def _routed(self, subject: str, key: bytes | str | None, timeout: float) -> str:
-        """The subject of the partition that the message belongs to."""
+        """The subject of the partition that a message of this key (or id, which counts as one) belongs to."""
         now_s = asyncio.get_running_loop().time()
         if self._routes.must_ask(subject, key, now_s):
             self._routes.learn(subject, await self._streams.storing(subject, timeout), now_s)

@@ -29,6 +29,7 @@ KEY_HEADER = "Penstock-Key"
 KEY_BASE64_HEADER = "Penstock-Key-Base64"
 ACK_HEADER = "Penstock-Ack"
 EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
+MESSAGE_ID_HEADER = "Nats-Msg-Id"
 
 Acked = Literal["all", "leader"]
 Ack = Acked | Literal["none"]
@@ -104,6 +105,11 @@ def _key_bytes(key: bytes | str) -> bytes:
     if len(raw) > limits.KEY_BYTES_MAX:
         raise ValueError(f"the key has {len(raw)} bytes; the limit is {limits.KEY_BYTES_MAX}")
     return raw
+
+
+def message_id(headers: Mapping[str, str]) -> str | None:
+    """The id that a message has for deduplication; None: it has none."""
+    return headers.get(MESSAGE_ID_HEADER) or None
 
 
 def published(

@@ -1,8 +1,9 @@
-"""Which partition a message is published to: its key's, or with no key the next in turn.
+"""Which partition a message is published to: that of its key, else of its message id, or with neither the next in turn.
 
-Rules: a key's partition is XXH64(key, seed 0) mod partitions, the same in every client. Which streams store a subject
-is asked before the first message with a key (or without, of a stream that this client has seen to have partitions), and
-believed for PUBLISH_ROUTE_S. As much is known as PUBLISH_ROUTES_MAX says; the oldest is forgotten.
+Rules: a key's partition is XXH64(key, seed 0) mod partitions, the same in every client, and so is an id's: a leader
+knows the ids of its own partition alone, so each try of a message must come to the same one. Which streams store a
+subject is asked before the first message with a key or an id (or without, of a stream that this client has seen to have
+partitions), and believed for PUBLISH_ROUTE_S. As much is known as PUBLISH_ROUTES_MAX says; the oldest is forgotten.
 Where streams with different numbers of partitions are on one subject, all messages go to the subject itself, which is
 partition 0 of each: no stream misses any.
 """
