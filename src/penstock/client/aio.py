@@ -376,8 +376,8 @@ class Client:
 
         Where several streams store the subject, the first ack counts, or that of `stream` if it is named (the others
         then do not store the message).
-        On the subject of a stream with several partitions a message goes to the partition of its key; those without
-        a key go to all in turn, once this client has made, or asked for, the stream.
+        On the subject of a stream with several partitions a message goes to the partition of its key, or without one of
+        its `Nats-Msg-Id`; those with neither go to all in turn, once this client has made, or asked for, the stream.
         While a leader changes, an ack may be lost, or nobody be subscribed for seconds:
         with `retries` the message is sent again, so many times within `timeout`, while no ack comes, and for as long as
         nobody is subscribed. If only the ack was lost, it is stored twice then. Raises StreamNotFound (nobody stores
@@ -441,8 +441,8 @@ class Client:
     ) -> list[AppendResult]:
         """Append rows straight to the log, past NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
-        Columns: value (null: tombstone), subject, key, headers; see `client.columns`. Large data goes in several
-        batches, each whole or not at all; an error in a later one has the results so far in `appended`
+        Columns: value (null: tombstone), subject, key, headers; see `client.columns`. No rows: no results. Large data
+        goes in several batches, each whole or not at all; an error in a later one has the results so far in `appended`
         (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` is for each batch.
         OutcomeUnknown: the connection broke after a batch was sent; it is not sent again. TimedOut: unknown as well.
         """

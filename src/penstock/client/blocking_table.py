@@ -27,6 +27,10 @@ class Table:
         """The latest message of a key; None: there is none, or it was a tombstone."""
         return self._table.get(key)
 
+    def __contains__(self, key: bytes | str) -> bool:
+        """Whether a key has a message, as `get` would give it."""
+        return key in self._table
+
     def __len__(self) -> int:
         """How many keys there are."""
         return len(self._table)
@@ -47,7 +51,7 @@ class Table:
         self._thread.run(self._table.wait_for(offset, partition=partition, timeout=timeout))
 
     def close(self) -> None:
-        """Follow no more; what is there can still be read. Twice is fine."""
+        """Follow no more, and forget what is there. Twice is fine."""
         if self._thread.is_running:
             with contextlib.suppress(OperationalError):
                 self._thread.run(self._table.close())

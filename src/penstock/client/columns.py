@@ -8,6 +8,7 @@
 | `headers` | binary: the NATS header block   | no headers; a dict in a list of dicts is written as a block  |
 
 `offset` and `timestamp`, as a reader yields them, are left out: the broker gives new ones. Any other column is refused.
+Where there are no rows nothing is appended, and no column is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import is_wildcard
 from penstock.batch import codec
+from penstock.client.publish_format import a_kind
 from penstock.client.values import encode_headers
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _WRITTEN = ("subject", "key", "value", "headers")
 _IGNORED = ("offset", "timestamp")
+_NO_VALUE = "the column 'value' is missing; to append tombstones, give it with nulls"
 _BATCH_OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one batch message, generously
 
 
@@ -39,8 +42,10 @@ def to_table(data: Any, *, stream_subject: str) -> pa.Table:
         raise ValueError(f"unknown columns {', '.join(unknown)}; an append takes {', '.join(_WRITTEN)}")
     if len(set(table.column_names)) != len(table.column_names):
         raise ValueError(f"a column is there twice: {', '.join(table.column_names)}")
+    if table.num_rows == 0:
+        return pa.table({name: pa.array([], pa.utf8() if name == "subject" else pa.binary()) for name in _WRITTEN})
     if "value" not in table.column_names:
-        raise ValueError("the column 'value' is missing; to append tombstones, give it with nulls")
+        raise ValueError(_NO_VALUE)
     if "subject" not in table.column_names:
         if is_wildcard(stream_subject):
             text = f"the column 'subject' is missing, and the stream's subject {stream_subject!r} is a pattern"
@@ -65,8 +70,7 @@ def _as_arrow(data: Any) -> pa.Table:
         return pa.table(data)
     if hasattr(data, "columns") and hasattr(data, "dtypes"):
         return pa.Table.from_pandas(data, preserve_index=False)
-    kind = type(data).__name__
-    raise TypeError(f"cannot append a {kind}: give a pyarrow, pandas or Polars table, or a list of dicts")
+    raise TypeError(f"cannot append {a_kind(data)}: give a pyarrow, pandas or Polars table, or a list of dicts")
 
 
 def _from_dicts(rows: Sequence[Any]) -> pa.Table:
@@ -75,7 +79,7 @@ def _from_dicts(rows: Sequence[Any]) -> pa.Table:
     names: dict[str, None] = {}
     for position, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise TypeError(f"row {position} is a {type(row).__name__}, not a dict of {', '.join(_WRITTEN)}")
+            raise TypeError(f"row {position} is {a_kind(row)}, not a dict of {', '.join(_WRITTEN)}")
         names.update(dict.fromkeys(row))
     if "value" in names:
         absent = next((position for position, row in enumerate(rows) if "value" not in row), None)
@@ -87,7 +91,9 @@ def _from_dicts(rows: Sequence[Any]) -> pa.Table:
             continue
         values = [_bytes_of(position, name, row.get(name)) for position, row in enumerate(rows)]
         columns[name] = pa.array(values, pa.binary())
-    return pa.table(columns if columns or rows else {"value": pa.array([], pa.binary())})
+    if rows and not columns:  # as a table it would have no rows
+        raise ValueError(_NO_VALUE)
+    return pa.table(columns)
 
 
 def _bytes_of(position: int, name: str, value: Any) -> bytes | None:
@@ -102,7 +108,7 @@ def _bytes_of(position: int, name: str, value: Any) -> bytes | None:
             return bytes(value)
         case Mapping() if name == "headers":
             return encode_headers(value)
-    raise TypeError(f"row {position}: {name!r} is a {type(value).__name__}; give bytes, text or None")
+    raise TypeError(f"row {position}: {name!r} is {a_kind(value)}; give bytes, text or None")
 
 
 def _cast(table: pa.Table, name: str, wanted: pa.DataType) -> pa.ChunkedArray:

@@ -38,6 +38,7 @@ from penstock.client.attempts import Doubt
 from penstock.client.errors import OutcomeUnknown, TimedOut
 from penstock.client.link import Link
 from penstock.client.named_streams import NamedStreams
+from penstock.client.publish_format import a_kind
 from penstock.client.values import AppendResult, StreamName, datetime_of
 from penstock.messages import AppendOnceRequest, AppendOnceResponse, StreamInfo
 
@@ -79,6 +80,9 @@ class Producer:
     ) -> None:
         if producer_id is None:
             producer_id = random.SystemRandom().randrange(1, 2**63)
+        for what, number in (("producer id", producer_id), ("epoch", epoch), ("sequence", sequence)):
+            if not isinstance(number, int):
+                raise TypeError(f"the {what} is {a_kind(number)}; give an int")
         if not 1 <= producer_id < 2**63:
             raise ValueError(f"the producer id is {producer_id}; it is 1 to 2^63 - 1")
         if not (0 <= epoch < 2**32 and 0 <= sequence < 2**63):

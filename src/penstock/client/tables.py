@@ -12,6 +12,7 @@ Where a key is in several partitions, which publishers with keys avoid, the row 
 | no broker answers                                 | stays as it was, and goes on where it was once one does         |
 | retention overtakes it, the log lost what it had  | raises that from every call: make another one                   |
 | read, the stream is deleted, bytes are damaged    |                                                                |
+| it is closed, or its client is                    | look-ups raise that; who reads changes has come to the end      |
 
 Idea: Kafka Streams' KTable, without its joins.
 """
@@ -78,17 +79,21 @@ class Table:
 
     def get(self, key: bytes | str) -> Message | None:
         """The latest message of a key; None: there is none, or it was a tombstone."""
-        self._check()
+        self._check_open()
         return self._latest.get(key.encode() if isinstance(key, str) else key)
+
+    def __contains__(self, key: bytes | str) -> bool:
+        """Whether a key has a message, as `get` would give it."""
+        return self.get(key) is not None
 
     def __len__(self) -> int:
         """How many keys there are."""
-        self._check()
+        self._check_open()
         return len(self._latest)
 
     def __iter__(self) -> Iterator[Message]:
         """The messages of all keys, as they are now; those of keys that came first come first."""
-        self._check()
+        self._check_open()
         return iter(list(self._latest.values()))
 
     def changes(self) -> Changes:
@@ -111,12 +116,13 @@ class Table:
             raise TimedOut(f"the table has not come to offset {offset} of partition {partition} in time") from None
 
     async def close(self) -> None:
-        """Follow no more; what is there can still be read. Twice is fine."""
+        """Follow no more, and forget what is there. Twice is fine."""
         self._is_closed = True
         task, self._following = self._following, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        self._latest.clear()
         self._wake()
 
     async def __aenter__(self) -> Table:
@@ -137,6 +143,14 @@ class Table:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def _check_open(self) -> None:
+        """Nobody is given what may long be another: OperationalError where nothing is followed any more."""
+        self._check()
+        if self._is_closed:
+            raise OperationalError("the table is closed")
+        if self._link.is_closed:
+            raise Unavailable("the client is closed")
 
     def _wake(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()

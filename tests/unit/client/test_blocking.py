@@ -91,7 +91,7 @@ def test_both_faces_have_the_same_calls_parameters_defaults_and_words() -> None:
         assert ours[name].parameters == theirs[name].parameters, name
         if name != "close":
             assert inspect.getdoc(getattr(blocking.Client, name)) == inspect.getdoc(getattr(aio.Client, name)), name
-    for name in ("get", "changes", "wait_for", "close", "__len__", "__iter__"):
+    for name in ("get", "changes", "wait_for", "close", "__contains__", "__len__", "__iter__"):
         ours_, theirs_ = getattr(blocking_table.Table, name), getattr(tables.Table, name)
         assert inspect.signature(ours_).parameters == inspect.signature(theirs_).parameters
         assert inspect.getdoc(ours_) == inspect.getdoc(theirs_)

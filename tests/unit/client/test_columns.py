@@ -46,16 +46,19 @@ def test_whatever_holds_rows_gives_the_same_table(data: Any) -> None:
     [
         (pa.table({"value": ["1"], "colour": ["red"]}), ValueError, "unknown columns colour"),
         (pa.table({"key": ["1"]}), ValueError, "'value' is missing"),
+        ([{}], ValueError, "'value' is missing"),
+        ([{"offset": 1}, {"offset": 2}], ValueError, "'value' is missing"),
+        (pa.table({"colour": pa.array([], pa.utf8())}), ValueError, "unknown columns colour"),
         ([{"value": b"1"}, {"key": b"2"}], ValueError, "row 1 has no 'value'"),
         (pa.table({"value": [1]}), TypeError, "'value' is int64"),
         (pa.table({"value": ["1"], "subject": pa.array([None], pa.utf8())}), ValueError, "holds nulls"),
         (pa.table({"value": ["1"], "subject": pa.array([b"\xff"])}), ValueError, "'subject' cannot be string"),
         (pa.table([["1"], ["2"]], names=["value", "value"]), ValueError, "twice"),
-        ([{"value": 7}], TypeError, "row 0: 'value' is a int"),
-        ([7], TypeError, "row 0 is a int"),
+        ([{"value": 7}], TypeError, "row 0: 'value' is an int"),
+        ([7], TypeError, "row 0 is an int"),
         ([{"value": b"", "headers": {"a b": "c"}}], ValueError, "header name"),
         (b"rows", TypeError, "cannot append a bytes"),
-        (7, TypeError, "cannot append a int"),
+        (7, TypeError, "cannot append an int"),
     ],
 )
 def test_what_cannot_be_appended_is_told(data: Any, kind: type[Exception], reason: str) -> None:
@@ -70,9 +73,10 @@ def test_a_pattern_is_no_subject_for_rows_without_one() -> None:
 
 
 def test_no_rows_give_no_batches() -> None:
-    empty: tuple[Any, ...] = ([], pa.table({"value": pa.array([], pa.binary())}))
+    empty: tuple[Any, ...] = ([], pa.table({"value": pa.array([], pa.binary())}), pa.table({}), pd.DataFrame())
     for data in empty:
-        assert list(batch_messages(to_table(data, stream_subject="s"), bytes_max=10**6)) == []
+        for subject in ("s", "s.>"):
+            assert list(batch_messages(to_table(data, stream_subject=subject), bytes_max=10**6)) == []
 
 
 def rows_of(messages: list[bytearray]) -> list[dict]:

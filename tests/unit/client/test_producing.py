@@ -251,6 +251,10 @@ async def test_what_a_producer_does_not_take(client: aio.Client) -> None:
     for wrong in ({"producer_id": 0}, {"producer_id": 2**63}, {"epoch": -1}, {"epoch": 2**32}, {"sequence": -1}):
         with pytest.raises(ValueError, match=r"producer id|epoch"):
             client.producer("a", **wrong)
+    with pytest.raises(TypeError, match="the producer id is a str; give an int"):
+        client.producer("a", producer_id="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the sequence is a float; give an int"):
+        client.producer("a", sequence=1.5)  # type: ignore[arg-type]
     for timeout in (0, 301):
         with pytest.raises(ValueError, match="time-out"):
             await client.producer("a").append(rows(0), timeout=timeout)

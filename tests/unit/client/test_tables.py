@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pyarrow as pa
 import pytest
 
 import penstock
 from penstock import aio
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.batch import codec
 from penstock.batch.thinning import Thinner
 from penstock.messages import FetchRequest, Request
@@ -59,6 +59,7 @@ async def test_it_begins_with_all_that_is_there(broker: FakeBroker, client: aio.
         assert found is not None
         assert (found.offset, found.value) == (3, b"2")
         assert table.get(b"y") is None
+        assert [key in table for key in ("x", b"x", "", "y", b"z", "nobody")] == [True, True, True, False, False, False]
 
 
 def compact(stream: FakeStream, *kept: int) -> None:
@@ -135,7 +136,28 @@ async def test_it_follows_the_log_and_tells_of_changes(broker: FakeBroker, clien
         await table.close()
         with pytest.raises(StopAsyncIteration):
             await waiting
-    assert held(table) == {b"y": b"4"}
+
+
+@pytest.mark.parametrize("what", ["table", "client"])
+async def test_once_closed_it_tells_nothing_any_more(broker: FakeBroker, what: str) -> None:
+    broker.create("a").append(columns(plain(b"x", b"1")))
+    client = await penstock.aio.connect(broker.address)
+    table = await client.table("a")
+    assert "x" in table
+    await (table if what == "table" else client).close()
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: table.get("x"),
+        lambda: "x" in table,
+        lambda: len(table),
+        lambda: list(table),
+    )
+    for look in looks:
+        with pytest.raises(OperationalError, match=f"the {what} is closed"):
+            look()
+    with pytest.raises(OperationalError, match="closed"):
+        await table.wait_for(1)
+    await table.close()
+    await client.close()
 
 
 async def test_who_reads_changes_slowly_holds_the_latest_of_each_key(broker: FakeBroker, client: aio.Client) -> None:
@@ -246,6 +268,8 @@ def test_the_blocking_face(tmp_path: object) -> None:
             def use() -> list[bytes | None]:
                 with penstock.connect(broker.address) as client, client.table("a") as table:
                     assert len(table) == 1
+                    assert "x" in table
+                    assert b"y" not in table
                     changes = table.changes()
                     loop.call_soon_threadsafe(ready.set)
                     table.wait_for(1)
@@ -255,6 +279,8 @@ def test_the_blocking_face(tmp_path: object) -> None:
                     found = table.get("x")
                     table.close()
                     assert list(table.changes()) == []
+                    with pytest.raises(OperationalError, match="the table is closed"):
+                        table.get("x")
                     return [None if found is None else found.value]
 
             using = asyncio.ensure_future(asyncio.to_thread(use))
