@@ -145,6 +145,9 @@ async def test_one_that_finds_nothing_to_do_ends_where_it_does_not_follow(client
         assert idle.positions == {}
     with pytest.raises(penstock.GroupInUse, match="group 'billing' has 1 member"):
         await client.groups.reset("billing", "orders", 0)
+    with pytest.raises(penstock.GroupInUse, match="group 'billing' has 1 member: only they commit") as refused:
+        await client.groups.reset("billing", "orders", 0, dry_run=True)
+    assert refused.value.details["members"] == 1
     async with client.consumer("orders", "billing", partition=0) as alone:
         await anext(alone, None)
         with pytest.raises(penstock.GroupInUse):

@@ -98,6 +98,11 @@ async def test_batches_are_done_one_by_one_and_offsets_can_be_named(client: aio.
     assert at.offset == 4
     async with client.consumer("orders", "billing") as consumer:
         await anext(consumer)
+        with pytest.raises(penstock.OffsetOutOfRange, match="11") as refused:
+            await consumer.commit({0: 11})
+        assert refused.value.details["committed_end"] == 10
+        await consumer.commit({0: 7})
+        await consumer.commit({0: 10})  # which is beyond what is done by now, and in the log
         await consumer.commit({0: 7})
     (at,) = await client.groups.offsets("billing", "orders")
     assert at.offset == 7

@@ -70,7 +70,8 @@ class Consumer:
         """Commit now, with what is in hand; or `offsets`, each that of the next message, by partition.
 
         Returns when a failover cannot lose it. TimedOut, Unavailable: it may or may not be committed. MemberFenced:
-        another member of the group may have it by now, and nothing is committed.
+        another member of the group may have it by now, and nothing is committed. OffsetOutOfRange: the log does not
+        hold so much, and nothing is committed.
         """
         self._thread.run(self._consumer.commit(offsets))
 
@@ -107,7 +108,7 @@ class Groups:
         """Have a group go on at a place, in all partitions or in one; where that is. Stop its consumers before.
 
         An offset needs a `partition` where there are several. `dry_run`: tell only where it would be.
-        StreamNotFound, OffsetOutOfRange, GroupInUse (it has members).
+        StreamNotFound, OffsetOutOfRange, GroupInUse (it has members), with `dry_run`, too.
         """
         return self._thread.run(
             self._groups.reset(group, stream, to, partition=partition, dry_run=dry_run, timeout=timeout)

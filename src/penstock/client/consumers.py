@@ -25,7 +25,7 @@ from penstock.client.keywords import ConsumerOptions
 from penstock.client.members import Member
 from penstock.client.positions import Positions, check_group, mark_of
 from penstock.client.progress import Mark, Progress
-from penstock.client.reading import Plan, Reader, partition_number, plan
+from penstock.client.reading import Plan, Reader, find_place, partition_number, plan
 from penstock.client.values import Message, Start, StreamName
 from penstock.messages import StreamInfo
 
@@ -328,12 +328,17 @@ class Consumer:
         """Commit now, with what is in hand; or `offsets`, each that of the next message, by partition.
 
         Returns when a failover cannot lose it. TimedOut, Unavailable: it may or may not be committed. MemberFenced:
-        another member of the group may have it by now, and nothing is committed.
+        another member of the group may have it by now, and nothing is committed. OffsetOutOfRange: the log does not
+        hold so much, and nothing is committed.
         """
         await self.open()
         if offsets is None:
             self._progress.finish()
         else:
+            assert self._info is not None
+            for number, offset in self._progress.beyond(offsets).items():
+                link, stream_id = self._committed.link, self._info.stream_id
+                await find_place(link, stream_id, PartitionId(number), offset, self._wanted.timeout_s)
             for number, offset in offsets.items():
                 self._progress.seek(number, offset)
         await self._commit_or_fail()

@@ -8,10 +8,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from penstock.base.ids import PartitionId, StreamId
+from penstock.client.errors import specific
 from penstock.client.positions import Positions, check_group
 from penstock.client.progress import Mark
 from penstock.client.reading import find_place, partition_number
 from penstock.client.values import EARLIEST, Start, StreamName, datetime_of
+from penstock.groups.membership import in_use
 from penstock.messages import CommittedOffset, GroupStream, ListOffsetsResponse, StreamInfo
 
 
@@ -79,7 +81,7 @@ class Groups:
         """Have a group go on at a place, in all partitions or in one; where that is. Stop its consumers before.
 
         An offset needs a `partition` where there are several. `dry_run`: tell only where it would be.
-        StreamNotFound, OffsetOutOfRange, GroupInUse (it has members).
+        StreamNotFound, OffsetOutOfRange, GroupInUse (it has members), with `dry_run`, too.
         """
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
@@ -88,7 +90,10 @@ class Groups:
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
             raise ValueError(f"{text}: say which with partition=")
         places = await self._places(info, numbers, to, timeout)
-        if not dry_run:
+        if dry_run:
+            if count := (await self._positions.look(group, info.stream_id, timeout)).members_count:
+                raise specific(in_use(group, count))
+        else:
             marks: dict[int, Mark | None] = {number: Mark(at.offset, at.leader_epoch) for number, at in places.items()}
             await self._positions.commit(group, info.stream_id, marks, timeout)
         return [GroupOffset(number, at.offset, None, at.log_start, at.committed_end) for number, at in places.items()]

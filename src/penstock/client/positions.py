@@ -43,10 +43,11 @@ T = TypeVar("T")
 
 
 class Committed(NamedTuple):
-    """Where a group is in a stream, by partition, and which member of it reads that one, if any."""
+    """Where a group is in a stream, by partition; which member of it reads that one, if any; how many there are."""
 
     offsets: dict[int, CommittedOffset]
     members: dict[int, str]
+    members_count: int = 0
 
 
 class Positions:
@@ -176,7 +177,8 @@ class Positions:
         )
         answer, _ = await self.link.call(request, FetchOffsetsResponse, timeout_s=timeout_s)
         offsets = {int(one.partition): one for one in answer.offsets}
-        return Committed(offsets, {int(part): one.member_id for one in answer.members for part in one.partitions})
+        members = {int(part): one.member_id for one in answer.members for part in one.partitions}
+        return Committed(offsets, members, len(answer.members))
 
     async def _if_there(self, timeout_s: float) -> StreamInfo | None:
         request = MetadataRequest(names=(OFFSETS_STREAM,))

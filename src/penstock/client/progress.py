@@ -8,9 +8,11 @@ Only what is done is committed. What the caller names himself counts instead of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.base.ids import LeaderEpoch
+from penstock.client.publish_format import a_kind
 
 
 class Mark(NamedTuple):
@@ -66,12 +68,37 @@ class Progress:
             self._in_hand = None
             self._done[partition] = mark
 
-    def seek(self, partition: int, offset: int) -> None:
-        """Done is what comes before `offset`, whatever is in his hands. ValueError: it is not read here."""
+    def beyond(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Those of the offsets that are beyond what was handed out: whether the log holds so much is not known here.
+
+        TypeError: they are no offsets by partition. ValueError: one is not read here, or is negative.
+        """
+        if not isinstance(offsets, Mapping):
+            raise TypeError(
+                f"the offsets are {a_kind(offsets)}; give a dict of an offset by partition, such as {{0: 6}}"
+            )
+        found = {}
+        for number, offset in offsets.items():
+            for what, given in (("partition", number), ("offset", offset)):
+                if not isinstance(given, int):
+                    raise TypeError(f"the {what} {given!r} is {a_kind(given)}; give an int")
+            self._check(number, offset)
+            end = self._done[number].offset
+            if self._in_hand is not None and self._in_hand[0] == number:
+                end = max(end, self._in_hand[1].offset)
+            if offset > end:
+                found[number] = offset
+        return found
+
+    def _check(self, partition: int, offset: int) -> None:
         if partition not in self._done:
             raise ValueError(f"partition {partition} is not read by this consumer")
         if offset < 0:
             raise ValueError(f"the offset {offset} is negative; offsets count from 0")
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Done is what comes before `offset`, whatever is in his hands. ValueError: it is not read here."""
+        self._check(partition, offset)
         epoch = self._done[partition].leader_epoch
         if self._in_hand is not None and self._in_hand[0] == partition:
             epoch = self._in_hand[1].leader_epoch

@@ -231,6 +231,13 @@ def _parts(granted: Granted) -> frozenset[Part]:
     return frozenset(Part(one.stream_id, one.partition) for one in granted.grants)
 
 
+def in_use(group: str, count: int) -> RemoteError:
+    """It has so many members, and only they commit."""
+    who = "1 member" if count == 1 else f"{count} members"
+    text = f"group {group!r} has {who}: only they commit; stop them, or wait until they are gone"
+    return RemoteError(ErrorCode.GROUP_IN_USE, text, members=count)
+
+
 def unknown_member(member_id: str) -> RemoteError:
     """It was silent for its session, or never joined."""
     text = f"the group has no member {member_id!r}: it was silent for its session, or has left; join again as another"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, PartitionId, StreamId
-from penstock.groups.membership import Beat, Generation, Membership, Part, unknown_member
+from penstock.groups.membership import Beat, Generation, Membership, Part, in_use, unknown_member
 from penstock.groups.offsets import Offsets
 from penstock.groups.rows import encode_generation, encode_generation_key
 from penstock.messages import (
@@ -87,10 +87,7 @@ class GroupMembers:
         group = self._load(request.group, now_us)
         if request.member_id is None:
             if group is not None and group.membership.members:
-                count = len(group.membership.members)
-                who = "1 member" if count == 1 else f"{count} members"
-                text = f"group {request.group!r} has {who}: only they commit; stop them, or wait until they are gone"
-                raise RemoteError(ErrorCode.GROUP_IN_USE, text, members=count)
+                raise in_use(request.group, len(group.membership.members))
             return
         if group is None:
             raise unknown_member(request.member_id)

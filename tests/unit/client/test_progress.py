@@ -77,3 +77,23 @@ def test_an_offset_of_a_partition_that_is_not_read_is_refused() -> None:
         progress.seek(1, 3)
     with pytest.raises(ValueError, match="negative"):
         progress.seek(0, -1)
+
+
+def test_offsets_are_looked_at_before_any_counts() -> None:
+    progress = Progress(5.0, 100.0)
+    for number in (0, 1):
+        progress.begin(number, Mark(10, EPOCH), is_committed=True)
+    progress.handed(1, Mark(15, EPOCH))
+    assert progress.beyond({0: 10, 1: 15}) == {}
+    assert progress.beyond({0: 11, 1: 16}) == {0: 11, 1: 16}
+    wrong: tuple[tuple[object, type[Exception], str], ...] = (
+        (5, TypeError, "the offsets are an int; give a dict"),
+        ({0: "7"}, TypeError, "the offset '7' is a str; give an int"),
+        ({"0": 7}, TypeError, "the partition '0' is a str; give an int"),
+        ({0: 7, 2: 7}, ValueError, "partition 2 is not read"),
+        ({0: 7, 1: -1}, ValueError, "-1 is negative"),
+    )
+    for offsets, kind, reason in wrong:
+        with pytest.raises(kind, match=reason):
+            progress.beyond(offsets)  # type: ignore[arg-type]
+    assert progress.positions == {0: 10, 1: 10}
