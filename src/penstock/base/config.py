@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -123,6 +124,25 @@ ALTERABLE = frozenset(
 
 ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability"})
 """Those of them that a sealed stream can still change: who leads it, not what it holds."""
+
+
+def field_type_mistake(name: str, value: object) -> str | None:
+    """What is wrong with a value of a field that there is, if it is of another type, or none of its choices."""
+    field_type = get_type_hints(StreamConfig)[name]
+    try:
+        msgspec.convert(value, field_type)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        return f"{name}: {_choices(field_type) or text[:1].lower() + text[1:]}"
+    return None
+
+
+def _choices(field_type: Any) -> str:
+    """What a field of that type can be, if it is one of a few; else nothing."""
+    if not (isinstance(field_type, type) and issubclass(field_type, StrEnum)):
+        return ""
+    names = [f"'{one}'" for one in field_type]
+    return f"it is {' or '.join(names)}" if len(names) < 3 else f"it is one of {', '.join(names)}"
 
 
 def stream_config_mistakes(config: StreamConfig) -> list[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import importlib.util
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Any, get_type_hints
 
 import msgspec
 
-from penstock.base.config import StreamConfig, stream_config_mistakes
+from penstock.base.config import StreamConfig, field_type_mistake, stream_config_mistakes
 from penstock.base.errors import CorruptionError, ErrorCode
 from penstock.base.ids import StreamId
 from penstock.client.errors import InvalidConfig
@@ -42,20 +41,9 @@ def _field_mistakes(fields: dict[str, Any]) -> list[str]:
             hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(types)}"
             mistakes.append(f"{name}: there is no such field; {hint}")
             continue
-        try:
-            msgspec.convert(value, types[name])
-        except msgspec.ValidationError as error:
-            text = str(error)
-            mistakes.append(f"{name}: {_choices(types[name]) or text[:1].lower() + text[1:]}")
+        if (mistake := field_type_mistake(name, value)) is not None:
+            mistakes.append(mistake)
     return mistakes
-
-
-def _choices(field_type: Any) -> str:
-    """What a field of that type can be, if it is one of a few; else nothing."""
-    if not (isinstance(field_type, type) and issubclass(field_type, StrEnum)):
-        return ""
-    names = [f"'{one}'" for one in field_type]
-    return f"it is {' or '.join(names)}" if len(names) < 3 else f"it is one of {', '.join(names)}"
 
 
 def name_and_id(stream: StreamName) -> tuple[str, StreamId | None]:

@@ -15,7 +15,14 @@ from typing import Any
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import ALTERABLE, ALTERABLE_SEALED, Intake, StreamConfig, check_stream_config
+from penstock.base.config import (
+    ALTERABLE,
+    ALTERABLE_SEALED,
+    Intake,
+    StreamConfig,
+    check_stream_config,
+    field_type_mistake,
+)
 from penstock.base.errors import ConfigError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
 from penstock.metadata import elections
@@ -128,6 +135,8 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
             mistakes.append(f"{name}: a stream has no such field")
         elif name not in ALTERABLE:
             mistakes.append(f"{name}: cannot be changed once the stream is there")
+        elif (mistake := field_type_mistake(name, changes[name])) is not None:
+            mistakes.append(mistake)
     changed = config
     if not mistakes:
         try:

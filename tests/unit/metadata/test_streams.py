@@ -118,6 +118,16 @@ def test_alter_refuses_with_every_mistake(changes: dict[str, object], named: lis
     assert all(name in str(caught.value) for name in named)
 
 
+def test_alter_names_the_choices_there_are() -> None:
+    with pytest.raises(RemoteError) as caught:
+        altered_config(ORDERS_MADE, {"compression": "gzip", "durability": 7, "max_age_ms": "soon"})
+    assert caught.value.details["mistakes"] == [
+        "compression: it is one of 'none', 'lz4', 'zstd'",
+        "durability: it is one of 'auto', 'fsync', 'os'",
+        "max_age_ms: expected `int | null`, got `str`",
+    ]
+
+
 def test_alter_cannot_make_what_create_would_refuse() -> None:
     with pytest.raises(RemoteError) as caught:
         altered_config(created_config(StreamConfig(name="all", subject=">", acks=Acks.NEVER), 1), {"acks": "reply"})
