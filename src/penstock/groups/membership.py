@@ -12,8 +12,9 @@ one that is to give something back is told so first, and keeps the grant until a
 
     A has p ─▶ target: B ─▶ A is told without p ─▶ A reports without p ─▶ B is granted p (in the log) ─▶ B is told p
 
-A new coordinator does not know what the one before has told. So it takes everything that was granted for told, until
-the member names it as the one whose answer it heard last.
+A new coordinator does not know what the one before has told, and may tell until it knows that it leads no more. So it
+takes everything that was granted for told, until the member names it as the one whose answer it heard last; and the
+sessions of who was a member begin when the one before says nothing any more.
 
 The target is balanced for each stream, to one, and moves no partition that need not move. It is the idea of Kafka's
 KIP-848, with one request, the heartbeat, for all of it.
@@ -90,6 +91,10 @@ class _Member:
         self.deadline_us = now_us + session_ms * 1_000
 
 
+_DEPOSED_US = limits.SESSION_MS * 1_000
+"""How long a coordinator that leads no more may go on: it has not heard of its successor."""
+
+
 class Membership:
     """One group, for its coordinator. Times are in µs, elapsed; `generation` is the last one that is committed.
 
@@ -97,21 +102,31 @@ class Membership:
     """
 
     def __init__(self, generation: Generation, leader_epoch: int, now_us: int) -> None:
-        """As the log has it; who was a member has a session from now on: the coordinator before may have heard it."""
+        """As the log has it; who was a member has a session from when the coordinator before, who may hear it still, is
+        surely silent.
+        """
         self.generation = generation
         self._leader_epoch = leader_epoch
         self._written: dict[str, frozenset[Part]] | None = None  # what remains to each in all that may come to be
         self._members = {
-            one: _Member(granted.session_ms, now_us, self._granted(one)) for one, granted in generation.members.items()
+            one: _Member(granted.session_ms, now_us + _DEPOSED_US, self._granted(one))
+            for one, granted in generation.members.items()
         }
+        # What follows from who is there is found once, and not with every heartbeat.
         self._target: dict[str, frozenset[Part]] = {}
+        self._partitions: dict[int, int] | None = None  # of which it was found; None: it is to be found
+        self._streams: frozenset[int] | None = None
+        self._is_calm = False  # nothing is to be written
 
     @property
     def streams(self) -> frozenset[int]:
         """What its members read, or have."""
-        beats = (member.beat for member in self._members.values())
-        wanted = frozenset[int]().union(*(beat.streams for beat in beats if beat is not None))
-        return wanted.union(part.stream_id for member_id in self._members for part in self._granted(member_id))
+        if self._streams is None:
+            beats = (member.beat for member in self._members.values())
+            wanted = frozenset[int]().union(*(beat.streams for beat in beats if beat is not None))
+            had = (part.stream_id for member_id in self._members for part in self._granted(member_id))
+            self._streams = wanted.union(had)
+        return self._streams
 
     @property
     def members(self) -> frozenset[str]:
@@ -130,27 +145,36 @@ class Membership:
             member = self._members[beat.member_id] = _Member(beat.session_ms, now_us)
         if member.beat is not None and beat.number <= member.beat.number:
             return  # it was late, on another connection, or comes twice
+        if member.beat is None or (beat.streams, beat.session_ms) != (member.beat.streams, member.beat.session_ms):
+            self._changed()
         member.beat = beat
         if beat.leader_epoch == self._leader_epoch:  # else it may have been sent before a coordinator told it more
-            member.may_have = {part for part in self._granted(beat.member_id) if part in beat.owned}
+            has = {part for part in self._granted(beat.member_id) if part in beat.owned}
+            self._is_calm = self._is_calm and has == member.may_have
+            member.may_have = has
         member.session_ms = beat.session_ms
         member.deadline_us = now_us + beat.session_ms * 1_000
 
     def left(self, member_id: str) -> None:
         """A member is gone, and has nothing any more."""
         self._members.pop(member_id, None)
+        self._changed()
 
     def expire(self, now_us: int) -> None:
         """Who was silent for its session is gone."""
         for member_id in [one for one, member in self._members.items() if member.deadline_us <= now_us]:
             del self._members[member_id]
+            self._changed()
+
+    def _changed(self) -> None:
+        self._partitions = self._streams = None
+        self._is_calm = False
 
     def next_generation(self, partitions: Mapping[int, int]) -> Generation | None:
-        """What is to be written now; None: it is as it should be. `partitions`: how many each stream has that is there.
-
-        RemoteError too_large.
-        """
+        """What is to be written now; None: nothing. `partitions`: how many each stream has that is there."""
         self._look(partitions)
+        if self._is_calm:
+            return None
         kept = {member_id: self._kept(member_id) for member_id in sorted(self._members)}
         taken = {part for parts in kept.values() for part in parts}
         number = self.generation.number + 1
@@ -160,9 +184,9 @@ class Membership:
             grants = sorted({**parts, **wanted}.items())
             session_ms = self._members[member_id].session_ms
             members[member_id] = Granted(session_ms, tuple(Grant(*part, since) for part, since in grants))
-        if members == self.generation.members:
-            return None
-        return Generation(number, members)
+        # What was announced, and then not written, holds back what it takes away until another one is.
+        self._is_calm = members == self.generation.members and self._written is None
+        return None if self._is_calm else Generation(number, members)
 
     def writes(self, generation: Generation) -> None:
         """It is being written, and may come to be whatever is heard of it: what it takes away is told to nobody."""
@@ -171,11 +195,13 @@ class Membership:
             before = self._written
             written = {one: parts & before.get(one, frozenset()) for one, parts in written.items()}
         self._written = written
+        self._is_calm = False
 
     def wrote(self, generation: Generation) -> None:
         """It is committed, and so counts, whatever came before."""
         self.generation = generation
         self._written = None
+        self._changed()
 
     def _kept(self, member_id: str) -> dict[Part, int]:
         """What a member was granted and has not given back."""
@@ -189,7 +215,11 @@ class Membership:
         return {} if granted is None else {Part(one.stream_id, one.partition): one.since for one in granted.grants}
 
     def _look(self, partitions: Mapping[int, int]) -> None:
-        """Find the target."""
+        """Find the target, if something has changed."""
+        if partitions == self._partitions:
+            return
+        self._is_calm = False
+        self._partitions = dict(partitions)
         granted = {member_id: set(self._granted(member_id)) for member_id in self._members}
         target: dict[str, set[Part]] = {member_id: set() for member_id in sorted(self._members)}
         wanted: dict[int, list[str]] = {}

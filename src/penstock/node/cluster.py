@@ -162,8 +162,7 @@ class Cluster:
             self.quorum,
             controller,
             self._administration,
-            settings.broker_id,
-            settings.cluster_id or settings.data_dir_id,
+            settings,
             self._clock,
         )
         self.standing = self._new_standing(stopped, begins)

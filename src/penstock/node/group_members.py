@@ -62,7 +62,8 @@ class GroupMembers:
         else:
             streams = frozenset(int(one) for one in request.stream_ids)
             count = sum(map(self._partitions_of, streams | membership.streams))
-            if request.member_id not in membership.members and count > limits.GROUP_PARTITIONS_MAX:
+            is_more = request.member_id not in membership.members or not streams <= membership.streams
+            if is_more and count > limits.GROUP_PARTITIONS_MAX:
                 text = f"the streams of the group have {count} partitions; the limit is {limits.GROUP_PARTITIONS_MAX}"
                 raise RemoteError(ErrorCode.TOO_LARGE, text)
             owned = frozenset(Part(int(one.stream_id), int(one.partition)) for one in request.owned)

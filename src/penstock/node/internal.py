@@ -31,18 +31,19 @@ def offsets_config() -> StreamConfig:
     )
 
 
-def overdue_alteration(image: ClusterImage) -> AlterStream | None:
+def overdue_alteration(image: ClusterImage, version: str) -> AlterStream | None:
     """What `__offsets` lacks that was made before there was compaction; None: nothing, or it is not time for it.
 
     A broker of an earlier version ends when it hears of a field that it does not know. So this waits until those of the
-    cluster are all of one version: also the ones that are away, and may come back as they were.
+    cluster are all of this broker's `version`: also the ones that are away, and may come back as they were, and itself,
+    which may lead before it has said that it is another one now.
     """
     if OFFSETS_STREAM not in image.names:
         return None
     state = image.by_name(OFFSETS_STREAM)
     if not state.config.is_internal or state.config.compact:
         return None
-    if len({broker.broker_version for broker in image.brokers.values()}) > 1:
+    if {broker.broker_version for broker in image.brokers.values()} != {version}:
         return None
     return AlterStream(stream_id=state.stream_id, changes={"compact": True})
 

@@ -42,6 +42,7 @@ from penstock.metadata.proposals import Proposal
 from penstock.node.administration import Administration
 from penstock.node.internal import overdue_alteration
 from penstock.node.quorum import Quorum
+from penstock.node.settings import Settings
 from penstock.raft import Membership
 
 Done = Callable[[Response | RemoteError], None]
@@ -56,15 +57,15 @@ class MetadataLeader:
         quorum: Quorum,
         controller: Controller,
         administration: Administration,
-        broker_id: BrokerId,
-        cluster_id: str,
+        settings: Settings,
         clock: Callable[[], Now],
     ) -> None:
         self._quorum = quorum
         self._controller = controller
         self._administration = administration
-        self._broker_id = broker_id
-        self._cluster_id = cluster_id
+        self._broker_id = settings.broker_id
+        self._cluster_id = settings.cluster_id or settings.data_dir_id
+        self._broker_version = settings.broker_version
         self._clock = clock
         self._is_changing = False  # the membership
         self._is_forming = False  # the cluster: its name is on its way
@@ -98,7 +99,7 @@ class MetadataLeader:
         """Have `__offsets` be as this version makes it."""
         if self._is_altering or not self._quorum.is_leader:
             return
-        command = overdue_alteration(self._quorum.image)
+        command = overdue_alteration(self._quorum.image, self._broker_version)
         if command is None:
             return
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from penstock.base import limits
@@ -148,11 +150,62 @@ def test_the_next_coordinator_lets_nothing_go_that_a_member_may_have() -> None:
     after.heard(beat("b", 2), 5_500_000)
     advance(after)
     assert told(after, "b") == []
-    after.expire(5_999_999)
+    after.heard(beat("b", 3), 8_500_000)
+    after.expire(8_999_999)  # the coordinator before may have gone on for 3 s, and heard `a` until then
     assert after.members == {"a", "b"}
-    after.expire(6_000_000)
+    after.expire(9_000_000)
     advance(after)
     assert told(after, "b") == [0, 1, 2, 3]
+
+
+def test_what_could_not_be_written_is_made_up_for_by_the_next() -> None:
+    """Else what it takes away would be with nobody."""
+    group = Membership(Generation(0), 1, 0)
+    group.heard(beat("a", 1), 0)
+    advance(group)
+    told(group, "a")
+    group.heard(beat("b", 1), 0)
+    group.heard(beat("a", 2, 0, 1), 0)
+    generation = group.next_generation(FOUR)
+    assert generation is not None
+    group.writes(generation)  # and the log refuses it
+    group.left("b")
+    again = group.next_generation(FOUR)
+    assert again is not None
+    group.writes(again)
+    group.wrote(again)
+    assert group.next_generation(FOUR) is None
+    assert told(group, "a") == [0, 1, 2, 3]
+    assert group.told("a", FOUR).is_settled
+
+
+def calm(members: int, partitions: int) -> tuple[Membership, list[Beat], dict[int, int]]:
+    """A group in which nothing changes any more, and what its members say from then on."""
+    group, there = Membership(Generation(0), 1, 0), {7: partitions}
+    names = [f"m{number}" for number in range(members)]
+    for name in names:
+        group.heard(Beat(name, 1, frozenset({7}), frozenset(), 60_000, 0), 0)
+    advance(group, there)
+    has = {name: frozenset(group.told(name, there).assigned) for name in names}
+    assert sum(map(len, has.values())) == partitions
+    return group, [Beat(name, 2, frozenset({7}), has[name], 60_000, 1) for name in names], there
+
+
+def test_a_heartbeat_costs_as_much_as_its_member_has_and_not_as_its_group() -> None:
+    def cost_s(members: int, partitions: int) -> float:
+        group, beats, there = calm(members, partitions)
+        costs = []
+        for number in range(2, 22):
+            began = time.process_time()
+            for one in beats[:4]:
+                group.heard(one._replace(number=number), 0)
+                assert group.next_generation(there) is None
+                assert group.told(one.member_id, there).is_settled
+                assert group.streams == {7}
+            costs.append(time.process_time() - began)
+        return min(costs[1:])
+
+    assert cost_s(256, 1_024) < 20 * cost_s(4, 16)  # each member has 4
 
 
 def test_the_next_coordinator_believes_nobody_who_has_not_heard_it() -> None:

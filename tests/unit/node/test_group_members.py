@@ -231,6 +231,18 @@ def test_groups_and_partitions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert third.refusal() == ErrorCode.TOO_LARGE
 
 
+def test_a_member_that_names_more_streams_later_is_bounded_as_one_that_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = with_offsets()
+    broker.create("more", subject="more", partitions=2)
+    a = Member(broker, "a")
+    a.beat()
+    monkeypatch.setattr(limits, "GROUP_PARTITIONS_MAX", 3)
+    request = a.request()
+    both = (*request.stream_ids, broker.stream_id("more"))
+    assert broker.refusal(msgspec.structs.replace(request, stream_ids=both)).code == ErrorCode.TOO_LARGE
+    assert a.beat() == (0, 1)
+
+
 def test_hostile_numbers_and_names_are_refused_where_they_are_read() -> None:
     broker = with_offsets()
     request = Member(broker, "a").request()

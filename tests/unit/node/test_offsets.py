@@ -8,7 +8,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
+from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.groups.rows import OFFSETS_STREAM
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
@@ -30,8 +30,9 @@ from penstock.messages import (
     SetIntakeRequest,
     TruncateRequest,
 )
+from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream
-from penstock.node.internal import offsets_config
+from penstock.node.internal import offsets_config, overdue_alteration
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers
 
@@ -458,6 +459,18 @@ def are_compacted(brokers: Brokers) -> set[bool]:
         assert len(logs) == limits.OFFSETS_PARTITIONS
         found |= {log.config.compact for log in logs} | {member.image.by_name(OFFSETS_STREAM).config.compact}
     return found
+
+
+def test_a_broker_that_leads_before_it_is_registered_as_of_a_new_version_alters_nothing() -> None:
+    brokers = Brokers(1, 2, 3)
+    brokers.run(5_000)
+    image = brokers.leader.image
+    config = msgspec.structs.replace(offsets_config(), compact=False, replicas=3, min_isr=2)
+    command = CreateStream(config=config, created_us=1, assignments=((BrokerId(1), BrokerId(2), BrokerId(3)),) * 16)
+    image, _ = apply(image, image.index + 1, command)
+    (version,) = {one.broker_version for one in image.brokers.values()}
+    assert overdue_alteration(image, version) is not None
+    assert overdue_alteration(image, "2") is None
 
 
 def test_brokers_that_are_upgraded_one_by_one_have_it_compacted_when_all_are() -> None:
