@@ -276,8 +276,8 @@ class Checks:
 
     @staticmethod
     def passed_over(history: History, offsets: Iterable[int]) -> None:
-        """A consumer was shown that nothing is there."""
-        if history.compacted is None or history.is_damaged:
+        """A consumer was shown that nothing is there. What came back of what was cut, nobody knows to be committed."""
+        if history.compacted is None or history.is_damaged or history.cuts:
             return
         if mistake := history.compacted.passed_over(offsets):
             raise ViolationError(f"{history.name()}: {mistake}")

@@ -9,7 +9,8 @@
 
 Rules: a member begins where the group is, goes on from there, and commits as it does; so what is committed of a
 partition only rises, whoever has it. A commit that nobody answered may come to be later: then what it says is excused,
-and nothing else. What a power loss took from the log, as it may, ends what the group is held to, but for the last line.
+and nothing else. A coordinator that leads no more, and does not know it yet, may say where the group was. What a power
+loss took from the log, as it may, ends what the group is held to, but for the last line.
 
 Beside the group with members there is one without, whose only consumer counts upwards.
 """
@@ -42,12 +43,13 @@ from penstock.sim.broker import Surroundings
 from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.minds import Generation, kind_of
 from penstock.sim.plan import Act, Operation
+from penstock.sim.refusals import DEPOSED_US_MAX
 from penstock.sim.requests import Client
 
 MEMBERS = 3
 _GROUP = "shared"
 _ALONE = "alone"
-_SESSION_MS = 3_000
+_SESSION_MS = 1_500
 _SESSION_US = _SESSION_MS * 990  # a member is more careful than its coordinator, whose clock may run faster
 _BEAT_US = _SESSION_MS * 1_000 // 8
 _SOON_US = 50_000
@@ -126,6 +128,12 @@ class Groups:
         history = self._history(group)
         return not (history.cuts or history.may_lose or history.is_damaged or history.is_given_up)
 
+    def _is_sure(self, group: str) -> bool:
+        """Whether nobody but the leader can still believe that it leads."""
+        history = self._history(group)
+        changed_us = max(history.led_us.values(), default=0)
+        return self._is_held(group) and self._around.scheduler.now_us - changed_us > DEPOSED_US_MAX
+
     def _history(self, group: str) -> History:
         return self._checks.of(SUBJECT.decode(), self._number(group))
 
@@ -170,7 +178,7 @@ class Groups:
             if offset >= least:
                 place.committed = max(place.committed, offset)  # only what is committed is told
                 continue
-            if self._is_held(group) and offset not in place.doubtful:
+            if self._is_sure(group) and offset not in place.doubtful:
                 text = f"group {group!r} is said to be at {offset} in partition {partition}"
                 raise ViolationError(f"{text}, and {least} was committed before that was asked")
             place.committed = min(place.committed, offset)
