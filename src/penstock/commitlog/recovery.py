@@ -18,8 +18,8 @@ Below flushed_end nothing is read that the index vouches for (see `rebuild`); da
 | no segment at all                         | damage          | damage           | new log, unless it must be|
 | index missing, short, broken              | rebuilt         | rebuilt          | rebuilt                   |
 
-Of a segment that the cleaner has written anew the newest one counts: it was whole, and on the disk, before it got its
-name. The older one goes, and so does what the cleaner has not finished, where the log is sound.
+Of a segment that the cleaner has written anew the newest one counts. The older one goes, and so does what the cleaner
+has not finished, where the log is sound: so a newer one that has an older one beside it is read as a whole.
 
 "Cut" keeps the bytes in a side file unless it is clear that they are a write of our own that was not finished (see
 `remains`). No segment is removed here: a `Removal` takes those below log_start, as if retention had just moved it.
@@ -97,6 +97,7 @@ class Recovery:
         self._directory = directory
         self._ids = (stream_id, partition)
         self._generations: dict[int, int] = {}
+        self._doubled: set[int] = set()  # segments of which there is an older one, too
         self._must_exist = must_exist
         self._out = Recovered()
 
@@ -108,6 +109,7 @@ class Recovery:
         out.checkpoint = point = self._read_checkpoint()
         generations = sorted(parsed for name in names if (parsed := files.parsed(name)) is not None)
         self._generations = dict(generations)  # the last one of each counts
+        self._doubled = {base for base, generation in generations if generation != self._generations[base]}
         bases = sorted(self._generations)
         flushed_end = 0 if point is None else point.flushed_end
         if point is not None:
@@ -225,7 +227,8 @@ class Recovery:
             found.size_bytes = file.size()
             mistake = self._schema_mistake(found, file)
             flushed = found.flushed_position is None or found.flushed_position == _ALL
-            if found.foreign is None and not (mistake is None and flushed and self._index_agrees(found)):
+            is_trusted = mistake is None and flushed and found.base_offset not in self._doubled
+            if found.foreign is None and not (is_trusted and self._index_agrees(found)):
                 self._scan(found, file, mistake)
         finally:
             file.close()
@@ -270,7 +273,7 @@ class Recovery:
 
     def _scan(self, found: Found, file: File, schema_mistake: CorruptionError | None) -> None:
         vouched = None
-        if schema_mistake is None and found.flushed_position:
+        if schema_mistake is None and found.flushed_position and found.base_offset not in self._doubled:
             limit = min(found.flushed_position, found.size_bytes)
             vouched = rebuild.vouched_head(self._vfs, file, base_offset=found.base_offset, flushed_position=limit)
         found.scan = scan = rebuild.scan_segment(

@@ -182,6 +182,31 @@ def test_a_cut_takes_all_generations() -> None:
     assert rows(open_log(vfs.crash_clone(Keep.ALL), CONFIG).view()) == messages
 
 
+def listed(vfs: MemoryVfs) -> list[str]:
+    return [f"{DIRECTORY}/{name}" for name in vfs.list(DIRECTORY)]
+
+
+def test_what_was_written_anew_is_read_before_a_start_removes_what_it_was_made_of() -> None:
+    vfs = MemoryVfs()
+    log, messages = grown(vfs)
+    clean_all(log)
+    segment = log.view().segments[0]
+    assert segment.path.endswith(".1.arrows")
+    old = segment.path.replace(".1.arrows", ".arrows")
+    after = vfs.crash_clone(Keep.ALL)
+    assert rows(open_log(after, CONFIG).view()) == messages
+    assert old not in listed(after), "it is sound, and the older one is not needed"
+    after = vfs.crash_clone(Keep.ALL)
+    file = after.open(segment.path)
+    position = segment.size_bytes // 2
+    file.write_at(position, bytes([file.read_at(position, 1)[0] ^ 1]))
+    file.sync()
+    damaged = open_log(after, CONFIG)
+    assert damaged.state is LogState.READ_ONLY
+    assert [one.file for one in damaged.damage] == [segment.path]
+    assert old in listed(after), "the only copy that is whole"
+
+
 def test_damage_is_told_and_kept() -> None:
     vfs = MemoryVfs()
     log, _ = grown(vfs)
