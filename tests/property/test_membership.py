@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.groups.membership import Beat, Generation, Membership, Part, Told
 from penstock.groups.rows import decode_generation, encode_generation
@@ -194,8 +195,9 @@ class Groups(RuleBasedStateMachine):
         """All are heard again, often enough: then everything is shared, and nothing moves any more."""
         if not hasattr(self, "group"):
             return
-        for _ in range(12):
-            self.now_us += SESSION_US // 3  # those of whom nothing is heard are gone by and by
+        # Those of whom nothing is heard are gone by and by, those of a coordinator before this one last.
+        for _ in range(12 + 3 * limits.SESSION_MS // SESSION_MS):
+            self.now_us += SESSION_US // 3
             for consumer in self.alive:
                 told = self._beat(consumer, consumer.beat())
                 if told is None:
