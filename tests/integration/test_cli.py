@@ -86,7 +86,7 @@ def test_streams_from_create_to_delete(run: Run) -> None:
     assert "--storage cannot be changed" in run("stream", "alter", "life", "--storage", "memory", code=2).stderr
     low = run("stream", "alter", "life", "--segment-bytes", "1", "--max-age", "0s", code=2).stderr
     assert "--segment-bytes: 1 is below" in low
-    assert "--max-age: 0us is below 1ms" in low
+    assert "--max-age: 0s is below 1ms" in low
     assert run("stream", "delete", "life", "--yes").stdout == "stream life deleted\n"
     assert "there is no stream 'life'" in run("stream", "show", "life", code=1).stderr
 

@@ -1,7 +1,8 @@
 """Sizes and durations as people write them: `512MiB`, `7d`, `1h30m`.
 
-Rules: a bare number is bytes, or seconds. Powers of 1024 are `KiB`, `MiB`, `GiB`, `TiB`; powers of 1000 are `kB`, `MB`,
-`GB`, `TB`; case does not matter. Durations are `us`, `ms`, `s`, `m`, `h`, `d`, `w`, and may be joined.
+Rules: a bare number is bytes; a duration needs a unit, but for 0. Powers of 1024 are `KiB`, `MiB`, `GiB`, `TiB`; powers
+of 1000 are `kB`, `MB`, `GB`, `TB`; case does not matter. Durations are `us`, `ms`, `s`, `m`, `h`, `d`, `w`, and may be
+joined.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ _BYTES = {
 _MICROSECONDS = {
     "us": 1,
     "ms": 10**3,
-    "": 10**6,
     "s": 10**6,
     "m": 60 * 10**6,
     "h": 3_600 * 10**6,
@@ -36,6 +36,7 @@ _MICROSECONDS = {
 }
 _NUMBER = r"[0-9]{1,20}(?:\.[0-9]{1,9})?"
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
+_BARE = re.compile(_NUMBER)
 _DURATION = re.compile(rf"(?:{_NUMBER}\s*[a-z]*\s*)+", re.IGNORECASE)
 _DURATION_PART = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.IGNORECASE)
 
@@ -51,6 +52,12 @@ def parse_bytes(text: str) -> int:
 
 def parse_duration_us(text: str) -> int:
     """`1h30m` as microseconds; ValueError that says what is expected."""
+    bare = text.strip()
+    if _BARE.fullmatch(bare) is not None:
+        if not bare.strip("0."):
+            return 0
+        # Whoever means days by it would lose nearly all that a stream holds if these were seconds.
+        raise ValueError(f"{bare} what? Such as {bare}s, {bare}m, {bare}h or {bare}d")
     mistake = f"{text!r} is not a duration; write for example 500ms, 30s, 15m, 12h, 7d or 1h30m"
     if _DURATION.fullmatch(text.strip()) is None:
         raise ValueError(mistake)
@@ -58,7 +65,7 @@ def parse_duration_us(text: str) -> int:
     total = 0
     for number, unit in parts:
         scale = _MICROSECONDS.get(unit.lower())
-        if scale is None or (not unit and len(parts) > 1):
+        if scale is None:
             raise ValueError(mistake)
         total += _scaled(number, scale)
     return total
@@ -97,6 +104,8 @@ def format_duration_us(duration_us: int) -> str:
     """Short, for people, at most two units: `2d 3h`, `1m 5s`, `12.3ms`."""
     if duration_us < 0:
         return f"-{format_duration_us(-duration_us)}"
+    if duration_us == 0:
+        return "0s"
     if duration_us < 1_000:
         return f"{duration_us}us"
     if duration_us < 10**6:

@@ -88,7 +88,7 @@ _OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
 
 
 def as_typed(mistake: str) -> str:
-    """A mistake in a stream's config in the words of the options: `--max-age: 0us is below 1ms, the least`."""
+    """A mistake in a stream's config in the words of the options: `--max-age: 0s is below 1ms, the least`."""
     found = _MISTAKE.fullmatch(mistake)
     field = next((one for one in FIELDS if found is not None and one.name == found[1]), None)
     if found is None or field is None:

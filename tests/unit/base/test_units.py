@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,8 @@ def test_what_is_no_size(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("30", 30_000_000),
+        ("0", 0),
+        ("30s", 30_000_000),
         ("500ms", 500_000),
         ("250us", 250),
         ("1h30m", 5_400_000_000),
@@ -57,6 +60,14 @@ def test_what_is_no_duration(text: str) -> None:
         units.parse_duration_us(text)
 
 
+@pytest.mark.parametrize("number", ["7", "0.5", " 30 "])
+def test_a_duration_without_a_unit_is_asked_back(number: str) -> None:
+    bare = number.strip()
+    said = f"{bare} what? Such as {bare}s, {bare}m, {bare}h or {bare}d"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        units.parse_duration_us(number)
+
+
 @given(st.integers(0, 2**60))
 def test_an_exact_size_is_read_back(size_bytes: int) -> None:
     assert units.parse_bytes(units.format_exact_bytes(size_bytes)) == size_bytes
@@ -65,7 +76,7 @@ def test_an_exact_size_is_read_back(size_bytes: int) -> None:
 @pytest.mark.parametrize(
     ("duration_us", "expected"),
     [
-        (0, "0us"),
+        (0, "0s"),
         (12_300, "12.3ms"),
         (1_500_000, "1.5s"),
         (65_000_000, "1m 5s"),
