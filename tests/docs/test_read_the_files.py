@@ -23,7 +23,10 @@ def write_stream(folder: Path) -> None:
             [b"orders.eu", b"orders.us"], [b"k", None], values, [b"NATS/1.0\r\nColour: red\r\n\r\n", None]
         )
         batch = encoded(columns, base_offset=base, timestamp_us=1_000_000 + base, leader_epoch=1)
-        (folder / f"{base:020d}.arrows").write_bytes(schema_message(2, 0) + bytes(batch))
+        segment = schema_message(2, 0) + bytes(batch)
+        (folder / f"{base:020d}.arrows").write_bytes(segment)
+        if base == 0:  # written anew, and the broker was killed before it removed the old one
+            (folder / f"{base:020d}.1.arrows").write_bytes(segment)
 
 
 def test_the_recipes_do_what_they_say(tmp_path: Path) -> None:
@@ -42,8 +45,11 @@ def test_the_recipes_do_what_they_say(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = done.stdout
     assert "4 0 3" in said  # all rows, from the first offset to the last
+    assert said.splitlines()[1].startswith("4 [{'offset': 0,")  # pyarrow alone
     assert "[0, 20, 5]" in said  # pyarrow's totals, without the tombstone
     assert "[('orders.eu', 2, 20), ('orders.us', 2, 5)]" in said
+    assert "shape: (4, 4)" in said  # Polars
+    assert re.findall(r"^\d+ +(\d+) +orders\.", said, flags=re.MULTILINE) == ["0", "2", "3"]  # pandas
     assert "red ['red']" in said
     assert "None []" in said
 
