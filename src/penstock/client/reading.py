@@ -251,7 +251,7 @@ class Reader:
         # Not from the range's start: a batch may begin below what was asked for, and its first rows were yielded then.
         wanted = Range(offset, min(what.range.end, response.committed_end))
         covers = Range(response.base_offset, response.end_offset)
-        source = _source(self._link, what)
+        source = _source(self._link, what, offset)
         for batch in batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source):
             if self._where is not None:
                 batch = self._where.rows(batch)
@@ -296,7 +296,7 @@ async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, turns: _Turns, tim
                 leader_epoch = response.leader_epoch
                 if raw:
                     # In the queue first: of damaged bytes the reader hears when it comes to them.
-                    leader_epoch = batches.last_epoch(raw, source=_source(link, what))
+                    leader_epoch = batches.last_epoch(raw, source=_source(link, what, offset))
                 offset = response.end_offset
                 progress_s = clock.time()
             elif not what.follow and now_s - progress_s >= timeout_s:
@@ -325,12 +325,15 @@ async def _fetch(
     batches.check_format(response.format_version)
     if response.base_offset > offset or response.end_offset < offset or (raw and response.end_offset == offset):
         found = f"{response.base_offset} to {response.end_offset}"
-        raise CorruptionError(_source(link, what), 0, f"batches from offset {offset}", found)
+        raise CorruptionError(_source(link, what, offset), 0, f"batches from offset {offset}", found)
     if raw and response.end_offset > response.committed_end:
         wanted = f"batches up to the committed end, {response.committed_end}"
-        raise CorruptionError(_source(link, what), 0, wanted, f"up to {response.end_offset}")
+        raise CorruptionError(_source(link, what, offset), 0, wanted, f"up to {response.end_offset}")
     return response, raw
 
 
-def _source(link: Link, what: Plan) -> str:
-    return f"the answer of {link.server_of(what.stream_id, what.partition)} for stream {what.name}"
+def _source(link: Link, what: Plan, offset: int) -> str:
+    """What a CorruptionError names for a file: with it, whoever runs the brokers can find the place."""
+    partition = f", partition {what.partition}" if what.is_one_of_several else ""
+    server = link.server_of(what.stream_id, what.partition)
+    return f"the answer of {server} for stream {what.name}{partition} from offset {offset} on"

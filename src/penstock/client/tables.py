@@ -33,14 +33,13 @@ from penstock.client.batches import Range
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.client.link import Link
 from penstock.client.reading import END_OF_LOG, Plan, Reader
-from penstock.client.values import EARLIEST, TOMBSTONE_HEADER, Message
+from penstock.client.values import EARLIEST, Message
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _AGAIN_S = 0.5
-_MARK = TOMBSTONE_HEADER.encode()  # headers without it need not be parsed, nor be kept so
 
 
 class Table:
@@ -198,7 +197,7 @@ class Table:
         for message in batches.messages_of(_latest_of(batch)):
             key = message.key
             assert key is not None
-            if message.value is None or (_MARK in (message.header_block or b"") and message.is_tombstone):
+            if message.is_tombstone:
                 self._latest.pop(key, None)
             else:
                 self._latest[key] = message

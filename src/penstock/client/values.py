@@ -92,7 +92,7 @@ class Headers(Mapping[str, str]):
 
 
 class Message(Row):
-    """One stored message. `value` is None for a tombstone that came over the socket, and b"" for an empty payload."""
+    """One stored message. `value` is None for a tombstone, and b"" for an empty payload."""
 
     __slots__ = ()
 
@@ -131,7 +131,7 @@ class Message(Row):
     @property
     def is_tombstone(self) -> bool:
         """Whether it says that its key is gone."""
-        return self.value is None or self.headers.get(TOMBSTONE_HEADER) == "1"
+        return self.value is None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self._all() == other._all()

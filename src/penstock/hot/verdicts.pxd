@@ -80,7 +80,7 @@ cdef class Sorted:
         value=Py_ssize_t,
         value_end=Py_ssize_t,
         verdict=int,
-        is_marked=bint,
+        is_marked=bint, is_named=bint, says_so=bint,
         early=Py_ssize_t,
         early_end=Py_ssize_t,
     )
@@ -98,7 +98,7 @@ cdef class Sorted:
     @cython.locals(fields=Fields, policy=int)
     cdef int _level(self, const unsigned char* text, Py_ssize_t row) except -2
 
-    @cython.locals(fields=Fields, verdict=int)
+    @cython.locals(fields=Fields, verdict=int, expects=bint)
     cdef int _of_fields(self, const unsigned char* text, Py_ssize_t row, int level, int64_t last_sequence) except? -3
 
     @cython.locals(found=int64_t)

@@ -21,6 +21,7 @@ and handed back with the offset of the first; the id of one that becomes a row i
 | TTL_DISABLED    | has one, and the stream allows none                        |                        |
 | BAD_ROLLUP      | says that others are to go, but not which                  |                        |
 | ROLLUP_DISABLED | says it, and the stream does not allow it                  |                        |
+| BAD_TOMBSTONE   | says that its key is gone, and has a value; or says it not |                        |
 | CLOSED          | came while nothing is stored                               |                        |
 
 Messages that came in an envelope are looked at as if they had come without one. Headers count before what the envelope
@@ -64,7 +65,8 @@ BAD_TTL = 17
 TTL_DISABLED = 18
 BAD_ROLLUP = 19
 ROLLUP_DISABLED = 20
-LAST = ROLLUP_DISABLED
+BAD_TOMBSTONE = 21
+LAST = BAD_TOMBSTONE
 
 _DUPLICATE = -1
 _UNDECIDED = -2
@@ -181,7 +183,8 @@ class Sorted:
                 fields.clear()
             else:
                 fields.read(group.data, headers, headers_end)
-            if fields.stream >= 0 and not memory.equals(text, fields.stream, fields.stream_end, name):
+            is_named = fields.stream >= 0 and fields.stream_end > fields.stream  # empty: any, as in JetStream
+            if is_named and not memory.equals(text, fields.stream, fields.stream_end, name):
                 self.other_stream += 1
                 continue
             reply = numbers[at + places.REPLY]
@@ -199,6 +202,10 @@ class Sorted:
                 verdict = BAD_SUBJECT
             if verdict == 0:
                 verdict = self._of_key(group.data, row)
+            is_marked = fields.tombstone >= 0 and fields.tombstone_end > fields.tombstone
+            if verdict == 0 and is_marked:  # a mark that is ignored would leave a key that its publisher takes for gone
+                says_so = memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
+                verdict = 0 if says_so and value == value_end else BAD_TOMBSTONE
             if verdict != 0:
                 self._turn_away(row, verdict, reply, reply_end)
                 continue
@@ -212,8 +219,7 @@ class Sorted:
                 early, early_end = reply, reply_end
                 reply = reply_end = -1
             self._keep_asked(group.data, log_end + out.count)
-            is_marked = fields.tombstone >= 0 and memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
-            if is_marked and value == value_end:
+            if is_marked:
                 value = value_end = -1
             out.add(
                 subject, subject_end, reply, reply_end, headers, headers_end, value, value_end,
@@ -249,9 +255,9 @@ class Sorted:
             verdict = self._of_subject(text, row, last_sequence)
             if verdict != 0:
                 return verdict
-        if (
-            fields.sequence >= 0 and not _says(text, fields.sequence, fields.sequence_end, last_sequence)
-        ) or (  # the sequence of the last message is the offset of the next one
+        expects = fields.sequence >= 0 and fields.sequence_end > fields.sequence
+        if (expects and not _says(text, fields.sequence, fields.sequence_end, last_sequence)) or (
+            # the sequence of the last message is the offset of the next one
             self._has_envelopes and not self._opened.is_expected_at(row, last_sequence)
         ):
             self._number = last_sequence

@@ -14,7 +14,7 @@ sequence, message id, last id, size.
 |-------------------------------------------|----------------------------------------------------------------------|
 | `Penstock-Key`                            | the row's key                                                        |
 | `Penstock-Key-Base64`                     | the row's key, for keys that are not text                            |
-| `Penstock-Tombstone: 1`                   | with an empty payload: the row's value is null                       |
+| `Penstock-Tombstone: 1`                   | the row's value is null; refused with a payload                      |
 | `Penstock-Ack: none|leader|all`           | no ack; ack once written; ack once as durable as the stream promises |
 | `Nats-Expected-Stream`                    | a stream of another name neither stores nor answers                  |
 | `Nats-Expected-Last-Sequence`             | stored only if the last sequence is that one                         |
@@ -193,7 +193,7 @@ def _refuse_too_large(message: TooLarge, rules: Rules, out: Admission) -> None:
     block = message.headers or b""
     fields = Fields()
     fields.read(block, 0, len(block))
-    if fields.stream >= 0 and block[fields.stream : fields.stream_end] != rules.name:
+    if block[fields.stream : fields.stream_end] not in (b"", rules.name):
         out.drop(OTHER_STREAM)
         return
     out.drop(REFUSED)
@@ -238,6 +238,9 @@ def _body(verdict: int, quoted: bytes | None, rules: Rules) -> bytes:
             return acks.error_body(rules.name, acks.rollup_failed("rollup value invalid: it is neither sub nor all"))
         case verdicts.ROLLUP_DISABLED:
             return acks.error_body(rules.name, acks.rollup_failed("rollup not permitted"))
+        case verdicts.BAD_TOMBSTONE:
+            text = "Penstock-Tombstone must be 1, with an empty payload"
+            return acks.error_body(rules.name, acks.bad_request(text))
         case verdicts.WRONG_SEQUENCE:
             error = acks.wrong_last_sequence(acks.NUMBER)
         case verdicts.TOO_LARGE:

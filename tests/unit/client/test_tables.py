@@ -51,7 +51,7 @@ def held(table: aio.Table) -> dict[bytes | None, bytes | None]:
 async def test_it_begins_with_all_that_is_there(broker: FakeBroker, client: aio.Client) -> None:
     stream = broker.create("a")
     stream.append(columns(plain(b"x", b"1"), plain(b"y", b"1"), plain(None, b"no key"), plain(b"x", b"2")))
-    stream.append(columns(plain(b"z", b"1"), plain(b"y", None), (b"z", b"gone", TOMBSTONE), plain(b"", b"")))
+    stream.append(columns(plain(b"z", b"1"), plain(b"y", None), (b"z", None, TOMBSTONE), plain(b"", b"")))
     async with await client.table("a") as table:
         assert held(table) == {b"x": b"2", b"": b""}
         assert len(table) == 2
@@ -230,8 +230,8 @@ async def test_it_is_what_a_dict_says(broker: FakeBroker, client: aio.Client, se
         for _ in range(chance.randint(1, 5)):
             key = chance.choice((None, b"", b"a", b"b", b"c"))
             value = chance.choice((None, b"", b"%d" % chance.randrange(1_000)))
-            rows.append((key, value, TOMBSTONE if value == b"" and chance.random() < 0.5 else None))
-            if key is not None and (value is None or rows[-1][2] is not None):
+            rows.append((key, value, TOMBSTONE if not value and chance.random() < 0.5 else None))
+            if key is not None and value is None:
                 wanted.pop(key, None)
             elif key is not None:
                 wanted[key] = value

@@ -100,7 +100,10 @@ def test_long_key_is_refused() -> None:
 
 def test_tombstone_needs_an_empty_payload() -> None:
     assert groups.values(admit(one("Penstock-Tombstone: 1", value=b""), RULES, log_end=0).rows) == [None]
-    assert groups.values(admit(one("Penstock-Tombstone: 1"), RULES, log_end=0).rows) == [b"v"]
+    assert groups.values(admit(one("Penstock-Tombstone:"), RULES, log_end=0).rows) == [b"v"]
+    for line, value in (("1", b"v"), ("true", b""), ("0", b""), ("01", b""), ("1", b"\0")):
+        admission = admit(one(f"Penstock-Tombstone: {line}", value=value), RULES, log_end=0)
+        assert refused_with(admission) == 10003, (line, value)
     assert groups.values(admit(one("A: 1", value=b""), RULES, log_end=0).rows) == [b""]
 
 
@@ -125,7 +128,8 @@ def test_another_stream_is_silent() -> None:
     assert len(admission.rows) == 0
     assert not admission.errors
     assert admission.dropped == {OTHER_STREAM: 1}
-    assert len(admit(one("Nats-Expected-Stream: orders"), RULES, log_end=0).rows) == 1
+    for name in ("orders", ""):  # an empty one is none, as in JetStream
+        assert len(admit(one(f"Nats-Expected-Stream: {name}"), RULES, log_end=0).rows) == 1
 
 
 def test_expected_last_sequence_counts_rows_of_the_same_group() -> None:
@@ -377,7 +381,7 @@ def test_text_behind_the_blank_line_is_no_header() -> None:
         ("0" * 40 + "5", True),
         ("0" * 19 + "59", False),  # its first twenty digits are a 5
         ("5" + "0" * 30, False),
-        ("", False),
+        ("", True),  # none, as in JetStream
         ("+5", False),
         ("5.0", False),
     ],

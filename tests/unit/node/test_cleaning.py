@@ -7,8 +7,9 @@ import errno
 import pytest
 
 from penstock.base import limits
+from penstock.base.config import Intake
 from penstock.commitlog import Cleaning, Survey
-from penstock.messages import AlterStreamRequest
+from penstock.messages import AlterStreamRequest, SetIntakeRequest
 from penstock.vfs.faulty import Fault, Kind, no_faults, nth
 from tests.unit.node.harness import Broker, Executed
 
@@ -206,6 +207,20 @@ def test_a_survey_lets_other_streams_be_cleaned() -> None:
     assert sum(path.startswith(orders) and path.endswith(".1.arrows") for path in broker.memory.files()) == 4
     assert len(broker.read("prices")) < 20
     broker.stop()
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_stream_that_is_sealed_before_its_pass_keeps_all(is_sealed: bool) -> None:
+    broker = Broker().start()
+    broker.create("prices", **(TABLE | {"compaction_lag_ms": 5_000}))
+    with_keys(broker, "prices")
+    go_on(broker, 4_000)
+    assert len(broker.read("prices")) == 40
+    if is_sealed:
+        broker.request(SetIntakeRequest(name="prices", intake=Intake.SEALED))
+    go_on(broker, 30_000)
+    assert (len(broker.read("prices")) == 40) == is_sealed
+    assert (Survey in kinds(broker)) != is_sealed
 
 
 @pytest.fixture
