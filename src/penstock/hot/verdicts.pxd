@@ -95,6 +95,12 @@ cdef class Sorted:
         bint acks_envelopes,
     ) except -1
 
+    @cython.locals(fields=Fields)
+    cdef bint _is_for_another(self, const unsigned char* text, bytes name) except -1
+
+    @cython.locals(fields=Fields, says_so=bint)
+    cdef int _of_tombstone(self, const unsigned char* text, Py_ssize_t value_bytes) except? -3
+
     @cython.locals(fields=Fields, policy=int)
     cdef int _level(self, const unsigned char* text, Py_ssize_t row) except -2
 

@@ -167,9 +167,7 @@ class Sorted:
         self._fields = fields = Fields()
         text = group.data
         numbers = group.numbers
-        looks_at_subjects = (
-            cython.compiled or is_closed or not are_plain([group.subject(row) for row in range(group.count)])
-        )
+        looks_at_subjects = is_closed or cython.compiled or not are_plain(_subjects(group))
         for row in range(group.count):
             at = row * places.STRIDE
             subject = numbers[at + places.SUBJECT]
@@ -183,8 +181,7 @@ class Sorted:
                 fields.clear()
             else:
                 fields.read(group.data, headers, headers_end)
-            is_named = fields.stream >= 0 and fields.stream_end > fields.stream  # empty: any, as in JetStream
-            if is_named and not memory.equals(text, fields.stream, fields.stream_end, name):
+            if fields.stream >= 0 and self._is_for_another(text, name):
                 self.other_stream += 1
                 continue
             reply = numbers[at + places.REPLY]
@@ -202,10 +199,8 @@ class Sorted:
                 verdict = BAD_SUBJECT
             if verdict == 0:
                 verdict = self._of_key(group.data, row)
-            is_marked = fields.tombstone >= 0 and fields.tombstone_end > fields.tombstone
-            if verdict == 0 and is_marked:  # a mark that is ignored would leave a key that its publisher takes for gone
-                says_so = memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
-                verdict = 0 if says_so and value == value_end else BAD_TOMBSTONE
+            if verdict == 0 and fields.tombstone >= 0:
+                verdict = self._of_tombstone(text, value_end - value)
             if verdict != 0:
                 self._turn_away(row, verdict, reply, reply_end)
                 continue
@@ -219,12 +214,25 @@ class Sorted:
                 early, early_end = reply, reply_end
                 reply = reply_end = -1
             self._keep_asked(group.data, log_end + out.count)
-            if is_marked:
+            if fields.tombstone >= 0 and fields.tombstone_end > fields.tombstone:
                 value = value_end = -1
             out.add(
                 subject, subject_end, reply, reply_end, headers, headers_end, value, value_end,
                 self._key, self._key_end, early, early_end,
             )  # fmt: skip
+
+    def _is_for_another(self, text: bytes, name: bytes) -> bool:
+        """Whether the stream that the message is meant for has another name; an empty one is any, as in JetStream."""
+        fields = self._fields
+        return fields.stream_end > fields.stream and not memory.equals(text, fields.stream, fields.stream_end, name)
+
+    def _of_tombstone(self, text: bytes, value_bytes: int) -> int:
+        """An empty mark is none; another one that was ignored would leave a key that its publisher takes for gone."""
+        fields = self._fields
+        if fields.tombstone_end == fields.tombstone:
+            return 0
+        says_so = memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
+        return 0 if says_so and value_bytes == 0 else BAD_TOMBSTONE
 
     def _level(self, text: bytes, row: int) -> int:
         """Which ack a message asks for, in a header or in its envelope."""
@@ -455,6 +463,10 @@ def close(group: Group, name: bytes, acks_replies: bool, skips_reserved: bool, a
     out = Sorted(group, Group(group.data), opened, None, False, None, 0)
     out.take(name, acks_replies, 0, skips_reserved, 0, True, acks_envelopes)
     return out
+
+
+def _subjects(group: Group) -> list[bytes]:
+    return [group.subject(row) for row in range(group.count)]
 
 
 def _says(text: bytes, begin: int, end: int, wanted: int) -> bool:
