@@ -28,6 +28,6 @@ def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str
         return few, TOO_FEW_REPLICAS
     if not partition.leads:
         return acks.store_failed(partition.cannot_lead), STORE_FAILED
-    if partition.in_flight_bytes > budget.partition_bytes_max:
+    if partition.in_flight.size_bytes > budget.partition_bytes_max:
         return acks.unavailable("too much waits for the disk"), OVER_BUDGET
     return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
 from penstock.ingest.waiters import Again, Waiters
 from penstock.messages import AppendOnceResponse, AppendResponse
@@ -51,3 +52,37 @@ class Budget:
     partition_bytes_max: int
     used_bytes: int = 0
     counters: Counter[str] = field(default_factory=Counter)  # of deleted streams, too
+
+
+class InFlight:
+    """What one partition has written and not yet answered, in the order of its offsets. An empty one is small."""
+
+    __slots__ = ("_budget", "_pending", "size_bytes")
+
+    def __init__(self, budget: Budget) -> None:
+        self.size_bytes = 0
+        self._budget = budget
+        self._pending: deque[Pending] | None = None
+
+    def __bool__(self) -> bool:
+        return self._pending is not None
+
+    def add(self, pending: Pending) -> None:
+        """It is written, and behind all that waits already."""
+        if self._pending is None:
+            self._pending = deque()
+        self._pending.append(pending)
+        self._count(pending.held_bytes)
+
+    def take(self, end: int = limits.OFFSET_MAX) -> Iterator[Pending]:
+        """What ends at `end` or before it, to be answered now."""
+        while self._pending and self._pending[0].end_offset <= end:
+            pending = self._pending.popleft()
+            self._count(-pending.held_bytes)
+            yield pending
+        if not self._pending:
+            self._pending = None
+
+    def _count(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self._budget.used_bytes += size_bytes

@@ -40,7 +40,7 @@ from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
 from penstock.node.closed import why_closed
-from penstock.node.in_flight import Budget, Pending
+from penstock.node.in_flight import Budget, InFlight, Pending
 from penstock.node.step import Answers, Outbox, Step
 from penstock.node.wording import CODES, STORE_FAILED, in_doubt, label, not_appended
 from penstock.replication.follower import Following
@@ -55,9 +55,9 @@ class Partition:
     """One partition here. An idle one is small: what it counts and what waits is made when needed."""
 
     __slots__ = (
-        "_budget", "_followed", "_pending", "_recovered_end", "_rules", "cannot_lead", "committed_bytes",
-        "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us",
-        "flushing", "following", "impediment", "in_flight_bytes", "is_mute", "key", "lasts", "leader_epoch",
+        "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
+        "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
+        "following", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch",
         "leadership", "leads", "listened_us", "log", "producers", "refusal", "sid", "stall", "stream", "subscribed",
         "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
@@ -84,7 +84,7 @@ class Partition:
         self.fenced_told = False
         self.damage_told = 0  # how many ranges
         self.vfs = vfs
-        self.in_flight_bytes = 0
+        self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # so far, since the start: only grows
         self._recovered_end = log.log_end
         self.sid = 0  # of its subscription; 0: there is none
@@ -95,7 +95,6 @@ class Partition:
         self.counters = budget.counters
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
         self._budget = budget
-        self._pending: deque[Pending] | None = None
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
         self.reconfigure(stream)
         self.committed_end = self._recovered_committed_end()
@@ -303,7 +302,7 @@ class Partition:
             self.lasts.stored(rows, base_offset, self.log.log_end)
         if admission.duplicates:
             self._answer_again(admission, refusal, now, step)
-        if self._pending:
+        if self.in_flight:
             self.advance(step)
         return True
 
@@ -327,7 +326,7 @@ class Partition:
             self._ack(those, 0, now_us, step, leadership.standing(those.last + 1))
         if (those := again(group, found, leadership.committed_end, written)) is not None:
             # What is behind the first is waited for as well: so all that waits stays in order.
-            self._await_commit(Pending(written, written, 0, now_us, those, None))
+            self.in_flight.add(Pending(written, written, 0, now_us, those, None))
 
     def _count_dropped(self, dropped: Mapping[str, int]) -> None:
         self.dropped = Counter(self.dropped) + Counter(dropped)
@@ -366,8 +365,8 @@ class Partition:
         leadership = self.leadership
         assert leadership is not None
         leadership.appended(end_offset, now.elapsed_us)
-        if self._pending or leadership.committed_end < end_offset:
-            self._await_commit(Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None))
+        if self.in_flight or leadership.committed_end < end_offset:
+            self.in_flight.add(Pending(base_offset, end_offset, size_bytes, timestamp_us, late, None))
         else:  # written is all that was promised
             self._commit(end_offset)
             self.committed_bytes += size_bytes
@@ -424,7 +423,7 @@ class Partition:
         assert self.leadership is not None
         self.leadership.appended(self.log.log_end, now.elapsed_us)
         once = False if header.producer_id else None
-        self._await_commit(Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller, once))
+        self.in_flight.add(Pending(base_offset, self.log.log_end, len(message), timestamp_us, None, caller, once))
         self.advance(step)
 
     def append_again(self, caller: Hashable, place: Place, step: Step) -> None:
@@ -434,20 +433,13 @@ class Partition:
         if place.end_offset <= self.committed_end:
             self._answer(pending, self.leadership, step)
         else:  # behind all that waits already: so it stays in order
-            self._await_commit(pending)
+            self.in_flight.add(pending)
 
     def _note_refusal(self, error: OperationalError) -> None:
         if isinstance(error, StorageFullError):
             self.counters["disk_full"] += 1
         if not isinstance(error, ShortageError):
             self.impediment = str(error)
-
-    def _await_commit(self, pending: Pending) -> None:
-        if self._pending is None:
-            self._pending = deque()
-        self._pending.append(pending)
-        self.in_flight_bytes += pending.held_bytes
-        self._budget.used_bytes += pending.held_bytes
 
     def advance(self, step: Step) -> bool:
         """Take over how far the leadership has committed, and answer who waited; whether it moved."""
@@ -456,11 +448,9 @@ class Partition:
             return False
         end = leadership.committed_end
         self._commit(end)
-        while self._pending and self._pending[0].end_offset <= end:
-            self.committed_bytes += self._pending[0].size_bytes
-            self._answer(self._pending.popleft(), leadership, step)
-        if not self._pending:
-            self._pending = None
+        for pending in self.in_flight.take(end):
+            self.committed_bytes += pending.size_bytes
+            self._answer(pending, leadership, step)
         return True
 
     def _commit(self, end: int) -> None:
@@ -470,30 +460,21 @@ class Partition:
         self.log.note_committed(end)
 
     def _answer(self, pending: Pending, leadership: Leadership, step: Step) -> None:
-        self._forget(pending)
         standing = leadership.standing(pending.end_offset)
         self._ack(pending.waiters, pending.base_offset, pending.timestamp_us, step, standing)
         if pending.caller is not None:
             step.answer(pending.caller, pending.response(self.leader_epoch, fsynced=standing.fsynced))
 
-    def _forget(self, pending: Pending) -> None:
-        self.in_flight_bytes -= pending.held_bytes
-        self._budget.used_bytes -= pending.held_bytes
-
     def fail_pending(self, reason: str, step: Step) -> None:
         """What is written can no longer be made durable: tell who waits. It may or may not be there after a restart."""
         error = acks.outcome_unknown(reason)
-        while self._pending:
-            pending = self._pending.popleft()
-            self._forget(pending)
+        for pending in self.in_flight.take():
             self._refuse(pending.waiters, error, step)
             if pending.caller is not None:
                 step.answer(pending.caller, in_doubt(reason))
 
     def abandon(self, error: RemoteError, step: Step) -> None:
         """Nobody commits it here any more: publishers hear nothing (they were never acked), callers get `error`."""
-        while self._pending:
-            pending = self._pending.popleft()
-            self._forget(pending)
+        for pending in self.in_flight.take():
             if pending.caller is not None:
                 step.answer(pending.caller, error)
