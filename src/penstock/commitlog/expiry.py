@@ -14,19 +14,16 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError
 from penstock.batch import codec
 from penstock.batch.codec import LAYOUT
-from penstock.batch.header import COMPRESSION_FLAGS, MAY_EXPIRE, BatchHeader
-from penstock.batch.schema import SCHEMA_BYTES
+from penstock.batch.header import MAY_EXPIRE
 from penstock.commitlog.compaction import Found, Judged
-from penstock.commitlog.merged import UnsoundError, tell
-from penstock.commitlog.scan import Window
+from penstock.commitlog.merged import UnsoundError, flagged_batches
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 from penstock.hot.rows import Rows
-from penstock.vfs import File, Vfs
+from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +71,7 @@ class ExpirySurvey(SlicedWork):
 
         found = Found(self.segment)
         moved = 0
-        for header, data in self._batches():
+        for header, data in flagged_batches(self._vfs, self.segment, self._view, MAY_EXPIRE):
             if data is None:
                 found.batch(header, None)
                 found.keeps.append(pa.repeat(pa.scalar(True), header.count))
@@ -93,38 +90,6 @@ class ExpirySurvey(SlicedWork):
             self.judged = Judged(self.segment, keep)
         self.is_whole = True
         yield moved
-
-    def _batches(self) -> Iterator[tuple[BatchHeader, bytes | None]]:
-        """All batches; with what is in them where it is to be looked at."""
-        segment = self.segment
-        source = self._vfs.open(segment.path, read_only=True)
-        try:
-            yield from self._batches_of(source)
-        except CorruptionError as error:
-            tell(segment, self._view)
-            raise UnsoundError from error
-        finally:
-            source.close()
-
-    def _batches_of(self, source: File) -> Iterator[tuple[BatchHeader, bytes | None]]:
-        segment = self.segment
-        window = Window(source, segment.size_bytes)
-        position, offset = SCHEMA_BYTES, segment.base_offset
-        while position < segment.size_bytes:
-            header = codec.read_header(window.read(position, codec.PREFIX_BYTES), file=segment.path, position=position)
-            if header.base_offset != offset:
-                raise CorruptionError(segment.path, position, f"offset {offset}", str(header.base_offset))
-            data = None
-            if header.flags & MAY_EXPIRE:
-                data = window.read(position, header.size_bytes)
-                codec.verify(data, file=segment.path, position=position)
-                if header.flags & COMPRESSION_FLAGS:
-                    data = bytes(codec.as_appended(data))
-            yield header, data
-            position += header.size_bytes
-            offset = header.end_offset
-        if (position, offset) != (segment.size_bytes, segment.end_offset):
-            raise CorruptionError(segment.path, position, f"offset {segment.end_offset}", str(offset))
 
     def _of_batch(self, data: bytes) -> pa.BooleanArray:
         """Which of its rows stay."""

@@ -1,4 +1,4 @@
-"""The batches of one sealed segment, merged as far as they can be: what the cleaner reads.
+"""The batches of one sealed segment, merged as far as they can be, or of some the headers only: what the cleaner reads.
 
 Rules: memory is bounded by one merged batch and what it is made of, whatever the size of the segment. All is verified.
 What is damaged ends it, and the log hears of it as from any reader.
@@ -13,9 +13,10 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, PenstockError
 from penstock.batch import codec
 from penstock.batch.codec import PREFIX_BYTES, read_header
-from penstock.batch.header import COMPRESSION_FLAGS
+from penstock.batch.header import COMPRESSION_FLAGS, BatchHeader
 from penstock.batch.merging import Merged, next_merged
 from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog.scan import Window
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs
@@ -54,6 +55,44 @@ def merged_batches(
     if offset != segment.end_offset:
         tell(segment, view)
         raise UnsoundError
+
+
+def flagged_batches(
+    vfs: Vfs, segment: Segment, view: LogView, flags: int
+) -> Iterator[tuple[BatchHeader, bytes | None]]:
+    """All batches, as they lie there; with what is in them, unpacked, where they have one of these flags. Of the others
+    no more than the header is read. `view` is of the log, and has the segment.
+
+    UnsoundError where the segment is damaged; OSError.
+    """
+    source = vfs.open(segment.path, read_only=True)
+    try:
+        yield from _flagged(source, segment, flags)
+    except CorruptionError as error:
+        tell(segment, view)
+        raise UnsoundError from error
+    finally:
+        source.close()
+
+
+def _flagged(source: File, segment: Segment, flags: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+    window = Window(source, segment.size_bytes)
+    position, offset = SCHEMA_BYTES, segment.base_offset
+    while position < segment.size_bytes:
+        header = read_header(window.read(position, PREFIX_BYTES), file=segment.path, position=position)
+        if header.base_offset != offset:
+            raise CorruptionError(segment.path, position, f"offset {offset}", str(header.base_offset))
+        data = None
+        if header.flags & flags:
+            data = window.read(position, header.size_bytes)
+            codec.verify(data, file=segment.path, position=position)
+            if header.flags & COMPRESSION_FLAGS:
+                data = bytes(codec.as_appended(data))
+        yield header, data
+        position += header.size_bytes
+        offset = header.end_offset
+    if (position, offset) != (segment.size_bytes, segment.end_offset):
+        raise CorruptionError(segment.path, position, f"offset {segment.end_offset}", str(offset))
 
 
 def _window(source: File, position: int, size_bytes: int) -> bytes:
