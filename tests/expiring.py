@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.batch import codec
 from penstock.batch.codec import LAYOUT, NOBODY, Producer
-from penstock.batch.header import row_flags
+from penstock.batch.header import asked_flags
 from penstock.commitlog import Log, LogView
 from penstock.hot.rows import Rows
 from tests.groups import Columns, encoded
@@ -51,9 +51,7 @@ def append_told(log: Log, messages: Sequence[Told], timestamp_us: int, producer:
     numbers = {"base_offset": base, "timestamp_us": timestamp_us, "leader_epoch": log.leader_epoch}
     data = encoded(columns, **numbers)
     asked = Rows(data, LAYOUT).asked()
-    header = codec.renumber(
-        data, **numbers, producer=producer, flags=row_flags(ids=bool(asked.ids), ttls=asked.has_ttls)
-    )
+    header = codec.renumber(data, **numbers, producer=producer, flags=asked_flags(asked))
     log.append(bytes(data), header)
     return [Row(base + at, timestamp_us, message) for at, message in enumerate(messages)]
 

@@ -92,6 +92,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tombstone_retention_ms: int = limits.TOMBSTONE_RETENTION_MS_DEFAULT  # so long tombstones stay behind what they end
     compression: Compression = Compression.NONE  # of sealed segments: what the cleaner writes from now on
     allow_message_ttl: bool = False  # whether messages may have a time to live of their own, in a Nats-TTL
+    allow_rollup: bool = False  # whether older ones may go for a message, by a Nats-Rollup
 
     @property
     def is_internal(self) -> bool:
@@ -118,6 +119,7 @@ ALTERABLE = frozenset(
         "tombstone_retention_ms",
         "compression",
         "allow_message_ttl",
+        "allow_rollup",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""

@@ -7,8 +7,12 @@ be UTF-8. Numbers are big-endian, so that the hex reads as the number. Ranges ar
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from penstock.hot.rows import Asked
 
 HEADER_VERSION = 1
 HEADER_POSITION = 88
@@ -31,15 +35,29 @@ COMPRESSION_FLAGS = COMPRESSED_LZ4 | COMPRESSED_ZSTD
 INCOMPRESSIBLE = COMPRESSION_FLAGS
 MAY_EXPIRE = 0x08
 """Flag: some of its rows may have a `Nats-TTL`. In a batch without it none does."""
-OF_ROWS = MAY_HOLD_IDS | MAY_EXPIRE
+MAY_ROLL_UP_SUBJECTS = 0x10
+"""Flag: some of its rows may have a `Nats-Rollup` of `sub`. In a batch without it none does."""
+MAY_ROLL_UP_ALL = 0x20
+"""Flag: the same of `all`."""
+OF_ROWS = MAY_HOLD_IDS | MAY_EXPIRE | MAY_ROLL_UP_SUBJECTS | MAY_ROLL_UP_ALL
 """Flags that say what some rows may have: a batch that is made of several has those of all."""
 KNOWN_FLAGS = OF_ROWS | COMPRESSION_FLAGS
 """A batch with any other flag was written by a newer Penstock and is refused, not guessed at."""
 
 
-def row_flags(*, ids: bool, ttls: bool) -> int:
-    """The flags of a batch some of whose rows may have message ids, or times to live."""
-    return (MAY_HOLD_IDS if ids else 0) | (MAY_EXPIRE if ttls else 0)
+def row_flags(*, ids: bool, ttls: bool, subject_rollups: bool, rollups: bool) -> int:
+    """The flags of a batch some of whose rows may have message ids, times to live, or others that go for them: those
+    of their subject, or all.
+    """
+    of_rollups = (MAY_ROLL_UP_SUBJECTS if subject_rollups else 0) | (MAY_ROLL_UP_ALL if rollups else 0)
+    return (MAY_HOLD_IDS if ids else 0) | (MAY_EXPIRE if ttls else 0) | of_rollups
+
+
+def asked_flags(asked: Asked) -> int:
+    """The same, by what its rows ask for."""
+    return row_flags(
+        ids=bool(asked.ids), ttls=asked.has_ttls, subject_rollups=asked.has_rollups, rollups=asked.rollup_row >= 0
+    )
 
 
 NO_RUN = bytes(16)

@@ -173,6 +173,12 @@ FIELDS = (
         "--allow-message-ttl",
         "Whether messages may have a time to live of their own, as 1h in a header Nats-TTL; else they are refused.",
     ),
+    _switch(
+        "allow_rollup",
+        "--allow-rollup",
+        "Whether a message may have those before it go, on its subject or all, by a header Nats-Rollup; else it is "
+        "refused.",
+    ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is gone when the broker stops.", _one_of(*Storage)),
     Field("segment_bytes", "--segment-bytes", "SIZE", "New file at this size.", parse_bytes, format_exact_bytes),
     Field(

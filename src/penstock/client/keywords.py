@@ -32,6 +32,7 @@ class StreamChanges(TypedDict, total=False):
     tombstone_retention_ms: int
     compression: Compression | Literal["none", "lz4", "zstd"]
     allow_message_ttl: bool
+    allow_rollup: bool
 
 
 class ConsumerOptions(TypedDict, total=False):

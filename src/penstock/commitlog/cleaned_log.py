@@ -112,10 +112,10 @@ class CleanedLog(LogWriter):
         compactor = self._cleaner.compactor
         if not compactor.is_under_way:
             return None
-        if not self._config.compact:
+        if not compactor.is_wanted(self._config):
             compactor.abandon(now_us)
         elif (judged := compactor.next_judged(self._segments.sealed)) is not None:
-            return self._cleaning(judged.segment, judged.keep)
+            return self._cleaning(judged.segment, judged.keep, is_ordered=judged.is_ordered)
         else:
             compactor.finish(now_us)
             self._cleaner.expirer.compacted()
@@ -135,10 +135,21 @@ class CleanedLog(LogWriter):
         self._cleaner.looks_at(segment)
         return self._cleaning(segment, None)
 
-    def _cleaning(self, segment: Segment, keep: pa.BooleanArray | None, *, is_expiry: bool = False) -> Cleaning:
+    def _cleaning(
+        self, segment: Segment, keep: pa.BooleanArray | None, *, is_expiry: bool = False, is_ordered: bool = False
+    ) -> Cleaning:
         config = self._config
-        bytes_max, compression = config.merged_bytes_max, config.compression
-        return Cleaning(self._vfs, segment, self._ids, self.view(), bytes_max, keep, compression, is_expiry=is_expiry)
+        return Cleaning(
+            self._vfs,
+            segment,
+            self._ids,
+            self.view(),
+            config.merged_bytes_max,
+            keep,
+            config.compression,
+            is_expiry=is_expiry,
+            is_ordered=is_ordered,
+        )
 
     def _compact(self, now_us: int) -> Survey | None:
         return self._cleaner.compactor.begin(
@@ -178,7 +189,8 @@ class CleanedLog(LogWriter):
         old, new = cleaning.segment, cleaning.replacement
         if new is None:
             return False
-        is_asked_for = self._config.expires if cleaning.is_expiry else self._config.compact
+        config, compactor = self._config, self._cleaner.compactor
+        is_asked_for = config.expires if cleaning.is_expiry else compactor.is_wanted(config)
         is_unwanted = cleaning.is_void or (cleaning.takes_rows and not is_asked_for)
         if is_unwanted or self.state is not LogState.WRITABLE or old not in self._segments.sealed:
             self._cleaner.superseded(cleaning.cleaned_path)

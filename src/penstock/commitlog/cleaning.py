@@ -71,9 +71,11 @@ class Cleaning(SlicedWork):
         compression: Compression = Compression.NONE,
         *,
         is_expiry: bool = False,
+        is_ordered: bool = False,
     ) -> None:
         """`bytes_max`: of the rows of one merged batch. `view` is of the log, and has the segment. `keep`: which of its
-        rows stay; None: all. `is_expiry`: the others go because their time is over.
+        rows stay; None: all. `is_expiry`: the others go because their time is over. `is_ordered`: what was written
+        before this one is to be durable before it.
         """
         self.segment = segment
         self.path = files.following(segment.path)
@@ -81,6 +83,7 @@ class Cleaning(SlicedWork):
         self.replacement: Segment | None = None
         self.takes_rows = keep is not None
         self.is_expiry = is_expiry
+        self._is_ordered = is_ordered
         self._vfs = vfs
         self._ids = ids
         self._view = view
@@ -91,6 +94,8 @@ class Cleaning(SlicedWork):
         super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
+        if self._is_ordered:
+            self._vfs.sync_dir(self.path.rpartition("/")[0])
         if self._keep is None and not self._is_worth_it():
             is_sought = self._compression is not Compression.NONE
             if not is_sought or not (yield from compressing.has_sought(self._vfs, self.segment)):

@@ -1,4 +1,5 @@
-"""Compaction: of each key the last message stays. This decides which rows go; `cleaning` writes segments without them.
+"""Compaction: of each key the last message stays, and of a subject what came since its last rollup. This decides which
+rows go; `cleaning` writes segments without them.
 
 Rules: judged is what is sealed, committed, on the disk and old enough. Messages without a key always stay. A pass reads
 what has come since the last one (the dirty part), notes the last offset of each key in it, and then judges all rows
@@ -13,6 +14,10 @@ offsets. The last row of all stays in any case. What was judged before a start i
     [     clean: each key once     |      dirty      | too new ][ active ]
                                     ╰── last of each key ──╯
 
+Where rollups are allowed (`Nats-Rollup: sub`), the same pass has rows go that one of their subject came behind: see
+`rolled`. Which segments have new ones is looked up by the headers of batches; where there is none, and no keys are to
+be judged, the pass ends there.
+
 The idea is that of Kafka's log cleaner: "dirty" and "clean" parts, and tombstones that stay for a while after a pass
 (KIP-534). Here keys are compared as they are, and rows are judged before a segment is written, for good or not at all.
 """
@@ -21,14 +26,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from penstock.base import limits
-from penstock.batch.codec import check_rows
-from penstock.batch.header import NO_RUN, BatchHeader
+from penstock.batch.codec import PREFIX_BYTES, check_rows
+from penstock.batch.header import MAY_ROLL_UP_SUBJECTS, BatchHeader
 from penstock.batch.merging import Merged
+from penstock.commitlog.judged import Found, Judged, Rules
 from penstock.commitlog.latest import Latest
-from penstock.commitlog.merged import UnsoundError, merged_batches
+from penstock.commitlog.merged import UnsoundError, flagged_batches, merged_batches
+from penstock.commitlog.rolled import Rolled, rollups_of
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
@@ -38,64 +45,86 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Rules(NamedTuple):
-    """By what a pass judges."""
-
-    dirty_start: int  # each key is there once in what comes before
-    end: int
-    tombstones_end: int = 0  # those before it may go, …
-    forced_keys: frozenset[bytes] = frozenset()  # … but for those of these keys
-
-
-class Judged(NamedTuple):
-    """One segment that has rows to go: which of its rows stay, as far as they were judged."""
-
-    segment: Segment
-    keep: pa.BooleanArray
-
-
 class Survey(SlicedWork):
     """Finds which rows go."""
 
     def __init__(self, vfs: Vfs, view: LogView, segments: Sequence[Segment], rules: Rules, bytes_max: int) -> None:
         self.judged: list[Judged] = []
+        self.rules = rules
         self.end = rules.end  # up to where it has come
         self.has_tombstones = False  # that stay, and may go later
         self.forced_keys: list[bytes] = []  # of rows that were to go, and cannot
         self.is_whole = False  # all was read, and is judged
+        self.has_judged = False  # it was more than a look for rollups
         self._vfs = vfs
         self._view = view
         self._segments = segments
-        self._rules = rules
         self._bytes_max = bytes_max
         super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
         # A tombstone that goes must not come back to what it has ended, whatever the power does.
         self._vfs.sync_dir(self._segments[0].path.rpartition("/")[0])
-        latest = Latest(limits.COMPACTION_KEYS_MAX, limits.COMPACTION_KEY_BYTES_MAX)
+        latest, rollups = (Latest(limits.COMPACTION_KEYS_MAX, limits.COMPACTION_KEY_BYTES_MAX) for _ in range(2))
         try:
-            yield from self._note(latest)
-            yield from self._judge(latest)
+            rolling = yield from self._rolling()
+            if self.rules.is_due or rolling:
+                yield from self._note(latest, rollups, rolling)
+                yield from self._judge(latest, rollups)
+                self.has_judged = True
         except UnsoundError:
             return
         self.is_whole = True
 
-    def _note(self, latest: Latest) -> Iterator[int]:
+    def _rolling(self) -> Generator[int, None, list[Segment]]:
+        """The segments that may have new rollups, by the headers of their batches."""
+        start = self.rules.rollups_start
+        found: list[Segment] = []
+        if start is None:
+            return found
         moved = 0
-        dirty = [one for one in self._segments if one.end_offset > self._rules.dirty_start]
-        for merged in self._batches(dirty):
-            if merged.header.end_offset > self._rules.dirty_start:
+        for segment in self._segments:
+            if segment.end_offset <= start:
+                continue
+            with (
+                contextlib.suppress(FileNotFoundError),  # retention has removed it
+                contextlib.closing(flagged_batches(self._vfs, segment, self._view, 0)) as batches,
+            ):
+                for header, _ in batches:
+                    moved += PREFIX_BYTES
+                    if header.flags & MAY_ROLL_UP_SUBJECTS and header.end_offset > start:
+                        found.append(segment)
+                        break
+                    if moved >= limits.CLEANING_SLICE_BYTES:
+                        yield moved
+                        moved = 0
+                        if self.is_void:
+                            raise UnsoundError
+        yield moved
+        return found
+
+    def _note(self, latest: Latest, rollups: Latest, rolling: Sequence[Segment]) -> Iterator[int]:
+        moved = 0
+        rules = self.rules
+        wanted = {one.base_offset for one in rolling}
+        if rules.by_key:
+            wanted.update(one.base_offset for one in self._segments if one.end_offset > rules.dirty_start)
+        for merged in self._batches([one for one in self._segments if one.base_offset in wanted]):
+            header = merged.header
+            if rules.by_key and header.end_offset > rules.dirty_start:
                 rows = check_rows(merged.data)
                 latest.add(rows.column("key"), rows.column("offset"))
-            if latest.is_full:
-                self.end = merged.header.end_offset
+            if rules.rollups_start is not None and header.flags & MAY_ROLL_UP_SUBJECTS:
+                rollups.add(*rollups_of(merged.data, rules.rollups_start))
+            if latest.is_full or rollups.is_full:
+                self.end = header.end_offset
                 break
             moved += merged.size_bytes
             if moved >= limits.CLEANING_SLICE_BYTES:
                 yield moved
                 moved = 0
         latest.close()
+        rollups.close()
         yield moved
 
     def _batches(self, segments: Iterable[Segment]) -> Iterator[Merged]:
@@ -106,25 +135,16 @@ class Survey(SlicedWork):
                         raise UnsoundError
                     yield merged
 
-    def _judge(self, latest: Latest) -> Iterator[int]:
-        import pyarrow as pa
-
-        judging = _Judging(self._rules, latest, self.end - 1)
+    def _judge(self, latest: Latest, rollups: Latest) -> Iterator[int]:
+        rules = self.rules
+        judging = _Judging(rules, latest, rollups, self.end - 1)
         moved = 0
         for segment in self._segments:
-            if segment.base_offset >= self.end:
+            if segment.base_offset >= (self.end if rules.by_key else min(self.end, rollups.last_offset)):
                 break
             judging.begin(segment)
             for merged in self._batches([segment]):
-                header = merged.header
-                rows = check_rows(merged.data)
-                judging.batch(header, rows)
-                if header.end_offset > self.end:
-                    judging.note(pa.repeat(pa.scalar(True), header.count))
-                elif header.end_offset > self._rules.dirty_start:
-                    judging.dirty(rows)
-                else:
-                    judging.clean(rows)
+                judging.batch(merged.header, check_rows(merged.data))
                 moved += merged.size_bytes
                 if moved >= limits.CLEANING_SLICE_BYTES:
                     yield moved
@@ -136,54 +156,10 @@ class Survey(SlicedWork):
         yield moved
 
 
-class _Run:
-    """Rows of a segment of which one must stay, because nothing else could cover their offsets."""
-
-    __slots__ = ("end_row", "epoch", "last_key", "start_row")
-
-    def __init__(self, epoch: int | None, start_row: int) -> None:
-        self.epoch = epoch  # None: a batch of a producer, which stays one of its own
-        self.start_row = self.end_row = start_row
-        self.last_key: bytes | None = None
-
-
-class Found:
-    """What is judged of one segment."""
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self.keeps: list[pa.BooleanArray | None] = []
-        self._runs: list[_Run] = []
-
-    def batch(self, header: BatchHeader, last_key: bytes | None) -> None:
-        """The next batch of it, and the key of its last row."""
-        is_alone = header.producer_id or header.run_id != NO_RUN
-        epoch = None if is_alone else header.leader_epoch
-        rows = self._runs[-1].end_row if self._runs else 0
-        if not self._runs or epoch is None or self._runs[-1].epoch != epoch:
-            self._runs.append(_Run(epoch, rows))
-        self._runs[-1].end_row = rows + header.count
-        self._runs[-1].last_key = last_key
-
-    def forced(self) -> tuple[pa.BooleanArray, list[bytes]]:
-        """Which rows stay, with those that were to go and cannot; and the keys of these."""
-        import pyarrow as pa
-
-        keep = pa.concat_arrays(self.keeps)
-        empty = [run for run in self._runs if not keep.slice(run.start_row, run.end_row - run.start_row).true_count]
-        if not empty:
-            return keep, []
-        bits = bytearray(keep.buffers()[1])
-        for run in empty:
-            bits[(run.end_row - 1) // 8] |= 1 << (run.end_row - 1) % 8
-        keys = [run.last_key for run in empty if run.last_key is not None]
-        return pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(bits)]), keys
-
-
 class _Judging:
     """Collects what is judged, segment by segment."""
 
-    def __init__(self, rules: Rules, latest: Latest, last_offset: int) -> None:
+    def __init__(self, rules: Rules, latest: Latest, rollups: Latest, last_offset: int) -> None:
         self.judged: list[Judged] = []
         self.forced_keys: list[bytes] = []
         self.has_tombstones = False
@@ -192,17 +168,35 @@ class _Judging:
         # Who has read all is there: a log whose last row went would end, for them, before it does.
         self._last_offset = last_offset
         self._found: list[Found] = []
+        self._rolled = Rolled(rules, rollups) if len(rollups) else None
         # Clean rows are judged many at a time: each time costs as much as all keys that are noted.
         self._clean: list[tuple[list[pa.BooleanArray | None], int, pa.Table]] = []
         self._clean_rows = self._clean_bytes = 0
 
     def begin(self, segment: Segment) -> None:
         """What comes now is of it."""
+        if self._rolled is not None and self._rolled.is_enough:
+            self._judge_clean()
+            self._rolled.judge()
         self._found.append(Found(segment))
 
     def batch(self, header: BatchHeader, rows: pa.RecordBatch) -> None:
-        """The next batch of the segment; it is judged next."""
-        self._found[-1].batch(header, rows.column("key")[-1].as_py())
+        """The next batch of the segment."""
+        import pyarrow as pa
+
+        found, rules = self._found[-1], self._rules
+        found.batch(header, rows.column("key")[-1].as_py() if rules.by_key else None)
+        if header.end_offset > self._last_offset + 1:  # the next pass judges it
+            self.note(pa.repeat(pa.scalar(True), header.count))
+            return
+        if not rules.by_key:
+            self.note(pa.repeat(pa.scalar(True), header.count))
+        elif header.end_offset > rules.dirty_start:
+            self.dirty(rows)
+        else:
+            self.clean(rows)
+        if self._rolled is not None:
+            self._rolled.add(found, header, rows)
 
     def note(self, keep: pa.BooleanArray) -> None:
         """The next rows of the segment, judged."""
@@ -274,12 +268,14 @@ class _Judging:
     def finish(self) -> None:
         """That was all."""
         self._judge_clean()
+        if self._rolled is not None:
+            self._rolled.judge()
         for found in self._found:
             if found.keeps:
                 keep, keys = found.forced()
                 self.forced_keys += keys
                 if keep.false_count:
-                    self.judged.append(Judged(found.segment, keep))
+                    self.judged.append(Judged(found.segment, keep, is_ordered=self._rolled is not None))
 
 
 def _tombstones(rows: pa.RecordBatch) -> pa.BooleanArray:

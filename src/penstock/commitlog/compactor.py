@@ -1,6 +1,8 @@
 """When one log is compacted, and what is known of the passes before.
 
-A pass begins once enough has come since the last one, and is old enough; or when tombstones may go.
+A pass begins once enough has come since the last one, and is old enough; or when tombstones may go. Where rollups of
+subjects are allowed, one begins with each segment that is sealed. It ends soon if there is none in it; else it judges
+all, and the next such one waits so long that they take a part of the time only.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from penstock.base import limits
-from penstock.commitlog.compaction import Judged, Rules, Survey
+from penstock.commitlog.compaction import Survey
+from penstock.commitlog.judged import Judged, Rules
 from penstock.commitlog.retention import LogConfig
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.view import LogView
@@ -30,6 +33,9 @@ class Compactor:
         "_judged",
         "_not_before_us",
         "_passes",
+        "_rolled_end",
+        "_rollups_not_before_us",
+        "_started_us",
         "_survey",
         "_tombstones_end",
     )
@@ -44,6 +50,9 @@ class Compactor:
         self._tombstones_end = 0  # those before it have stayed long enough
         self._has_tombstones = False
         self._not_before_us = 0
+        self._rolled_end = 0  # up to where rollups of subjects have been seen to
+        self._rollups_not_before_us = 0
+        self._started_us = 0  # when the pass under way began
 
     @property
     def is_under_way(self) -> bool:
@@ -52,8 +61,24 @@ class Compactor:
 
     def due_us(self, sealed: Iterable[Segment], config: LogConfig, end: int) -> int | None:
         """When the next pass may begin; None: not by time alone. `end`: of what may be judged."""
-        if not config.compact or self.is_under_way:
+        if self.is_under_way:
             return None
+        dues = []
+        if config.compact:
+            dues.append(self._keys_due_us(sealed, config, end))
+        if config.rolls_up:
+            dues.append(self._rollups_due_us(sealed, config, end))
+        return min((max(one, self._not_before_us) for one in dues if one is not None), default=None)
+
+    def _rollups_due_us(self, sealed: Iterable[Segment], config: LogConfig, end: int) -> int | None:
+        """When the first segment that was not looked at for rollups is old enough."""
+        for segment in _judgeable(sealed, end):
+            if segment.end_offset > self._rolled_end:
+                return max(segment.last_timestamp_us + config.passes_lag_us, self._rollups_not_before_us)
+        return None
+
+    def _keys_due_us(self, sealed: Iterable[Segment], config: LogConfig, end: int) -> int | None:
+        """When the next pass may begin because of keys."""
         dues = []
         total_bytes = dirty_bytes = 0
         for segment in _judgeable(sealed, end):
@@ -64,7 +89,7 @@ class Compactor:
                     dues.append(segment.last_timestamp_us + config.compaction_lag_us)
         if self._has_tombstones and self._passes and self._may_go:
             dues.append(self._passes[0][0] + max(config.tombstone_retention_us, _RETRY_US))
-        return max(min(dues), self._not_before_us) if dues else None
+        return min(dues, default=None)
 
     def begin(
         self, vfs: Vfs, view: LogView, sealed: Iterable[Segment], config: LogConfig, end: int, now_us: int
@@ -73,7 +98,8 @@ class Compactor:
         due_us = self.due_us(sealed, config, end)
         if due_us is None or now_us < due_us:
             return None
-        old_us = now_us - config.compaction_lag_us
+        keys_due_us = self._keys_due_us(sealed, config, end) if config.compact else None
+        old_us = now_us - config.passes_lag_us
         segments = list(takewhile(lambda one: one.last_timestamp_us <= old_us, _judgeable(sealed, end)))
         if not segments:
             self._not_before_us = now_us + _RETRY_US
@@ -82,7 +108,17 @@ class Compactor:
             self._tombstones_end = max(self._tombstones_end, self._passes.popleft()[1])
         end = segments[-1].end_offset
         tombstones_end = self._tombstones_end if self._may_go else 0
-        rules = Rules(min(self._clean_end, end), end, tombstones_end, frozenset(self._forced_keys))
+        rules = Rules(
+            min(self._clean_end, end),
+            end,
+            tombstones_end,
+            frozenset(self._forced_keys),
+            by_key=config.compact,
+            rollups_start=min(self._rolled_end, end) if config.rolls_up else None,
+            keys_go=self._may_go,
+            is_due=keys_due_us is not None and keys_due_us <= now_us,
+        )
+        self._started_us = now_us
         self._survey = Survey(vfs, view, segments, rules, config.merged_bytes_max)
         return self._survey
 
@@ -90,6 +126,18 @@ class Compactor:
     def settled(self) -> tuple[int, frozenset[bytes]]:
         """Up to where no key has an older message, and those keys of which that is not so."""
         return (self._clean_end, frozenset(self._forced_keys)) if self._may_go else (0, frozenset())
+
+    @property
+    def rolled_end(self) -> int:
+        """Up to where what comes before the rollups of subjects has gone."""
+        return self._rolled_end
+
+    def is_wanted(self, config: LogConfig) -> bool:
+        """Whether the pass under way is, by the config as it is now."""
+        if self._survey is None:
+            return False
+        rules = self._survey.rules
+        return (config.compact or not rules.by_key) and (config.rolls_up or rules.rollups_start is None)
 
     def surveyed(self, survey: Survey, now_us: int) -> None:
         """It is done, has failed, or was given up."""
@@ -124,11 +172,17 @@ class Compactor:
         """All segments of the pass are written."""
         survey = self._survey
         assert survey is not None
-        self._clean_end = survey.end
-        self._has_tombstones = survey.has_tombstones
-        if len(self._passes) == limits.COMPACTION_PASSES_MAX:
-            self._passes.pop()  # its tombstones wait for those of this one
-        self._passes.append((now_us, survey.end))
+        if survey.has_judged and survey.rules.by_key:
+            self._clean_end = max(self._clean_end, survey.end)
+            self._has_tombstones = survey.has_tombstones
+            if len(self._passes) == limits.COMPACTION_PASSES_MAX:
+                self._passes.pop()  # its tombstones wait for those of this one
+            self._passes.append((now_us, survey.end))
+        if survey.rules.rollups_start is not None:
+            self._rolled_end = max(self._rolled_end, survey.end)
+            if survey.has_judged:
+                rest_us = (limits.ROLLUP_PASSES_SHARE - 1) * max(0, now_us - self._started_us)
+                self._rollups_not_before_us = now_us + rest_us
         self._end()
 
     def abandon(self, now_us: int) -> None:
@@ -144,6 +198,7 @@ class Compactor:
         """The log was cut there: what comes behind is new."""
         self._end()
         self._clean_end = min(self._clean_end, end)
+        self._rolled_end = min(self._rolled_end, end)
         self._tombstones_end = min(self._tombstones_end, end)
         self._passes = deque((over_us, min(judged_end, end)) for over_us, judged_end in self._passes)
 

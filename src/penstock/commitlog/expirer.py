@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from penstock.base import limits
-from penstock.commitlog.compaction import Judged
 from penstock.commitlog.expiry import ExpiryRules, ExpirySurvey
+from penstock.commitlog.judged import Judged
 from penstock.commitlog.retention import LogConfig
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.view import LogView
@@ -92,6 +92,8 @@ class Expirer:
         if config.compact:
             compacted_end, forced_keys = compactor.settled
             rules = rules._replace(is_compacted=True, compacted_end=compacted_end, forced_keys=forced_keys)
+        if config.rolls_up:
+            rules = rules._replace(rolled_end=compactor.rolled_end)
         self._survey = ExpirySurvey(vfs, view, segment, rules)
         return self._survey
 

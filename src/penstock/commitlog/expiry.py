@@ -5,7 +5,8 @@ of it has a time to live is not read. What a log cannot do without stays, as in 
 one row where nothing else could cover the offsets. A message with an id stays as long as the id counts.
 
 Where of each key the last message is kept, one with a key stays until the older ones of its key have gone: they would
-count again, else. So it goes as a tombstone does, once a pass of compaction has come by.
+count again, else. So it goes as a tombstone does, once a pass of compaction has come by. In the same way a rollup of
+its subject stays until those before it have gone.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.codec import LAYOUT
-from penstock.batch.header import MAY_EXPIRE
-from penstock.commitlog.compaction import Found, Judged
+from penstock.batch.header import MAY_EXPIRE, MAY_ROLL_UP_SUBJECTS, BatchHeader
+from penstock.commitlog.judged import Found, Judged
 from penstock.commitlog.merged import UnsoundError, flagged_batches
 from penstock.commitlog.segment import Segment
 from penstock.commitlog.sliced import SlicedWork
@@ -38,6 +39,7 @@ class ExpiryRules(NamedTuple):
     is_compacted: bool = False  # those with keys stay, …
     compacted_end: int = 0  # … but for those before it, …
     forced_keys: frozenset[bytes] = frozenset()  # … if they are not of these keys
+    rolled_end: int | None = None  # rollups of subjects stay from there on; None: they mean nothing
 
 
 class ExpirySurvey(SlicedWork):
@@ -56,7 +58,7 @@ class ExpirySurvey(SlicedWork):
         super().__init__()
 
     def _work(self) -> Generator[int, None, None]:
-        if self.rules.is_compacted:
+        if self.rules.is_compacted or self.rules.rolled_end is not None:
             # What goes must not come back to what was before it, whatever the power does.
             self._vfs.sync_dir(self.segment.path.rpartition("/")[0])
         try:
@@ -78,7 +80,7 @@ class ExpirySurvey(SlicedWork):
                 moved += codec.PREFIX_BYTES
             else:
                 found.batch(header, None)
-                found.keeps.append(self._of_batch(data))
+                found.keeps.append(self._of_batch(header, data))
                 moved += header.size_bytes
             if moved >= limits.CLEANING_SLICE_BYTES:
                 yield moved
@@ -91,14 +93,15 @@ class ExpirySurvey(SlicedWork):
         self.is_whole = True
         yield moved
 
-    def _of_batch(self, data: bytes) -> pa.BooleanArray:
+    def _of_batch(self, header: BatchHeader, data: bytes) -> pa.BooleanArray:
         """Which of its rows stay."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         rules = self.rules
         rows = codec.check_rows(data, file=self.segment.path)
-        lifetimes = Rows(data, LAYOUT).lifetimes_us(rules.dedup_window_us)
+        looked_at = Rows(data, LAYOUT)
+        lifetimes = looked_at.lifetimes_us(rules.dedup_window_us)
         lifetimes_us = pa.Array.from_buffers(pa.int64(), rows.num_rows, [None, pa.py_buffer(lifetimes)])
         expiries_us = pc.add(rows.column("timestamp").cast(pa.int64()), lifetimes_us)
         lives_on = pc.equal(lifetimes_us, 0)
@@ -112,6 +115,11 @@ class ExpirySurvey(SlicedWork):
         self.awaits_more = self.awaits_more or goes.true_count < is_over.true_count
         if rules.is_compacted:
             before, goes = goes, pc.and_(goes, self._is_free(rows))
+            self.awaits_compaction = self.awaits_compaction or goes.true_count < before.true_count
+        if rules.rolled_end is not None and header.flags & MAY_ROLL_UP_SUBJECTS:
+            marks = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(looked_at.subject_rollups())])
+            stays = pc.and_(pc.equal(marks, 1), pc.greater_equal(rows.column("offset"), rules.rolled_end))
+            before, goes = goes, pc.and_not(goes, stays)
             self.awaits_compaction = self.awaits_compaction or goes.true_count < before.true_count
         return pc.invert(goes)
 

@@ -92,6 +92,19 @@ class Latest:
         assert self._whole is not None
         return pc.or_(pc.invert(pc.is_in(keys, value_set=self._whole.column("key"))), keys.is_null())
 
+    def last_of(self, keys: pa.BinaryArray) -> pa.Int64Array:
+        """Of each row the last offset that was added of its key; null: there is none."""
+        import pyarrow.compute as pc
+
+        assert self._whole is not None
+        places = pc.index_in(keys, value_set=self._whole.column("key"))
+        return self._whole.column("offset").combine_chunks().take(places)
+
+    @property
+    def last_offset(self) -> int:
+        """Of all that were added; -1: there was none."""
+        return self._offsets[-1] if self._offsets else -1
+
 
 def _grouped(tables: list[pa.Table]) -> pa.Table:
     import pyarrow as pa

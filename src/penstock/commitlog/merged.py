@@ -7,7 +7,7 @@ What is damaged ends it, and the log hears of it as from any reader.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, PenstockError
@@ -59,7 +59,7 @@ def merged_batches(
 
 def flagged_batches(
     vfs: Vfs, segment: Segment, view: LogView, flags: int
-) -> Iterator[tuple[BatchHeader, bytes | None]]:
+) -> Generator[tuple[BatchHeader, bytes | None], None, None]:
     """All batches, as they lie there; with what is in them, unpacked, where they have one of these flags. Of the others
     no more than the header is read. `view` is of the log, and has the segment.
 

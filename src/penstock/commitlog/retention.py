@@ -41,6 +41,7 @@ class LogConfig:
     tombstone_retention_us: int = 0
     compression: Compression = Compression.NONE
     expires: bool = False
+    rolls_up: bool = False
     dedup_window_us: int = 0
 
     @classmethod
@@ -58,15 +59,21 @@ class LogConfig:
             tombstone_retention_us=config.tombstone_retention_ms * 1000,
             compression=config.compression,
             expires=config.allow_message_ttl,
+            rolls_up=config.allow_rollup,
             dedup_window_us=(config.dedup_window_ms or 0) * 1000,
         )
 
     @property
     def roll_age_us(self) -> int | None:
         """How old a segment becomes before the next one begins."""
-        if not self.expires:
+        if not (self.expires or self.rolls_up):
             return self.segment_age_us
         return min(_EXPIRING_AGE_US, self.segment_age_us or _EXPIRING_AGE_US)
+
+    @property
+    def passes_lag_us(self) -> int:
+        """How old messages are before a pass judges them."""
+        return self.compaction_lag_us if self.compact else self.dedup_window_us
 
     @property
     def merged_bytes_max(self) -> int:
@@ -81,7 +88,7 @@ class LogConfig:
 
     def untouched(self) -> LogConfig:
         """The same for a log of which nothing goes."""
-        return replace(self.following(), compact=False, expires=False)
+        return replace(self.following(), compact=False, expires=False, rolls_up=False)
 
     def is_exceeded(self, *, messages: int, size_bytes: int, oldest_us: int | None, now_us: int) -> bool:
         """Whether a log of so many messages and bytes has too many of either, or too old ones (None: it has none)."""

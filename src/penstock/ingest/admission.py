@@ -8,7 +8,7 @@ What one read's refusals come to is bounded by the read: each quotes no more tha
 of ours, and no message is shorter than 15 bytes on the wire. A test holds it below REFUSALS_GROWTH_MAX times as much.
 
 The checks run in JetStream's order: expected stream, time to live, last subject sequence, last
-sequence, message id, last id, size.
+sequence, message id, last id, rollup, size.
 
 | header                                    | effect                                                               |
 |-------------------------------------------|----------------------------------------------------------------------|
@@ -22,6 +22,7 @@ sequence, message id, last id, size.
 | `Nats-Msg-Id`                             | not stored again within the stream's window: acked as a duplicate    |
 | `Nats-Expected-Last-Msg-Id`               | stored only if the last message has that id                          |
 | `Nats-TTL`                                | goes once so much time is over, where the stream allows it           |
+| `Nats-Rollup: sub|all`                    | those before it go, of its subject or all, where the stream allows it |
 | names that NATS gives to what it hands on | stored, no effect                                                    |
 | every other `Nats-` or `Penstock-` name   | refused: it asks for something, now or in a later version            |
 
@@ -83,6 +84,7 @@ class Rules:
     dedup_window_us: int | None
     dedup_ids_max: int
     allows_ttls: bool
+    allows_rollups: bool
 
     @property
     def dedup(self) -> tuple[int | None, int]:
@@ -103,14 +105,15 @@ class Rules:
             dedup_window_us=None if config.dedup_window_ms is None else config.dedup_window_ms * 1_000,
             dedup_ids_max=config.dedup_ids_max,
             allows_ttls=config.allow_message_ttl,
+            allows_rollups=config.allow_rollup,
         )
 
 
 class Admission(msgspec.Struct):
     """Rows to append, in order, and the answers that need no append. `dropped`: what was not stored, by reason.
 
-    `flags` are those of the batches that the rows become. For `duplicates`, `has_ids`, `needs_ids`, `needs_lasts` and
-    `asks_older` see `hot.verdicts.Sorted`.
+    `flags` are those of the batches that the rows become. For `duplicates`, `has_ids`, `rollup_row`, `needs_ids`,
+    `needs_lasts` and `asks_older` see `hot.verdicts.Sorted`.
     """
 
     rows: Group
@@ -120,6 +123,7 @@ class Admission(msgspec.Struct):
     of: Group | None = None  # what the rows of these are counted in
     has_ids: bool = False
     flags: int = 0
+    rollup_row: int = -1
     needs_ids: bool = False
     needs_lasts: bool = False
     asks_older: bool = False
@@ -145,6 +149,7 @@ def admit(
     found = sort(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start, rules.allows_ttls,
+        rules.allows_rollups,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         return Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
@@ -169,8 +174,10 @@ def refuse_all(group: Group, rules: Rules, error: acks.AckError, reason: str) ->
 
 
 def _admission(group: Group, found: Sorted, rules: Rules, reason: str, body_of: BodyOf) -> Admission:
-    flags = row_flags(ids=found.has_ids, ttls=found.has_ttls)
+    row = found.rollup_row
+    flags = row_flags(ids=found.has_ids, ttls=found.has_ttls, subject_rollups=found.has_rollups, rollups=row >= 0)
     out = Admission(found.rows, duplicates=found.duplicates, of=found.group, has_ids=found.has_ids, flags=flags)
+    out.rollup_row = row
     if found.reserved:
         out.drop(RESERVED_SUBJECT, found.reserved)
     if found.other_stream:

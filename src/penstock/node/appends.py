@@ -53,8 +53,14 @@ class Appends:
             raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
         config = partition.stream.config
         key = partition.key
-        bytes_max, allows_ttls = config.max_message_bytes, config.allow_message_ttl
-        check = CheckAppend(raw, partition.subject, bytes_max, _producer_of(request), allows_ttls=allows_ttls)
+        check = CheckAppend(
+            raw,
+            partition.subject,
+            config.max_message_bytes,
+            _producer_of(request),
+            allows_ttls=config.allow_message_ttl,
+            allows_rollups=config.allow_rollup,
+        )
         append = _Append(caller, check, len(raw))
         self.size_bytes += len(raw)
         self._queues.setdefault(key, deque()).append(append)

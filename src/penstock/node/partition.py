@@ -27,7 +27,7 @@ from penstock.base.ids import BrokerId, PartitionKey
 from penstock.base.subjects import partition_subject
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, Producer
-from penstock.batch.header import MAY_HOLD_IDS, row_flags
+from penstock.batch.header import MAY_HOLD_IDS, asked_flags
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.group import Group
 from penstock.hot.rows import Asked
@@ -50,6 +50,11 @@ from penstock.vfs import Vfs
 _WRITTEN = Standing(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
+NO_ROLLUP = -1
+"""No message is there that all before it are to go for, and that was not seen to yet."""
+UNKNOWN_ROLLUP = -2
+"""There may be one in the log."""
+
 
 class Partition:
     """One partition here. An idle one is small: what it counts and what waits is made when needed."""
@@ -57,9 +62,9 @@ class Partition:
     __slots__ = (
         "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
-        "following", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch",
-        "leadership", "leads", "listened_us", "log", "producers", "refusal", "sid", "stall", "stream", "subscribed",
-        "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
+        "following", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch", "leadership", "leads",
+        "listened_us", "log", "producers", "refusal", "rollup_at", "sid", "stall", "stream", "subscribed", "terms",
+        "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -93,6 +98,7 @@ class Partition:
         # By the calendar: until then somebody listened, as far as this broker knows.
         self.listened_us = max(stream.created_us, log.last_timestamp_us)
         self.counters = budget.counters
+        self.rollup_at = NO_ROLLUP  # where the last message of this leadership is for which all before it are to go
         self.dropped: Mapping[str, int] = _NOTHING  # how many messages, by reason
         self._budget = budget
         self._followed: deque[tuple[int, int]] | None = None  # end and size of what a leader sent, not yet committed
@@ -227,6 +233,7 @@ class Partition:
         """This broker leads from now on."""
         self.following, self._followed = None, None
         self.leadership = leadership
+        self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
         self.leads = False
         self._recovered_end = self.log.log_end
         if leadership.committed_end > self.committed_end:
@@ -236,6 +243,7 @@ class Partition:
     def resign(self, step: Step) -> None:
         """It leads no more. What waits was not committed in its time: publishers are not told what they cannot know."""
         self.leadership = None
+        self.rollup_at = NO_ROLLUP
         self.leads = False
         self.lasts = None
         self.dedup = self.producers = None
@@ -296,6 +304,8 @@ class Partition:
                 for is_early in (False, True):
                     self._refuse(waiters(rows, start, end, is_early=is_early), refusal, step)
             start = end
+        if admission.rollup_row >= 0:
+            self.rollup_at = UNKNOWN_ROLLUP if refusal is not None else base_offset + admission.rollup_row
         if refusal is not None and self.dedup is not None:
             self.dedup.cut(self.log.log_end)
         if self.lasts is not None:
@@ -402,7 +412,7 @@ class Partition:
             base_offset=base_offset,
             timestamp_us=timestamp_us,
             leader_epoch=self.leader_epoch,
-            flags=0 if asked is None else row_flags(ids=bool(asked.ids), ttls=asked.has_ttls),
+            flags=0 if asked is None else asked_flags(asked),
             producer=producer,
         )
         try:
@@ -416,6 +426,8 @@ class Partition:
             self.producers.appended(header)
         if asked is not None and asked.ids and self.dedup is not None:
             self.dedup.appended(asked.ids, base_offset, timestamp_us)
+        if asked is not None and asked.rollup_row >= 0:
+            self.rollup_at = base_offset + asked.rollup_row
         if self.lasts is not None:
             self.lasts.appended(message, base_offset)
         self.counters["messages_in"] += self.log.log_end - base_offset

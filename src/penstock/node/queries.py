@@ -95,7 +95,7 @@ class GetMessage(Query):
             if row < len(offsets) and offsets[row] == offset:
                 self._take(header, data, row)
                 return
-        text = f"the message at offset {offset} has expired, or was compacted away"
+        text = f"the message at offset {offset} has expired, was compacted away, or went for a rollup"
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
 
     def _last(self, column: str, wanted: bytes | str | None) -> None:
@@ -163,7 +163,14 @@ class CheckAppend:
     """
 
     def __init__(
-        self, raw: bytes | memoryview, subject: str, message_bytes_max: int, producer: Producer, *, allows_ttls: bool
+        self,
+        raw: bytes | memoryview,
+        subject: str,
+        message_bytes_max: int,
+        producer: Producer,
+        *,
+        allows_ttls: bool,
+        allows_rollups: bool,
     ) -> None:
         """`producer`: who asks for it to be appended once, or zeros."""
         self.raw = raw
@@ -174,6 +181,7 @@ class CheckAppend:
         self._subject = subject
         self._message_bytes_max = message_bytes_max
         self._allows_ttls = allows_ttls
+        self._allows_rollups = allows_rollups
 
     def run(self) -> None:
         """RemoteError corrupt_batch, too_large or bad_request says what is wrong."""
@@ -207,11 +215,11 @@ class CheckAppend:
                 "Nats-Rollup is neither 'sub' nor 'all'"
             )
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
-        if asked.has_rollups or asked.rollup_row >= 0:
-            text = "a message has a Nats-Rollup, which this version of Penstock does not support"
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
         if asked.has_ttls and not self._allows_ttls:
             text = "a message has a Nats-TTL, and the stream does not allow that: see allow_message_ttl"
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
+        if (asked.has_rollups or asked.rollup_row >= 0) and not self._allows_rollups:
+            text = "a message has a Nats-Rollup, and the stream does not allow that: see allow_rollup"
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
         self.message = codec.own_copy(self.raw)
         self.raw = b""

@@ -30,9 +30,10 @@ from penstock.node.in_flight import Budget
 from penstock.node.leading import Leading
 from penstock.node.listening import Listening
 from penstock.node.log_ends import LogEnds, recovered_text
-from penstock.node.partition import Partition
+from penstock.node.partition import NO_ROLLUP, Partition
 from penstock.node.peers import Peers
 from penstock.node.roles import Roles
+from penstock.node.rollups import Rollups
 from penstock.node.room import Room
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
@@ -66,10 +67,8 @@ class Replicas:
         resigned: Callable[[Partition], None],
         closed: Callable[[Partition, RemoteError], None],
     ) -> None:
-        self._image, self._hurry = image, hurry
-        self._listening = listening
-        self._clock, self._committed = clock, committed
-        self._tell_resigned, self._tell_closed = resigned, closed
+        self._image, self._hurry, self._tell_resigned, self._tell_closed = image, hurry, resigned, closed
+        self._listening, self._clock, self._committed = listening, clock, committed
         self._failed: dict[PartitionKey, Partition] = {}  # whose logs take nothing
         self._told_resigned = 0  # where to begin next, of those that are too many for one heartbeat
         self._room = Room(vfs, outbox, self._free)
@@ -98,6 +97,7 @@ class Replicas:
             impeded=self.impeded,
         )
         self.truncations = Truncations(outbox, clock, administer)
+        self.rollups = Rollups(outbox, clock, administer)
         self.chronicle = Chronicle(settings.broker_id, outbox)
         self._log_ends = LogEnds(self.partitions, image, hurry)
         self.roles = Roles(
@@ -109,6 +109,7 @@ class Replicas:
             self.upkeep,
             clock,
             self.chronicle,
+            began=self.rollups.look,
             resigned=self._resigned,
             nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
         )
@@ -214,6 +215,8 @@ class Replicas:
     def committed(self, partition: Partition) -> None:
         """Its `committed_end` has moved."""
         self.leading.ends_moved(partition, self._clock())
+        if partition.rollup_at != NO_ROLLUP:
+            self.rollups.look(partition)
         self._committed(partition)
 
     def flushed(self, partition: Partition) -> None:
@@ -230,10 +233,12 @@ class Replicas:
     def _resigned(self, partition: Partition) -> None:
         text = f"{partition.label} is led by another broker now; ask that one again"
         self.truncations.refuse(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
+        self.rollups.ended(partition)
         self._tell_resigned(partition)
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
         self.truncations.refuse(partition, error)
+        self.rollups.ended(partition)
         self._tell_closed(partition, error)
 
     def gone(self, callers: Iterable[Hashable]) -> None:
@@ -289,6 +294,7 @@ class Replicas:
         self.follows.tick(now)
         self._room.tick(now.elapsed_us)
         self.truncations.tick(now.elapsed_us)
+        self.rollups.tick(now.elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -301,4 +307,5 @@ class Replicas:
             self.follows.next_deadline_us(self._clock()),
             self._room.next_deadline_us,
             self.truncations.next_deadline_us,
+            self.rollups.next_deadline_us,
         )

@@ -53,6 +53,7 @@ class Roles:
         clock: Callable[[], Now],
         chronicle: Chronicle,
         *,
+        began: Callable[[Partition], None],
         resigned: Callable[[Partition], None],
         nobody_leads: Callable[[Partition], None],
     ) -> None:
@@ -65,6 +66,7 @@ class Roles:
         self._upkeep = upkeep
         self._clock = clock
         self._chronicle = chronicle
+        self._began = began
         self._resigned = resigned
         self._nobody_leads = nobody_leads
         self._is_registered = False
@@ -160,6 +162,7 @@ class Roles:
         partition.is_mute = self._must_be_mute(partition)
         self._subscribe(partition, reason if state.leader_epoch > 1 else "")  # else it was made just now
         self._upkeep.advance(partition)
+        self._began(partition)
 
     def _resign(self, partition: Partition) -> None:
         self._leading.end(partition)

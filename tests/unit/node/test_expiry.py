@@ -110,8 +110,8 @@ def test_over_the_socket_the_whole_batch_is_refused() -> None:
 
     refused = {"Nats-TTL: 5": "does not allow", "Nats-TTL: never": "does not allow", "Nats-TTL: 5x": "seconds"}
     refused |= {
-        "Nats-Rollup: all": "does not support",
-        "Nats-Rollup: Sub": "does not support",
+        "Nats-Rollup: all": "allow_rollup",
+        "Nats-Rollup: Sub": "allow_rollup",
         "Nats-Rollup: x": "neither",
     }
     for line, text in refused.items():

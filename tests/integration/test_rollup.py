@@ -1,0 +1,142 @@
+"""Messages that others go for, on real brokers: JetStream's answers, and gone for good on every replica."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from nats.js import JetStreamContext
+from nats.js.errors import APIError
+from typer.testing import CliRunner
+
+import penstock
+from penstock import aio
+from penstock.cli.app import app
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
+from tests.extent import needs_time
+from tests.integration.clusters import ClusterProcesses
+from tests.integration.publishers import connected_to
+from tests.integration.test_message_ttl import add_stream, values
+
+CONFIG = {"allow_rollup": True, "segment_age_ms": 1_000, "dedup_window_ms": None}
+SAID = ("sub", "Sub", "SUB", "all", "ALL", "", "none", "subject", "sub,all", "al", "1")
+
+
+async def answers(js: JetStreamContext, subject: str, **more: str) -> list[tuple[object, ...]]:
+    """What a publisher hears of each: that it is stored, or the codes; and what is there in the end."""
+    found: list[tuple[object, ...]] = []
+    for said in SAID:
+        headers = {"Nats-Rollup": said} | {name.replace("_", "-"): value for name, value in more.items()}
+        try:
+            await js.publish(subject, b"v", headers=headers)
+            found.append((said, "stored"))
+        except APIError as error:
+            is_disabled = error.description == "rollup not permitted"
+            found.append((said, error.code, error.err_code, is_disabled))
+    return found
+
+
+async def test_the_answers_are_those_of_jetstream(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "real", f'jetstream {{ store_dir: "{tmp_path}/real/js" }}') as real,
+        running_nats(tmp_path / "nats") as server,
+        running_broker(tmp_path / "data", nats=server.url) as broker,
+    ):
+        async with (
+            await broker.client() as client,
+            connected_to(real.url) as beside,
+            connected_to(server.url) as connection,
+        ):
+            await client.create_stream("allowed", "allowed", allow_rollup=True)
+            await client.create_stream("plain", "plain")
+            await add_stream(beside.jetstream(), "allowed", allow_rollup_hdrs=True)
+            await add_stream(beside.jetstream(), "plain")
+            for subject in ("allowed", "plain"):
+                wanted = await answers(beside.jetstream(), subject)
+                assert await answers(connection.jetstream(), subject) == wanted
+                wrong = await answers(beside.jetstream(), subject, Nats_Expected_Last_Sequence="999")
+                assert await answers(connection.jetstream(), subject, Nats_Expected_Last_Sequence="999") == wrong
+                assert (subject == "plain") == (("sub", 500, 10111, True) in wanted)
+            assert ("subject", 500, 10111, False) in await answers(connection.jetstream(), "allowed")
+
+
+async def holds(client: aio.Client, wanted: list[bytes | None], stream: str = "orders") -> bool:
+    try:
+        return await values(client, stream) == wanted
+    except penstock.OffsetOutOfRange:  # what it began with has gone since
+        return False
+
+
+async def rolled(js: JetStreamContext, subject: str, said: str, value: bytes) -> None:
+    await js.publish(subject, value, headers={"Nats-Rollup": said})
+
+
+@needs_time
+async def test_what_is_to_go_goes_also_after_a_kill(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client, connected_to(broker.nats_url) as connection:
+            js = connection.jetstream()
+            await client.create_stream("orders", "orders.>", **CONFIG)  # type: ignore[arg-type]
+            for number in range(20):
+                await js.publish(f"orders.{number % 2}", b"%d" % number)
+            await rolled(js, "orders.0", "sub", b"sub")
+            kept: list[bytes | None] = [b"%d" % number for number in range(1, 20, 2)]
+            await eventually(partial(holds, client, [*kept, b"sub"]), "those of its subject have gone")
+            with pytest.raises(penstock.MessageNotFound, match="rollup"):
+                await client.get("orders", 0)
+            await client.alter_stream("orders", segment_age_ms=None)
+            await rolled(js, "orders.1", "sub", b"again")
+            assert await values(client, "orders") == [*kept, b"sub", b"again"]
+        broker.kill()
+        broker.start()
+        async with await broker.client() as client, connected_to(broker.nats_url) as connection:
+            await client.alter_stream("orders", segment_age_ms=1_000)
+            await eventually(partial(holds, client, [b"sub", b"again"]), "it is known again after a start")
+            await rolled(connection.jetstream(), "orders.1", "all", b"all")
+            await eventually(partial(holds, client, [b"all"]), "all have gone")
+            assert (await client.stream("orders")).partitions[0].log_start == 22
+        broker.kill()
+        broker.start()
+        async with await broker.client() as client:
+            assert await values(client, "orders") == [b"all"]
+        shown = CliRunner().invoke(app, ["stream", "show", "orders"], env={"PENSTOCK_SERVER": broker.client_address})
+        assert "allow-rollup" in shown.output
+        assert broker.stop() == 0
+
+
+async def test_a_batch_that_is_not_allowed(broker: BrokerProcess, client: aio.Client) -> None:
+    await client.create_stream("appended", "appended")
+    rows = [{"value": b"1"}, {"value": b"2", "headers": {"Nats-Rollup": "all"}}, {"value": b"3"}]
+    with pytest.raises(penstock.RemoteError, match="does not allow"):
+        await client.append("appended", rows)
+    await client.alter_stream("appended", allow_rollup=True)
+    await client.append("appended", rows)
+    with pytest.raises(penstock.RemoteError, match="neither"):
+        await client.append("appended", [{"value": b"2", "headers": {"Nats-Rollup": "some"}}])
+    await eventually(partial(holds, client, [b"2", b"3"], "appended"), "what came before it has gone")
+
+
+@needs_time
+async def test_it_is_gone_on_every_replica_and_stays_gone_when_its_leader_is_killed_at_once(
+    cluster: ClusterProcesses,
+) -> None:
+    async with cluster.client(1) as client:
+        await client.create_stream("orders", "orders", replicas=3, **CONFIG)  # type: ignore[arg-type]
+    other = 1
+    for number in range(2):
+        leader = await cluster.leader_of("orders", other)
+        other = leader % 3 + 1
+        async with cluster.client(other) as client, connected_to(client.nats_urls[0]) as connection:
+            for _ in range(5):
+                await connection.jetstream().publish("orders", b"gone")
+            await rolled(connection.jetstream(), "orders", "all", b"%d" % number)
+            cluster.brokers[leader].kill()
+        await cluster.in_sync("orders", {1, 2, 3} - {leader}, other)
+        async with cluster.client(other) as client:
+            await eventually(partial(holds, client, [b"%d" % number]), "the next leader goes on")
+        cluster.brokers[leader].launch()
+        await cluster.in_sync("orders", {1, 2, 3}, other, 30.0)
+    for broker_id in (1, 2, 3):
+        async with cluster.client(broker_id) as client:
+            assert (await client.stream("orders")).partitions[0].log_start == 11

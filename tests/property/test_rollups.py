@@ -1,0 +1,262 @@
+"""A log with rollups of subjects, against all that was ever appended: what goes went for one, and what is to go goes.
+
+Crashes lose what was not synced, names included; what is not committed may be cut off, and then nothing has gone for
+it. Keys may be compacted too, and messages expire: neither takes a rollup before what is to go for it, and no older
+message of a key counts again because a rollup has taken the newer one.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from penstock.base import limits
+from penstock.base.config import Compression
+from penstock.batch.codec import NOBODY, Producer, check_rows
+from penstock.commitlog import CleanerTask, LogConfig, LogState
+from penstock.vfs.memory import Keep, MemoryVfs
+from tests.expiring import Row, Told, append_told, offsets_of
+from tests.extent import examples
+from tests.keyed import batches_of
+from tests.logs import clean_all, finished, flush_and_note, open_log, run, save
+from tests.property.test_expiry import run_key
+
+S = 1_000_000
+SUBJECTS = [b"a", b"b", b"c\xc3\xa4"]
+
+
+@st.composite
+def told(draw: st.DrawFn) -> Told:
+    headers = {}
+    if (rollup := draw(st.sampled_from([None, None, None, None, "sub", "SUB", "all"]))) is not None:
+        headers["Nats-Rollup"] = rollup
+    if draw(st.sampled_from([False, False, False, True])):
+        headers["Nats-TTL"] = "2s"
+    key = draw(st.none() | st.sampled_from([b"k", b"l"]))
+    value = draw(st.sampled_from([b"v", b"v", b"v" * 300, None]))
+    return Told(headers, key, value, draw(st.sampled_from(SUBJECTS)))
+
+
+def is_rollup(row: Row) -> bool:
+    return row.told.headers.get("Nats-Rollup", "").lower() == "sub"
+
+
+class RolledLog(RuleBasedStateMachine):
+    """`rows`: all that was appended and not lost."""
+
+    @initialize(
+        segment_bytes=st.sampled_from([4096, 9000]),
+        window_s=st.sampled_from([0, 0, 2]),
+        compact=st.booleans(),
+        expires=st.sampled_from([False, False, True]),
+        rolls_up=st.sampled_from([True, True, True, True, False]),
+        compression=st.sampled_from(Compression),
+        bytes_max=st.sampled_from([40, 200, 1_000_000]),
+    )
+    def start(
+        self,
+        segment_bytes: int,
+        window_s: int,
+        compact: bool,
+        expires: bool,
+        rolls_up: bool,
+        compression: Compression,
+        bytes_max: int,
+    ) -> None:
+        self.key_bytes_max = limits.COMPACTION_KEY_BYTES_MAX
+        limits.COMPACTION_KEY_BYTES_MAX = bytes_max  # so that passes end early, and judge a few segments at a time
+        self.vfs = MemoryVfs()
+        self.config = LogConfig(
+            segment_bytes=segment_bytes,
+            segment_age_us=8 * S,
+            rolls_up=rolls_up,
+            expires=expires,
+            compact=compact,
+            compaction_lag_us=window_s * S,
+            dedup_window_us=window_s * S,
+            tombstone_retention_us=5 * S,
+            compression=compression,
+        )
+        self.now_us = 10 * S
+        self.rows: list[Row] = []
+        self.sequence = self.committed_end = 0
+        self.task: CleanerTask | None = None
+        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
+        self.log.start_epoch(1)
+
+    @rule(
+        messages=st.lists(told(), min_size=1, max_size=8),
+        copies=st.integers(1, 20),
+        is_producers=st.sampled_from([False, False, False, True]),
+    )
+    def append(self, messages: list[Told], copies: int, is_producers: bool) -> None:
+        for _ in range(copies):
+            producer = Producer(9, 1, self.sequence) if is_producers else NOBODY
+            self.rows += append_told(self.log, messages, self.now_us, producer)
+            self.sequence += len(messages) if is_producers else 0
+
+    @rule()
+    def start_epoch(self) -> None:
+        self.log.start_epoch(self.log.leader_epoch + 1)
+
+    @rule()
+    def commit(self) -> None:
+        save(self.log)
+        self.log.note_committed(self.log.log_end)
+        self.committed_end = self.log.log_end
+
+    @rule(step_s=st.sampled_from([1, 3, 8]))
+    def wait(self, step_s: int) -> None:
+        self.now_us += step_s * S
+        self.log.tick(self.now_us)
+
+    @precondition(lambda self: self.task is None)
+    @rule()
+    def begin(self) -> None:
+        self.task = self.log.clean(self.now_us)
+
+    @precondition(lambda self: self.task is not None)
+    @rule()
+    def end(self) -> None:
+        task, self.task = self.task, None
+        self.log.cleaned(finished(task), self.now_us)  # type: ignore[type-var]
+
+    @precondition(lambda self: self.task is None)
+    @rule(messages=st.lists(told(), min_size=1, max_size=8), copies=st.integers(1, 20), step_s=st.integers(0, 3))
+    def go_on(self, messages: list[Told], copies: int, step_s: int) -> None:
+        """What happens to a stream for the most part."""
+        self.append(messages, copies, is_producers=False)  # type: ignore[call-arg]
+        self.commit()
+        self.now_us += step_s * S
+        self.clean()
+
+    @precondition(lambda self: self.task is None)
+    @rule()
+    def clean(self) -> None:
+        """All that is to be done, and what was put off for a minute or for the passes before."""
+        for _ in range(3):
+            clean_all(self.log, self.now_us)
+            self.now_us += limits.COMPACTION_RETRY_MS * 1_000 * limits.ROLLUP_PASSES_SHARE
+        self.check_what_is_to_go()
+
+    @precondition(lambda self: not self.log.is_disposing)
+    @rule()
+    def dispose(self) -> None:
+        if (task := self.log.dispose()) is not None:
+            task.run()
+            self.log.disposed()
+
+    @precondition(lambda self: not self.log.is_disposing)
+    @rule(part=st.floats(0, 1))
+    def cut(self, part: float) -> None:
+        """Another leader has not got the end of it."""
+        wanted = self.committed_end + round((self.log.log_end - self.committed_end) * part)
+        run(self.log, self.log.truncate(wanted))
+        assert self.log.log_end >= self.committed_end
+        del self.rows[self.log.log_end :]
+
+    @rule(keep=st.sampled_from(list(Keep)), seed=st.integers(0, 1_000))
+    def crash(self, keep: Keep, seed: int) -> None:
+        end = self.log.flushed_end
+        self.vfs = self.vfs.crash_clone(keep, Random(seed) if keep is Keep.SUBSET else None)
+        self.task = None
+        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
+        assert self.log.state is LogState.WRITABLE
+        assert self.log.log_end >= end
+        del self.rows[self.log.log_end :]
+        flush_and_note(self.log)
+        self.log.start_epoch(self.log.leader_epoch + 1)
+
+    def is_rolled_up(self, row: Row, end: int) -> bool:
+        """Whether a rollup before `end` came behind it."""
+        behind = self.rows[row.offset + 1 : end]
+        return any(is_rollup(one) and one.told.subject == row.told.subject for one in behind)
+
+    def check_what_is_to_go(self) -> None:
+        """Of what was judged, all has gone that a rollup came behind, but for what must cover offsets."""
+        if not self.config.rolls_up:
+            return
+        view = self.log.view()
+        found = set(offsets_of(view))
+        old_us = self.now_us - self.config.passes_lag_us
+        end = 0
+        for segment in view.segments[:-1]:
+            is_old = segment.last_timestamp_us <= old_us
+            if not is_old or segment.end_offset > self.log.committed_end or segment.entries is not None:
+                break
+            end = segment.end_offset
+        batches = [one for one in batches_of(view) if one[0].end_offset <= end]
+        bases = [segment.base_offset for segment in view.segments]
+        for _, run_of in groupby(
+            enumerate(batches), lambda one: (segment_of(bases, one[1]), run_key(one[0], one[1][0]))
+        ):
+            rows = [self.rows[at] for _, (_, data) in run_of for at in check_rows(data).column(0).to_pylist()]
+            for row in rows:
+                if len(rows) > 1 and self.is_rolled_up(row, end):
+                    assert self.config.compact, (row, rows)
+                    older = [one for one in self.rows[: row.offset] if one.told.key == row.told.key]
+                    assert row.told.key is not None
+                    assert [one for one in older if one.offset in found], "else it could have gone"
+
+    @invariant()
+    def nothing_goes_without_a_reason(self) -> None:
+        found = offsets_of(self.log.view())
+        assert found == sorted(set(found))
+        offsets = set(found)
+        assert offsets <= {row.offset for row in self.rows}
+        for row in self.rows:
+            if row.offset in offsets:
+                continue
+            assert row.offset < self.committed_end
+            if self.config.rolls_up and self.is_rolled_up(row, self.committed_end):
+                continue
+            if self.config.expires and "Nats-TTL" in row.told.headers and row.timestamp_us + 2 * S <= self.now_us:
+                continue
+            newer = [one for one in self.rows if one.told.key == row.told.key and one.offset > row.offset]
+            assert self.config.compact
+            assert row.told.key is not None
+            assert newer or row.told.value is None
+
+    @invariant()
+    def the_last_row_of_all_is_there(self) -> None:
+        if self.rows and self.log.log_end:
+            assert self.log.log_end - 1 in set(offsets_of(self.log.view())), "or its timestamp would be forgotten"
+
+    @invariant()
+    def no_key_comes_back(self) -> None:
+        if not self.config.compact:
+            return
+        found = set(offsets_of(self.log.view()))
+        last = {row.told.key: row for row in self.rows if row.told.key is not None}
+        for key, row in last.items():
+            if row.offset not in found:
+                assert not [one for one in self.rows if one.told.key == key and one.offset in found]
+
+    @invariant()
+    def headers_are_right(self) -> None:
+        end = 0
+        for header, data in batches_of(self.log.view()):
+            assert header.base_offset == end
+            end = header.end_offset
+            assert check_rows(data).num_rows == header.count
+        assert end == self.log.log_end
+
+    def teardown(self) -> None:
+        if hasattr(self, "log"):
+            limits.COMPACTION_KEY_BYTES_MAX = self.key_bytes_max
+            assert self.log.state is LogState.WRITABLE
+            assert not self.log.damage
+
+
+def segment_of(bases: list[int], batch: tuple[object, bytes]) -> int:
+    """Where its segment begins."""
+    offset = check_rows(batch[1]).column(0)[0].as_py()
+    return max(base for base in bases if base <= offset)
+
+
+RolledLog.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+TestRolledLog = RolledLog.TestCase
