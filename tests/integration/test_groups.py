@@ -295,7 +295,20 @@ async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
     assert "group billing has all that was there" in run("read", "orders", "--group", "billing")
     assert "billing" in run("group", "list")
     (shown,) = map(json.loads, run("group", "show", "billing", "orders", "--json").splitlines())
-    assert (shown["offset"], shown["lag"], shown["committed_end"]) == (6, 0, 6)
+    assert (shown["stream"], shown["offset"], shown["lag"], shown["committed_end"]) == ("orders", 6, 0, 6)
+    run("stream", "create", "refunds", "refunds")
+    for nowhere in (["nosuch", "orders"], ["billing", "refunds"], ["nosuch"], ["nosuch", "orders", "--json"]):
+        said = run("group", "show", *nowhere, code=1)
+        assert said.startswith(f"Error: group {nowhere[0]} has nothing committed")
+        assert len(said.splitlines()) == 1
+    run("publish", "refunds", "x")
+    run("read", "refunds", "--group", "billing")
+    both = [json.loads(line) for line in run("group", "show", "billing", "--json").splitlines()]
+    assert [(one["stream"], one["offset"]) for one in both] == [("orders", 6), ("refunds", 1)]
+    assert "refunds" in run("group", "show", "billing")
+    assert "refunds" not in run("group", "show", "billing", "orders")
+    run("group", "delete", "billing", "refunds", "--yes")
+    run("stream", "delete", "refunds", "--yes")
     assert "6" in run("group", "show", "billing", "orders")
     said = run("group", "reset", "billing", "orders", "--to", "4", "--dry-run")
     assert said == "group billing would go on in orders at offset 4; it was at 6\n"
@@ -310,6 +323,18 @@ async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
     assert read("--from", "latest") == []
     for wrong in (["--to", "3"], ["--from", "-2"], ["--group", "a/b"]):
         run("read", "orders", "--group", "billing", *wrong, code=2)
+    assert "give --to an offset in that range" in run("group", "reset", "billing", "orders", "--to", "99", code=1)
+    assert "give --from an offset in that range" in run("read", "orders", "--group", "new", "--from", "99", code=1)
+    run("group", "reset", "billing", "orders", "--to", "1", "--yes")
+    for filters in (["--key", "a"], ["--key", ""], ["--subject", "orders"], ["--header", "A"]):
+        assert "read without --group" in " ".join(run("read", "orders", "--group", "billing", *filters, code=2).split())
+    run("stream", "truncate", "orders", "--before", "3", "--yes")
+    gone = run("read", "orders", "--group", "billing", "--from", "earliest", code=1)
+    assert "group 'billing' is at an offset that is gone" in gone
+    assert "`penstock group reset billing orders --to earliest`" in gone
+    assert "--from" not in gone
+    run("group", "reset", "billing", "orders", "--to", "earliest", "--yes")
+    assert read() == [3, 4, 5]
     names = [json.loads(line)["config"]["name"] for line in run("stream", "list", "--json").splitlines()]
     assert names == ["orders"]
     names = [json.loads(line)["config"]["name"] for line in run("stream", "list", "--all", "--json").splitlines()]

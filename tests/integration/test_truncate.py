@@ -128,11 +128,11 @@ async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None
             assert result.exit_code == code, result.output
             return result.output
 
-        assert "stream orders, partition 1: 7 messages" in run("--before", "7", "--partition", "1", "--dry-run")
+        assert "stream orders, partition 1: 7 offsets" in run("--before", "7", "--partition", "1", "--dry-run")
         told = json.loads(run("--before", "7", "--partition", "1", "--dry-run", "--json"))
         assert {**told, "size_bytes": 0} == {"partition": 1, "log_start": 7, "messages": 7, "size_bytes": 0}
         said = run("--before", "7", "--partition", "1", code=1, stdin=b"n\n")
-        assert "Give up 7 messages" in said
+        assert "Give up 7 offsets" in said
         assert "keeps what it has" in said
         assert await offsets_of(client, "orders", partition=1) == list(range(20))
         assert "--yes" in run("--before", "7", "--partition", "1", code=1, stdin=b"")
@@ -140,6 +140,8 @@ async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None
         assert "gone; it begins at offset 7" in said
         assert await offsets_of(client, "orders", partition=1) == list(range(7, 20))
         assert "say which with --partition" in run("--before", "7", "--yes", code=2)
-        assert "beyond what is committed" in run("--before", "99", "--partition", "0", "--yes", code=1)
+        said = run("--before", "99", "--partition", "0", "--yes", code=1)
+        assert "beyond what is committed" in said
+        assert said.endswith("\n  give --before an offset in that range\n")
         assert "no place that stays" in run("--before=-5", "--yes", code=2)
         assert run("--before", "latest", "--yes").count("begins at offset 20") == 2

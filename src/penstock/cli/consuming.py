@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.client.blocking import Client
     from penstock.client.blocking_groups import Consumer
+    from penstock.client.errors import OffsetOutOfRange
     from penstock.client.values import Start
     from penstock.messages import StreamInfo
 
@@ -37,7 +38,7 @@ class Consuming:
 
     def batches(self, *, follow: bool, for_ever: bool) -> Generator[pa.RecordBatch, None, None]:
         """What comes; without `for_ever` an outage longer than the time-out ends it."""
-        from penstock.client.errors import TimedOut, Unavailable
+        from penstock.client.errors import OffsetOutOfRange, TimedOut, Unavailable
 
         client, number = self._client, self._partition or 0
         while True:
@@ -54,6 +55,9 @@ class Consuming:
                 with self._consumer as consumer:
                     yield from consumer
                 return
+            except OffsetOutOfRange as error:
+                error.add_note(self._advice(error))
+                raise
             except (Unavailable, TimedOut) as error:
                 if not for_ever:
                     raise
@@ -61,6 +65,13 @@ class Consuming:
                 say_note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
             wait_until_back(client, self._info, number, self._timeout_s)
             say_note(f"the broker at {client.server} answers again; going on where the group has committed")
+
+    def _advice(self, error: OffsetOutOfRange) -> str:
+        has_begun = self._consumer is not None and self._consumer.positions
+        if has_begun or "group" in error.details:
+            again = f"penstock group reset {self._group} {self._info.name} --to earliest"
+            return f"once nobody reads as that group, `{again}` has it go on where the stream begins"
+        return "the group has committed nothing there yet: give --from an offset in that range"
 
     def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same; when they end, exactly these are committed, of those that were handed out."""

@@ -6,7 +6,8 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import typer
@@ -30,9 +31,7 @@ DEBUG_VARIABLE = "PENSTOCK_DEBUG"
 _ADVICE: dict[str, str] = {
     ErrorCode.STREAM_NOT_FOUND: "`penstock stream list` shows the streams, `penstock stream find SUBJECT` finds some",
     ErrorCode.STREAM_EXISTS: "`penstock stream show NAME` shows its config, `penstock stream alter` changes it",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "read from `--from earliest`, or from an offset in that range",
     ErrorCode.CORRUPT_RANGE: "`penstock status` lists the damage; read around it with --from and --to",
-    ErrorCode.READ_ONLY: "`penstock status` says why",
     ErrorCode.STORAGE_FAILED: "look at the broker's disk and its log; reads go on working",
     ErrorCode.OVERLOADED: "try again in a moment, or publish more slowly",
     ErrorCode.NOT_ENOUGH_REPLICAS: "`penstock status` shows which brokers are there, and which replicas are in sync",
@@ -128,6 +127,17 @@ def _config_mistakes(error: Exception) -> list[str]:
     return []
 
 
+@contextmanager
+def advising(code: ErrorCode, advice: str) -> Iterator[None]:
+    """What to do about a refusal with this code, where that depends on the command."""
+    try:
+        yield
+    except RemoteError as error:
+        if error.code == code:
+            error.add_note(advice)
+        raise
+
+
 def say_note(text: str) -> None:
     """One line on stderr beside the data: nothing failed."""
     sys.stderr.write(f"{printable(text)}\n")
@@ -163,11 +173,14 @@ def _advice(error: Exception) -> str:
             return "this is a NATS server; a broker listens at a port of its own, 7422 if nothing else is said"
         if "nobody_leads" in error.details:  # more time would not help
             return "`penstock status` shows which brokers are away; docs/how-to/cluster.md says what can be done"
+        if error.code == ErrorCode.READ_ONLY:
+            return _take_again(error)
         if error.code == ErrorCode.STREAM_EXISTS and (fixed := fixed_fields(error)):
-            return (
-                f"{' and '.join(fixed)} cannot be altered: take another name, or `penstock stream delete NAME`, with "
-                "all that it holds"
-            )
+            from penstock.cli.stream_fields import flag_of
+
+            flags = " and ".join(map(flag_of, fixed))
+            other = "take another name, or `penstock stream delete NAME`, with all that it holds"
+            return f"{flags} cannot be altered: {other}"
         if "tried" in error.details:
             return "`penstock status` shows which brokers are there and what they wait for; more time: --timeout"
         return _ADVICE.get(error.code, "")
@@ -182,3 +195,10 @@ def _advice(error: Exception) -> str:
     if isinstance(error, CorruptionError):
         return "nothing was deleted; `penstock dump FILE` shows what is there"
     return ""
+
+
+def _take_again(error: RemoteError) -> str:
+    # JetStream's error has no field for it: what its text says of a seal, or of damage, is all there is to say.
+    if "resume" not in error.message:
+        return ""
+    return f"`penstock stream resume {error.details.get('stream') or 'NAME'}` has it take messages again"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from penstock.base.errors import ErrorCode
 from penstock.cli import output, places
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import FAILED, clearly
+from penstock.cli.failure import FAILED, advising, clearly, say_error
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -37,6 +38,11 @@ app = typer.Typer(
 )
 
 _GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
+
+_StreamsArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[STREAM]", help="Only in this stream.  Default: all.", autocompletion=complete_stream),
+]
 
 
 @clearly
@@ -67,39 +73,54 @@ def list_groups(
 def show(
     ctx: typer.Context,
     group: _GroupArgument,
-    stream: StreamArgument,
+    stream: _StreamsArgument = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show where a group is in each partition of a stream, and how many messages it has before it.
+    """Show where a group is in each partition of a stream, or of all its streams, and how far behind.
 
-    json: an object for each partition, with [bold]partition, offset, committed, log_start, committed_end, member,
-    lag[/bold]; an offset of null: nothing is committed; a member of null: nobody of this group reads it.
+    The lag counts the offsets that it has before it. A group that has committed nothing there is an error.
+
+    json: an object for each partition, with [bold]stream, partition, offset, committed, log_start, committed_end,
+    member, lag[/bold]; an offset of null: nothing is committed; a member of null: nobody of this group reads it.
     """
     with connected(ctx, server, timeout) as (client, seconds):
-        found = client.groups.offsets(group, stream, timeout=seconds)
+        names = [stream]
+        if stream is None:
+            names = [one.stream for one in client.groups.all(timeout=seconds) if one.group == group]
+        found = {name: client.groups.offsets(group, name, timeout=seconds) for name in names if name is not None}
+    known = {name: parts for name, parts in found.items() if any(_is_known(one) for one in parts)}
+    if not known:
+        _say_nothing_committed(group, stream)
     if as_json:
-        for one in found:
-            output.print_json({**one._asdict(), "lag": one.lag})
+        for name, parts in known.items():
+            for one in parts:
+                output.print_json({"stream": name, **one._asdict(), "lag": one.lag})
         return
     numbers = ("partition", "offset", "lag", "log start", "log end")
-    table = output.table(*numbers, "committed", "member", right=numbers)
-    for one in found:
-        offset = "" if one.offset is None else str(one.offset)
-        moment = "never" if one.committed is None else f"{one.committed:%Y-%m-%d %H:%M:%SZ}"
-        row = (
-            one.partition,
-            offset,
-            output.count_text(one.lag),
-            one.log_start,
-            one.committed_end,
-            moment,
-            one.member or "",
-        )
-        table.add_row(*map(output.cell, row))
+    table = output.table(*(("stream",) if stream is None else ()), *numbers, "committed", "member", right=numbers)
+    for name, parts in known.items():
+        for one in parts:
+            table.add_row(*map(output.cell, (*((name,) if stream is None else ()), *_row(one))))
     output.console().print(table)
+
+
+def _is_known(one: groups.GroupOffset) -> bool:
+    return one.offset is not None or one.member is not None
+
+
+def _say_nothing_committed(group: str, stream: str | None) -> NoReturn:
+    where = "" if stream is None else f" in stream {stream}"
+    say_error(f"group {group} has nothing committed{where}")
+    raise typer.Exit(FAILED)
+
+
+def _row(one: groups.GroupOffset) -> tuple[object, ...]:
+    moment = "never" if one.committed is None else f"{one.committed:%Y-%m-%d %H:%M:%SZ}"
+    ends = (one.log_start, one.committed_end)
+    return (one.partition, one.offset, output.count_text(one.lag), *ends, moment, one.member)
 
 
 @clearly
@@ -136,7 +157,8 @@ def reset(
     Stop its consumers before: a group that has members is refused. One that was killed is a member for 10 s yet.
     """
     place = _place(to)
-    with connected(ctx, server, timeout) as (client, seconds):
+    in_range = advising(ErrorCode.OFFSET_OUT_OF_RANGE, "give --to an offset in that range")
+    with in_range, connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
         if isinstance(place, int) and partition is None and len(info.partitions) > 1:
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
@@ -164,10 +186,7 @@ def reset(
 def delete(
     ctx: typer.Context,
     group: _GroupArgument,
-    stream: Annotated[
-        str | None,
-        typer.Argument(metavar="[STREAM]", help="Only in this stream.  Default: all.", autocompletion=complete_stream),
-    ] = None,
+    stream: _StreamsArgument = None,
     yes: Yes = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -183,10 +202,7 @@ def delete(
             stream_id = client.stream(stream, timeout=seconds).stream_id
             found = [one for one in found if one.stream_id == stream_id]
         if not found:
-            typer.echo(
-                f"group {group} has nothing committed{'' if stream is None else f' in stream {stream}'}", err=True
-            )
-            raise typer.Exit(FAILED)
+            _say_nothing_committed(group, stream)
         names = ", ".join(one.stream or f"the deleted stream {one.stream_id}" for one in found)
         if not yes:
             confirm(f"Forget where group {group} is in {names}?", f"group {group} stays where it is")
@@ -209,7 +225,15 @@ def _where(after: list[groups.GroupOffset]) -> str:
 
 for _name, _command, _lines in (
     ("list", list_groups, ("penstock group list",)),
-    ("show", show, ("penstock group show billing orders", "penstock group show billing orders --json | jq .lag")),
+    (
+        "show",
+        show,
+        (
+            "penstock group show billing",
+            "penstock group show billing orders",
+            "penstock group show billing orders --json | jq .lag",
+        ),
+    ),
     (
         "reset",
         reset,

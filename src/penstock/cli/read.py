@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.errors import ErrorCode
 from penstock.cli import output, places
 from penstock.cli.consuming import Consuming
-from penstock.cli.failure import clearly, say_note
+from penstock.cli.failure import advising, clearly, say_note
 from penstock.cli.following import BATCH_ROWS_MAX, following
 from penstock.cli.options import (
     CONNECTION_PANEL,
@@ -111,7 +112,8 @@ def read(
         typer.Option(
             "--group",
             metavar="NAME",
-            help="Go on where this group has committed, or --from if nowhere; and commit what was printed.",
+            help="Go on where this group has committed, or --from if nowhere; and commit what was printed.  Not with "
+            "--key, --subject or --header: what they leave out would be committed, too.",
         ),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")] = None,
@@ -123,7 +125,8 @@ def read(
         typer.Option(
             "--header",
             metavar="NAME[=VALUE]",
-            help="Only messages with this header, and this value if one is given; may be given several times.",
+            help="Only messages with this header, and this value if one is given; names are case-sensitive.  May be "
+            "given several times: then all must be there.",
         ),
     ] = None,
     server: Server = None,
@@ -135,7 +138,7 @@ def read(
     json: [bold]offset, timestamp, subject, key, value, headers[/bold]; bytes that are no text come as value_base64,
     key_base64, headers_base64. A value of null is a tombstone.
 
-    Filters (--key, --subject, --header) are applied here, not by the broker.
+    Filters (--key, --subject, --header) are applied here, not by the broker; what all of them let through is printed.
 
     Of several partitions all are read, each in its order; an offset is a place in one, so it takes --partition.
 
@@ -150,7 +153,8 @@ def read(
     to_place = None if end is None else places.parse_place(end)
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
-    with connected(ctx, server, timeout or DEFAULT_TIMEOUT) as (client, seconds):
+    _check_group(group, {"--key": key, "--subject": subject, "--header": header})
+    with _in_range(group), connected(ctx, server, timeout or DEFAULT_TIMEOUT) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
         seen = _Seen()
         consuming: Consuming | None = None
@@ -185,6 +189,20 @@ def read(
             _print(wanted if consuming is None or limit is None else consuming.counted(wanted), chosen)
     if not (seen.rows or follow or limit == 0):
         say_note(f"no messages: {why}")
+
+
+def _check_group(group: str | None, filters: Mapping[str, object]) -> None:
+    if group is not None and (given := [flag for flag, value in filters.items() if value not in (None, [])]):
+        text = f"{' and '.join(given)} cannot be given with --group: what is left out would count as read by the group"
+        raise typer.BadParameter(f"{text}, and never be printed; read without --group")
+
+
+def _in_range(group: str | None) -> AbstractContextManager[None]:
+    """What to do about an offset that is not there; of a group that depends on where it is."""
+    if group is not None:
+        return nullcontext()
+    advice = "read from `--from earliest`, or from an offset in that range"
+    return advising(ErrorCode.OFFSET_OUT_OF_RANGE, advice)
 
 
 def _as_group(

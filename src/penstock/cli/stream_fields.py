@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from penstock.base.config import Acks, Compression, Durability, Storage
 from penstock.base.units import format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 
+UNLIMITED = "none"
+
 
 def _count(text: str) -> int:
     digits = text.replace("_", "").replace(",", "")
@@ -155,8 +157,8 @@ FIELDS = (
         "tombstone_retention_ms",
         "--tombstone-retention",
         "DURATION",
-        "With --compact, keep a tombstone so long behind the messages that it ends: whoever reads from the beginning "
-        "has as much time.",
+        "With --compact, keep a tombstone so long after a pass has removed what it ended: whoever reads from the "
+        "beginning to the end of one replica within that time hears of each key that is gone.",
         parse_duration_ms,
         format_duration_ms,
     ),
@@ -191,3 +193,17 @@ FIELDS = (
         unlimited=True,
     ),
 )
+
+_BY_NAME = {field.name: field for field in FIELDS}
+
+
+def flag_of(name: str) -> str:
+    """The option for a field; the field's own name where there is none."""
+    return _BY_NAME[name].flag if name in _BY_NAME else name
+
+
+def shown(name: str, value: Any) -> str:
+    """A field's value as a person writes it."""
+    if name not in _BY_NAME:
+        return repr(value)
+    return UNLIMITED if value is None else _BY_NAME[name].show(value)

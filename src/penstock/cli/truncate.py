@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.errors import ErrorCode
 from penstock.base.units import format_bytes
 from penstock.cli import output, places
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import clearly
+from penstock.cli.failure import advising, clearly
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Json, Server, StreamArgument, Timeout, Yes, connected, examples
 
 if TYPE_CHECKING:
@@ -62,10 +63,12 @@ def truncate(
     """Give up what a stream holds before a place in it. Asks first.
 
     Once this command has ended, nothing of it comes back, whichever broker fails.
+    Offsets are counted: where some were compacted away, or have expired, that is more than messages.
     Bytes are counted in whole batches, as one broker has them; the disk gets them back in whole segment files.
     """
     place = _place(before)
-    with connected(ctx, server, timeout) as (client, seconds):
+    in_range = advising(ErrorCode.OFFSET_OUT_OF_RANGE, "give --before an offset in that range")
+    with in_range, connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
         if isinstance(place, int) and partition is None and len(info.partitions) > 1:
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
@@ -85,7 +88,7 @@ def truncate(
 def _what(found: list[Truncation]) -> str:
     count = sum(one.messages for one in found)
     size_bytes = sum(one.size_bytes for one in found)
-    return f"{output.counted(count, 'message')} ({format_bytes(size_bytes)})"
+    return f"{output.counted(count, 'offset')} ({format_bytes(size_bytes)})"
 
 
 def _say(name: str, found: list[Truncation], what: str, *, as_json: bool) -> None:

@@ -183,7 +183,7 @@ class Consumer:
             if mark is None:
                 raise
             text = f"group {wanted.group!r} is at an offset that is gone: {error.message}; reset it"
-            raise OffsetOutOfRange(error.code, text, **error.details) from None
+            raise OffsetOutOfRange(error.code, text, **error.details, group=wanted.group) from None
         if mark is not None and mark.leader_epoch is not None:
             what = what._replace(leader_epoch=mark.leader_epoch)  # so that it is told if what came before is lost
         return what

@@ -27,7 +27,12 @@ def raised(error: BaseException) -> int:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (RemoteError(ErrorCode.READ_ONLY, "no appends"), 1, "Error: no appends\n  `penstock status` says why\n"),
+        (RemoteError(ErrorCode.READ_ONLY, "it is sealed"), 1, "Error: it is sealed\n"),
+        (
+            RemoteError(ErrorCode.READ_ONLY, "read only until it is resumed", stream="orders"),
+            1,
+            "Error: read only until it is resumed\n  `penstock stream resume orders` has it take messages again\n",
+        ),
         (RemoteError("a_code_of_tomorrow", "what now"), 1, "Error: what now\n"),
         (OperationalError("one\ntwo"), 1, "Error: one\n  two\n"),
         (Unavailable("nobody there"), 1, "Error: nobody there\n  start a broker"),
@@ -43,9 +48,10 @@ def raised(error: BaseException) -> int:
             "Error: it is there\n  `penstock stream show NAME` shows its config, `penstock stream alter` changes it\n",
         ),
         (
-            RemoteError(ErrorCode.STREAM_EXISTS, "it is there", differences={"acks": [1, 2], "subject": [1, 2]}),
+            RemoteError(ErrorCode.STREAM_EXISTS, "it is there", differences={"storage": [1, 2], "subject": [1, 2]}),
             1,
-            "Error: it is there\n  subject cannot be altered: take another name, or `penstock stream delete NAME`",
+            "Error: it is there\n  --storage and subject cannot be altered: take another name, or "
+            "`penstock stream delete NAME`, with all that it holds\n",
         ),
         (CorruptionError("f", 7, 1, 2), 1, "Error: f: at byte 7: expected 1, found 2\n  nothing was deleted"),
         (FileNotFoundError(2, "No such file", "x.creds"), 1, "Error: x.creds: No such file\n"),
@@ -65,8 +71,24 @@ def test_errors(
     assert raised(error) == code
     captured = capsys.readouterr()
     assert captured.err.startswith(said)
+    assert captured.err == said or not said.endswith("\n")
     assert not captured.out
     assert "Traceback" not in captured.err
+
+
+def test_what_to_do_about_an_error_can_depend_on_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    @failure.clearly
+    def command(code: ErrorCode) -> None:
+        with failure.advising(ErrorCode.OFFSET_OUT_OF_RANGE, "take another one"):
+            raise RemoteError(code, "no")
+
+    for code, said in (
+        (ErrorCode.OFFSET_OUT_OF_RANGE, "Error: no\n  take another one\n"),
+        (ErrorCode.BAD_REQUEST, "Error: no\n"),
+    ):
+        with pytest.raises(typer.Exit):
+            command(code)
+        assert capsys.readouterr().err == said
 
 
 def test_a_mistake_in_the_program_keeps_its_traceback() -> None:
