@@ -72,8 +72,12 @@ def test_streams_from_create_to_delete(run: Run) -> None:
     assert "was there already" in run("stream", "create", "life", "life.>", "--max-age", "7d").stdout
     other = run("stream", "create", "life", "other.>", code=1)
     assert "subject is 'life.>'" in other.stderr
+    assert "--max-age is 7d, not none" in other.stderr
     assert "subject cannot be altered: take another name" in other.stderr
     assert "stream alter" in run("stream", "create", "life", "life.>", code=1).stderr
+    fixed = run("stream", "alter", "life", "--replicas", "3", "--subject", "other.>", code=2).stderr
+    assert "--subject cannot be changed: with another one it would be another stream" in fixed
+    assert "--replicas cannot be changed yet\n" in fixed
     run("stream", "alter", "life", "--max-age", "none", "--max-bytes", "1GiB")
     (info,) = [one for one in lines(run("stream", "list", "--json")) if one["config"]["name"] == "life"]
     assert (info["config"]["max_age_ms"], info["config"]["max_bytes"]) == (None, 2**30)
@@ -147,6 +151,21 @@ def test_many_messages_and_every_place(run: Run, stream: str) -> None:
     assert table["offset"].to_pylist() == list(range(1000))
     beyond = run("read", stream, "--from", "5000", code=1)
     assert "holds 0 up to (not including) 1000" in beyond.stderr
+    assert "read from `--from earliest`" in beyond.stderr
+
+
+def test_duplicates_are_not_counted_as_stored(run: Run, stream: str) -> None:
+    same = ("--header", "Nats-Msg-Id=1", "--count", "3")
+    said = run("publish", f"{stream}.n", "x", *same).stdout.splitlines()
+    assert said[0].startswith("3 messages in ")
+    assert said[1:] == [f"stored in {stream} at offset 0", "2 were duplicates: stored before, and not again"]
+    summary = lines(run("publish", f"{stream}.n", "x", *same, "--json"))[0]
+    counted = ("messages", "stored", "duplicates", "offsets")
+    assert [summary[name] for name in counted] == [3, 0, 3, {}]
+    summary = lines(run("publish", f"{stream}.n", "x", "--count", "2", "--json"))[0]
+    assert [summary[name] for name in counted] == [2, 2, 0, {stream: [1, 2]}]
+    summary = lines(run("publish", f"{stream}.n", "x", "--count", "2", "--ack", "none", "--json"))[0]
+    assert [summary[name] for name in counted] == [2, None, None, {}]  # nobody says
 
 
 def test_publishing_where_nobody_stores_is_an_error(run: Run) -> None:
@@ -180,7 +199,13 @@ def test_an_envelope_is_published_and_its_ack_shown(run: Run) -> None:
     more = ("--key", "k", "--header", "Colour=red", "--correlation-id", "c-1", "--expect-offset", "0")
     (acked,) = lines(run("publish", "enveloped.a", "hello", "--envelope", "--json", *more))
     assert [(ack["offset"], ack["correlation_id"]) for ack in acked["acks"]] == [(0, "c-1")]
-    assert "wrong last sequence: 1" in run("publish", "enveloped.a", "late", "--envelope", *more, code=1).stderr
+    assert (
+        "not stored: it would get offset 1, and not 0"
+        in run("publish", "enveloped.a", "late", "--envelope", *more, code=1).stderr
+    )
+    asks = ("--header", "Nats-Expected-Last-Sequence=7")  # which one was not met, nobody says
+    late = run("publish", "enveloped.a", "late", "--envelope", *asks, "--expect-offset", "1", code=1).stderr
+    assert "wrong last sequence: 1" in late
     assert "offset 1" in run("publish", "enveloped.a", "two", "--envelope", "--ack", "leader").stdout
     run("publish", "enveloped.a", "three", "--envelope", "--ack", "none", "--crc")
     run("publish", "enveloped.a", "--tombstone", "--key", "k", "--envelope")

@@ -124,7 +124,18 @@ async def test_the_commands(broker: BrokerProcess, client: aio.Client) -> None:
     assert run("resume", "life") == "stream life takes messages: it stores life\n"
     assert run("read-only", "life") == "stream life is read-only\n"
     assert "read-only since" in run("show", "life")
+    assert run("pause", "life").startswith("stream life is paused, and no longer read-only: ")
+    refused = run("read-only", "life", "--off", code=2)
+    assert "stream life is paused, and not read-only: `penstock stream resume life`" in refused
+    assert "paused since" in run("show", "life")
+    assert run("read-only", "life") == "stream life is read-only, and no longer paused\n"
     assert run("read-only", "life", "--off") == "stream life takes messages\n"
+    for closed, said in (("pause", "is paused"), ("read-only", "'life' takes no messages: it is read only")):
+        run(closed, "life")
+        done = CliRunner().invoke(app, ["publish", "life", "x"], env={"PENSTOCK_SERVER": broker.client_address})
+        assert done.exit_code == 1
+        assert said in done.output
+        assert done.output.endswith("\n  `penstock stream resume life` has it take messages again\n")
     assert "takes no messages again" in run("seal", "life", code=1, stdin=b"n\n")
     assert "is sealed" in run("seal", "life", stdin=b"y\n")
     assert "for good" in run("resume", "life", code=1)

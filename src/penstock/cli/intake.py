@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.base.config import Intake
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly
 from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, Yes, connected
@@ -23,11 +24,13 @@ def pause(
 
     Nothing is stored, and publishers hear that nobody is there ("no responders"), unless somebody else listens.
 
-    Readers go on, and so does retention.
+    Readers go on, and so does retention. One that was read-only is that no longer.
     """
     with connected(ctx, server, timeout) as (client, seconds):
-        info = client.pause_stream(stream, timeout=seconds)
-    typer.echo(f"stream {info.name} is paused: nobody listens on {info.subject} for it")
+        before = client.stream(stream, timeout=seconds)
+        info = client.pause_stream(before, timeout=seconds)
+    no_longer = ", and no longer read-only" if before.intake == Intake.READ_ONLY else ""
+    typer.echo(f"stream {info.name} is paused{no_longer}: nobody listens on {info.subject} for it")
 
 
 @clearly
@@ -51,19 +54,27 @@ def resume(
 def read_only(
     ctx: typer.Context,
     stream: StreamArgument,
-    off: Annotated[bool, typer.Option("--off", help="Have it take messages again, as resume does.")] = False,
+    off: Annotated[
+        bool, typer.Option("--off", help="Have it take messages again; of one that is paused, resume does that.")
+    ] = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
     """Have a stream refuse messages, each with an error, until it is resumed.
 
-    Publishers hear JetStream's error 10109; readers go on, and so does retention.
+    Publishers hear JetStream's error 10109; readers go on, and so does retention. One that was paused is that no
+    longer.
     """
     with connected(ctx, server, timeout) as (client, seconds):
-        change = client.resume_stream if off else client.make_read_only
-        info = change(stream, timeout=seconds)
-    typer.echo(f"stream {info.name} takes messages" if off else f"stream {info.name} is read-only")
+        before = client.stream(stream, timeout=seconds)
+        was_paused = before.intake == Intake.PAUSED
+        if off and was_paused:
+            advice = f"`penstock stream resume {before.name}` has it take messages again"
+            raise ValueError(f"stream {before.name} is paused, and not read-only: {advice}")
+        info = (client.resume_stream if off else client.make_read_only)(before, timeout=seconds)
+    no_longer = ", and no longer paused" if was_paused else ""
+    typer.echo(f"stream {info.name} takes messages" if off else f"stream {info.name} is read-only{no_longer}")
 
 
 @clearly

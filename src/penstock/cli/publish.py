@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.base import limits
 from penstock.base.config import Acks
+from penstock.base.errors import RemoteError
 from penstock.base.subjects import subject_mistake
 from penstock.cli import output
 from penstock.cli.failure import clearly, say_note
@@ -44,6 +47,8 @@ EXAMPLES = examples(
     "penstock publish orders.eu hello --envelope --expect-offset 42",
 )
 _PROGRESS_EVERY = 500
+_EXPECTATIONS = "Nats-Expected-Last-"  # so the names of headers begin that ask for a sequence
+_WRONG_LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
 _Nats = Annotated[
@@ -130,7 +135,8 @@ def publish(
     values = _values(value, lines=lines, count=count, tombstone=tombstone)
     urls = None if nats is None else [url.strip() for url in nats.split(",") if url.strip()]
     nats_options = {"user_credentials": nats_creds} if nats_creds else None
-    with connected(ctx, server, timeout, nats=urls, nats_options=nats_options) as (client, seconds):
+    reached = connected(ctx, server, timeout, nats=urls, nats_options=nats_options)
+    with _said_of_offsets(options), reached as (client, seconds):
         options["timeout"] = seconds
         acking = _who_acks(client, subject, stream, ack, seconds, in_envelope=envelope)
         if ack == "all" and len(acking) > 1 and not lines and count == 1 and not retries:
@@ -173,6 +179,24 @@ def _who_acks(
         advice = "publish with --envelope, or with --ack none" if may_ack else "publish with --ack none"
         raise ValueError(f"what stores {subject} sends no acks: {silent}; {advice}")
     return acking
+
+
+@contextmanager
+def _said_of_offsets(options: Mapping[str, Any]) -> Iterator[None]:
+    """A refusal because of --expect-offset in its words; the broker tells the last sequence, which is the next offset.
+
+    A header may be what it is about: then what the broker said stays.
+    """
+    expected = options["envelope"].expected_offset if options["envelope"] else None
+    asks = any(name.startswith(_EXPECTATIONS) for name in options["headers"] or ())
+    try:
+        yield
+    except RemoteError as error:
+        last = _WRONG_LAST.fullmatch(error.message)
+        if expected is None or asks or last is None:
+            raise
+        text = f"not stored: it would get offset {last[1]}, and not {expected}"
+        raise RemoteError(error.code, text, **error.details) from None
 
 
 def _show(subject: str, acks: list[PubAck], *, as_json: bool) -> None:
@@ -274,12 +298,15 @@ def _publish_many(
         advance(tally.acked)
     elapsed_s = max(time.perf_counter() - started_s, 1e-9)
     if as_json:
-        output.print_json({"messages": tally.acked, "seconds": elapsed_s, "offsets": tally.ranges})
+        # Without acks nobody says what became of them.
+        told = (None, None) if options["ack"] == "none" else (tally.stored, tally.duplicates)
+        counts = {"messages": tally.acked, "stored": told[0], "duplicates": told[1]}
+        output.print_json({**counts, "seconds": elapsed_s, "offsets": tally.ranges})
         return
     rate = output.count_text(round(tally.acked / elapsed_s))
     typer.echo(f"{output.count_text(tally.acked)} messages in {elapsed_s:.2f} s ({rate}/s)")
-    for name, (first, last) in tally.ranges.items():
-        typer.echo(f"stored in {name} at offsets {first} to {last}")
+    for line in tally.lines():
+        typer.echo(line)
 
 
 class _Tally:
@@ -288,6 +315,8 @@ class _Tally:
     def __init__(self) -> None:
         self.waiting: list[Future[PubAck | None]] = []
         self.acked = 0
+        self.stored = 0
+        self.duplicates = 0
         self.ranges: dict[str, tuple[int, int]] = {}
 
     def collect(self, *, only_done: bool) -> None:
@@ -299,7 +328,18 @@ class _Tally:
             ack = future.result()
             taken += 1
             self.acked += 1
-            if ack is not None:
+            if ack is not None and ack.duplicate:
+                self.duplicates += 1
+            elif ack is not None:
+                self.stored += 1
                 first, last = self.ranges.get(ack.stream, (ack.offset, ack.offset))
                 self.ranges[ack.stream] = min(first, ack.offset), max(last, ack.offset)
         del self.waiting[:taken]
+
+    def lines(self) -> Iterator[str]:
+        """What became of them, for people."""
+        for name, (first, last) in self.ranges.items():
+            yield f"stored in {name} at " + (f"offset {first}" if first == last else f"offsets {first} to {last}")
+        if self.duplicates:
+            were = "was a duplicate" if self.duplicates == 1 else "were duplicates"
+            yield f"{output.count_text(self.duplicates)} {were}: stored before, and not again"

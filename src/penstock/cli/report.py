@@ -124,6 +124,12 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         }
         if is_clustered:
             shown |= replicas.partition_pairs(part, prefix)
+        if (
+            not part.dedup_ids
+            and info.config.dedup_window_ms is not None
+            and not (is_unknown or info.config.is_internal)
+        ):
+            shown[f"{prefix}message ids"] = "none read yet"
         if part.dedup_ids:
             forgotten = f", {count_text(part.dedup_ids_forgotten)} forgotten early" if part.dedup_ids_forgotten else ""
             shown[f"{prefix}message ids"] = count_text(part.dedup_ids) + forgotten

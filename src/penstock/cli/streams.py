@@ -15,7 +15,7 @@ from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
 from penstock.cli import finding, intake, output, producers, report, truncate
 from penstock.cli.confirming import confirm
-from penstock.cli.failure import clearly, fixed_fields, say_note
+from penstock.cli.failure import clearly, say_note
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -30,12 +30,16 @@ from penstock.cli.options import (
     text_option,
     with_options,
 )
-from penstock.cli.stream_fields import FIELDS
+from penstock.cli.stream_fields import FIELDS, UNLIMITED, flag_of, shown
 
 if TYPE_CHECKING:
     from penstock.messages import StreamInfo
 
-_UNLIMITED = "none"
+_ANOTHER_STREAM = "cannot be changed: with another one it would be another stream"
+_WHY_FIXED = {
+    "replicas": "cannot be changed yet",
+    "partitions": "cannot be changed: with another number keys would change their places",
+}
 
 app = typer.Typer(
     cls=Group,
@@ -49,10 +53,12 @@ app = typer.Typer(
 
 def _parameters(*, altering: bool) -> list[inspect.Parameter]:
     parameters = []
+    if altering:  # known, so that it can be said that it cannot be changed
+        meaning = "What it stores; another one makes another stream."
+        parameters.append(text_option("subject", flag="--subject", metavar="SUBJECT", meaning=meaning, hidden=True))
     defaults = StreamConfig(name="", subject="")
     for field in FIELDS:
         if altering and field.name not in ALTERABLE:
-            # Known, so that it can be said that it cannot be changed.
             option = text_option(field.name, flag=field.flag, metavar=field.metavar, meaning=field.meaning, hidden=True)
             parameters.append(option)
             continue
@@ -61,8 +67,7 @@ def _parameters(*, altering: bool) -> list[inspect.Parameter]:
         if altering:
             meaning += f"  'none': {field.nothing}." if field.unlimited else ""
         else:
-            shown = field.default or (_UNLIMITED if default is None else field.show(default))
-            meaning += f"  Default: {shown}."
+            meaning += f"  Default: {field.default or shown(field.name, default)}."
         parameters.append(text_option(field.name, flag=field.flag, metavar=field.metavar, meaning=meaning))
     return parameters
 
@@ -75,7 +80,7 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
         if text is None:
             continue
         try:
-            values[field.name] = None if field.unlimited and text.lower() == _UNLIMITED else field.parse(text)
+            values[field.name] = None if field.unlimited and text.lower() == UNLIMITED else field.parse(text)
         except ValueError as error:
             mistakes.append(f"{field.flag}: {error}")
     if mistakes:
@@ -113,10 +118,14 @@ def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
         mistakes = [as_typed(str(mistake)) for mistake in told]
         raise InvalidConfig(error.code, "\n".join(mistakes), mistakes=mistakes) from None
     except StreamExists as error:
-        if not fixed_fields(error):
+        differences = error.details.get("differences")
+        if not isinstance(differences, dict):
             raise
-        # The broker advises to alter it.
-        text = error.message.rpartition("; alter it")[0] or error.message
+        told = (
+            f"{flag_of(field)} is {shown(field, have)}, not {shown(field, want)}"
+            for field, (have, want) in differences.items()
+        )
+        text = f"stream {name} is there with another config: {', '.join(told)}"
         raise StreamExists(error.code, text, **error.details) from None
     except TimedOut as error:
         undo = f"; `penstock stream delete {name}` takes it back" if creating else ""
@@ -126,11 +135,7 @@ def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
 
 def shown_config(info: StreamInfo) -> dict[str, str]:
     """Option → value of a stream's config, as a person writes them."""
-    shown = {}
-    for field in FIELDS:
-        value = getattr(info.config, field.name)
-        shown[field.flag.removeprefix("--")] = _UNLIMITED if value is None else field.show(value)
-    return shown
+    return {field.flag.removeprefix("--"): shown(field.name, getattr(info.config, field.name)) for field in FIELDS}
 
 
 def warnings(subject: str) -> Iterator[str]:
@@ -190,11 +195,15 @@ def _alter(
 ) -> None:
     """Change the config of a stream: all that is given, or nothing.
 
-    Name, subject and storage stay as they are: with others it would be another stream.
+    Name, subject, storage and partitions stay as they are, and so does, up to now, the number of replicas.
     """
+    new_subject = fields.pop("subject", None)
     changes = _parsed(fields)
-    if fixed := [field.flag for field in FIELDS if field.name in changes and field.name not in ALTERABLE]:
-        raise ValueError(f"{', '.join(fixed)} cannot be changed: with another one it would be another stream")
+    fixed = [] if new_subject is None else ["subject"]
+    fixed += [field.name for field in FIELDS if field.name in changes and field.name not in ALTERABLE]
+    if fixed:
+        why = [f"--{field} {_WHY_FIXED.get(field, _ANOTHER_STREAM)}" for field in fixed]
+        raise ValueError("\n".join(why))
     if not changes:
         raise typer.BadParameter("nothing to change: give at least one option, such as --max-age 7d")
     with connected(ctx, server, timeout) as (client, seconds), _said_as_typed(name):

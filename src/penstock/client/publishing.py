@@ -167,7 +167,7 @@ def _nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
     names = " and ".join(info.name for info in known)
     if all(info.intake == Intake.PAUSED for info in known):
         text = f"{names} stores the subject {subject!r}, and is paused, so it was not stored; resume it first"
-        return specific(RemoteError(ErrorCode.READ_ONLY, text, subject=subject))
+        return specific(RemoteError(ErrorCode.READ_ONLY, text, subject=subject, stream=known[0].name))
     reasons = dict.fromkeys(part.state_reason for info in known for part in info.partitions if part.state_reason)
     why = next(iter(reasons), "its leader is changing, or has no connection to NATS; try again in a moment")
     text = f"{names} stores the subject {subject!r}, but nobody listens for it now, so it was not stored: {why}"

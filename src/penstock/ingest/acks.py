@@ -108,11 +108,11 @@ def headers_too_large(size: int | str, limit: int) -> AckError:
     return AckError(400, 10097, f"header size exceeds maximum allowed of 64k: {size} bytes, the limit is {limit}")
 
 
-def not_taken(intake: str) -> AckError:
+def not_taken(stream: str, intake: str) -> AckError:
     """Somebody has said that the stream is to take no messages; JetStream has this error for a sealed one."""
-    text = (
-        "invalid operation on sealed stream" if intake == "sealed" else f"the stream takes no messages: it is {intake}"
-    )
+    text = f"stream {stream!r} takes no messages: it is {intake} until it is resumed"
+    if intake == "sealed":
+        text = "invalid operation on sealed stream"
     return AckError(400, 10109, text, ErrorCode.READ_ONLY)
 
 

@@ -17,7 +17,7 @@ def why_closed(partition: Partition, budget: Budget) -> tuple[acks.AckError, str
     """What publishers hear, and the reason that is counted; None: it takes messages."""
     if not partition.takes:
         reason = str(partition.stream.intake)
-        return acks.not_taken(reason.replace("_", " ")), reason
+        return acks.not_taken(partition.stream.name, reason.replace("_", " ")), reason
     if partition.log.state is not LogState.WRITABLE:
         reason = FENCED if partition.log.state is LogState.FENCED else READ_ONLY
         return acks.store_failed(f"the stream is {reason}; see its status"), reason

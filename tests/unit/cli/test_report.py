@@ -13,7 +13,7 @@ from penstock.cli import report
 from penstock.messages import DamageInfo, GapInfo, PartitionInfo, StreamInfo
 
 
-def stream(**partition: object) -> StreamInfo:
+def stream(*, dedup_window_ms: int | None = 120_000, **partition: object) -> StreamInfo:
     numbers = {
         "leader_epoch": LeaderEpoch(1),
         "log_start": Offset(5),
@@ -22,7 +22,9 @@ def stream(**partition: object) -> StreamInfo:
     }
     part = PartitionInfo(**{**numbers, **partition})
     return StreamInfo(
-        stream_id=StreamId(1), config=StreamConfig(name="orders", subject="orders.[red].>"), partitions=(part,)
+        stream_id=StreamId(1),
+        config=StreamConfig(name="orders", subject="orders.[red].>", dedup_window_ms=dedup_window_ms),
+        partitions=(part,),
     )
 
 
@@ -43,6 +45,15 @@ def test_a_healthy_stream_has_no_trouble() -> None:
     assert "not committed" not in text
     for word in ("Damage", "Gaps", "Not stored", "is online"):
         assert word not in text
+
+
+def test_message_ids_that_were_not_read_yet_are_not_passed_over() -> None:
+    assert "message ids" in shown(stream())
+    assert "none read yet" in shown(stream())
+    assert "none read yet" not in shown(stream(dedup_ids=1200))
+    assert "1,200" in shown(stream(dedup_ids=1200))
+    assert "message ids" not in shown(stream(dedup_window_ms=None))
+    assert "message ids" not in shown(stream(committed_end=None))
 
 
 def test_an_empty_stream_says_which_offset_comes_next() -> None:

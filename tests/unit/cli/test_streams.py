@@ -60,14 +60,23 @@ def test_what_is_not_known_to_have_happened_says_where_to_look_and_how_to_undo_a
     assert ("`penstock stream delete a` takes it back" in note) == undo
 
 
-def test_what_cannot_be_altered_is_not_advised_to_be() -> None:
-    text = (
-        "stream 'a' is there with another config: subject is 'a.>', not 'b.>'; alter it, delete it or take another name"
-    )
-    differences = {"subject": ["a.>", "b.>"]}
+def test_another_config_is_told_in_the_words_of_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "stream 'a' is there with another config: max_age_ms is 604800000, not None; alter it, or …"
+    differences = {
+        "max_age_ms": [604_800_000, None],
+        "compact": [False, True],
+        "subject": ["a.>", "b.>"],
+        "storage": ["file", "memory"],
+    }
     with pytest.raises(StreamExists) as caught, streams._said_as_typed("a", creating=True):
         raise StreamExists(ErrorCode.STREAM_EXISTS, text, differences=differences)
-    assert caught.value.message.endswith("subject is 'a.>', not 'b.>'")
     assert failure.report(caught.value) == failure.FAILED
+    first, advice = capsys.readouterr().err.splitlines()
+    told = "--max-age is 7d, not none, --compact is no, not yes, subject is 'a.>', not 'b.>', --storage is file, not "
+    assert first == f"Error: stream a is there with another config: {told}memory"
+    assert advice.startswith("  --storage and subject cannot be altered: ")
+
+
+def test_a_refusal_without_differences_stays_as_it_is() -> None:
     with pytest.raises(StreamExists, match="alter it"), streams._said_as_typed("a", creating=True):
-        raise StreamExists(ErrorCode.STREAM_EXISTS, text, differences={"acks": ["reply", "never"]})
+        raise StreamExists(ErrorCode.STREAM_EXISTS, "it is there; alter it")
