@@ -7,6 +7,7 @@ message of a key counts again because a rollup has taken the newer one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from random import Random
 
@@ -81,6 +82,8 @@ class RolledLog(RuleBasedStateMachine):
             tombstone_retention_us=5 * S,
             compression=compression,
         )
+        self.was_allowed = rolls_up
+        self.counts_from = 0  # rollups before that may have gone while they meant nothing
         self.now_us = 10 * S
         self.rows: list[Row] = []
         self.sequence = self.committed_end = 0
@@ -98,6 +101,14 @@ class RolledLog(RuleBasedStateMachine):
             producer = Producer(9, 1, self.sequence) if is_producers else NOBODY
             self.rows += append_told(self.log, messages, self.now_us, producer)
             self.sequence += len(messages) if is_producers else 0
+
+    @rule(rolls_up=st.booleans())
+    def alter(self, rolls_up: bool) -> None:
+        if rolls_up and not self.config.rolls_up:
+            self.counts_from = self.log.log_end
+        self.was_allowed = self.was_allowed or rolls_up
+        self.config = replace(self.config, rolls_up=rolls_up)
+        self.log.configure(self.config)
 
     @rule()
     def start_epoch(self) -> None:
@@ -171,10 +182,10 @@ class RolledLog(RuleBasedStateMachine):
         flush_and_note(self.log)
         self.log.start_epoch(self.log.leader_epoch + 1)
 
-    def is_rolled_up(self, row: Row, end: int) -> bool:
-        """Whether a rollup before `end` came behind it."""
+    def rollups_of(self, row: Row, end: int) -> list[Row]:
+        """Those before `end` that came behind it."""
         behind = self.rows[row.offset + 1 : end]
-        return any(is_rollup(one) and one.told.subject == row.told.subject for one in behind)
+        return [one for one in behind if is_rollup(one) and one.told.subject == row.told.subject]
 
     def check_what_is_to_go(self) -> None:
         """Of what was judged, all has gone that a rollup came behind, but for what must cover offsets."""
@@ -196,7 +207,8 @@ class RolledLog(RuleBasedStateMachine):
         ):
             rows = [self.rows[at] for _, (_, data) in run_of for at in check_rows(data).column(0).to_pylist()]
             for row in rows:
-                if len(rows) > 1 and self.is_rolled_up(row, end):
+                rollups = self.rollups_of(row, end)
+                if len(rows) > 1 and any(one.offset >= self.counts_from or one.offset in found for one in rollups):
                     assert self.config.compact, (row, rows)
                     older = [one for one in self.rows[: row.offset] if one.told.key == row.told.key]
                     assert row.told.key is not None
@@ -212,7 +224,7 @@ class RolledLog(RuleBasedStateMachine):
             if row.offset in offsets:
                 continue
             assert row.offset < self.committed_end
-            if self.config.rolls_up and self.is_rolled_up(row, self.committed_end):
+            if self.was_allowed and self.rollups_of(row, self.committed_end):
                 continue
             if self.config.expires and "Nats-TTL" in row.told.headers and row.timestamp_us + 2 * S <= self.now_us:
                 continue
