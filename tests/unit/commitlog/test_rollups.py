@@ -15,7 +15,7 @@ from penstock.commitlog import LogConfig, Survey
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.expiring import Told, offsets_of
 from tests.keyed import batches_of
-from tests.logs import open_log, run
+from tests.logs import finished, open_log, run
 from tests.unit.commitlog.test_expiry import KEPT, S, Stream
 
 CONFIG = LogConfig(segment_bytes=4096, rolls_up=True)
@@ -118,9 +118,7 @@ def test_of_a_stream_without_rollups_only_headers_are_read() -> None:
         if isinstance(task, Survey):
             survey = task
         if task is not None:
-            while not task.is_done:
-                task.run()
-            stream.log.cleaned(task, stream.now_us)
+            stream.log.cleaned(finished(task), stream.now_us)
     assert survey is not None
     assert (survey.is_whole, survey.has_judged, survey.judged) == (True, False, [])
     assert not stream.gone
@@ -157,8 +155,7 @@ def test_passes_take_a_part_of_the_time_only() -> None:
     def cleaned(took_us: int) -> None:
         while stream.log.wants_cleaning(stream.now_us):
             if (task := stream.log.clean(stream.now_us)) is not None:
-                while not task.is_done:
-                    task.run()
+                finished(task)
                 stream.now_us += took_us if isinstance(task, Survey) else 0
                 stream.log.cleaned(task, stream.now_us)
 
@@ -227,7 +224,13 @@ def test_it_goes_on_where_too_many_subjects_have_rollups(monkeypatch: pytest.Mon
     for number in range(60):
         stream.append(rollup(b"%d" % number), KEPT)
     stream.seal()
-    stream.clean()
+    surveys = 0
+    while stream.log.wants_cleaning(stream.now_us):
+        task = stream.log.clean(stream.now_us)
+        surveys += isinstance(task, Survey)
+        if task is not None:
+            stream.log.cleaned(finished(task), stream.now_us)
+    assert surveys > 2
     assert stream.gone == {*old}
 
 
@@ -239,10 +242,7 @@ def test_turned_off_in_the_middle_of_a_pass_the_rest_stays() -> None:
     stream.append(rollup(b"a"))
     stream.seal()
     while not stream.gone:
-        task = stream.log.clean(stream.now_us)
-        assert task is not None
-        while not task.is_done:
-            task.run()
+        task = finished(stream.log.clean(stream.now_us))  # type: ignore[type-var]
         stream.log.cleaned(task, stream.now_us)
     stream.log.configure(replace(CONFIG, rolls_up=False))
     stream.clean()
@@ -250,3 +250,34 @@ def test_turned_off_in_the_middle_of_a_pass_the_rest_stays() -> None:
     stream.log.configure(CONFIG)
     stream.clean(limits.COMPACTION_RETRY_MS * 1_000)
     assert len(stream.gone) == 3
+
+
+def test_where_not_all_forced_keys_are_known_those_with_keys_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COMPACTION_FORCED_BYTES_MAX", 1)
+    stream = rolled(compact=True)
+    for number in range(2):
+        stream.append(on(b"b", b"k"), producer=Producer(9, 1, number))
+    stream.append(on(b"b", b"k"), KEPT)
+    stream.seal()
+    stream.clean()
+    assert not stream.gone, "the first two cover offsets"
+    last, keyless = stream.append(on(b"a", b"l"), on(b"a"), KEPT)[:2]
+    stream.append(rollup(b"a"))
+    stream.seal()
+    stream.clean()
+    assert stream.gone == {keyless}
+    assert last in offsets_of(stream.log.view())
+
+
+def test_a_log_that_begins_anew_is_looked_at_anew() -> None:
+    stream = rolled()
+    stream.append(on(b"a"), rollup(b"a"), KEPT, times=30)
+    stream.seal()
+    stream.clean()
+    assert stream.gone
+    run(stream.log, stream.log.reset(0))
+    stream.rows = []
+    stream.append(on(b"a"), rollup(b"a"), KEPT)
+    stream.seal()
+    stream.clean()
+    assert stream.gone == {0}

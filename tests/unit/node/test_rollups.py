@@ -12,7 +12,7 @@ from penstock.base.errors import ErrorCode
 from penstock.batch.header import MAY_HOLD_IDS, MAY_ROLL_UP_ALL, MAY_ROLL_UP_SUBJECTS
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, AppendRequest, SetIntakeRequest
 from penstock.node.partition import NO_ROLLUP, Partition
-from penstock.vfs.faulty import Fault, Kind, no_faults
+from penstock.vfs.faulty import Fault, Kind, Operation, no_faults
 from tests.envelopes import enveloped, message
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers, formed
@@ -215,6 +215,36 @@ def test_a_full_disk_in_the_middle_of_a_read_loses_none_that_was_stored(monkeypa
     broker.deliver(read)
     broker.vfs.plan = no_faults
     assert broker.values("orders") == [b"0", b"1"]
+
+
+def test_a_disk_that_cannot_be_read_is_read_again() -> None:
+    broker = started()
+    publish(broker, b"gone")
+    broker.vfs.plan = journal_refuses
+    publish(broker, b"rollup", "Nats-Rollup: all")
+    after = broker.crash()
+    reads: list[str] = []
+
+    def plan(one: Operation) -> Fault | None:
+        if one.kind is Kind.READ and one.path.endswith(".arrows") and partitions(after):
+            reads.append(one.path)
+            return Fault(errno.EIO)
+        return None
+
+    after.vfs.plan = plan
+    after.start()
+    go_on(after, 3_000)
+    assert len(reads) > 1
+    assert len([one for one in after.notices if "cannot look for a rollup" in one]) == 1, "it is told once"
+    after.vfs.plan = no_faults
+    go_on(after, 2_000)
+    assert after.values("orders") == [b"rollup"]
+    after.stop()
+
+
+def partitions(broker: Broker) -> bool:
+    """Whether its logs are open."""
+    return bool(broker.node._partitions)
 
 
 @pytest.mark.parametrize("intake", [Intake.SEALED, Intake.READ_ONLY, Intake.PAUSED])
