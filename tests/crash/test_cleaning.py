@@ -85,6 +85,18 @@ def test_power_loss_at_every_operation(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(extent(2, 8)))
+def test_power_loss_at_every_operation_of_the_start_after_a_kill(seed: int) -> None:
+    """Who was killed has renamed what it wrote anew, and not come to have the names on the disk."""
+    cleaned = Cleaned(seed)
+    assert clean_all(cleaned.log) > 1
+    clones = cleaned.watch()
+    open_log(cleaned.vfs, CONFIG, must_exist=True)
+    assert len(clones) > 20
+    for disk, where in clones:
+        check(disk, cleaned.messages, where)
+
+
+@pytest.mark.parametrize("seed", range(extent(2, 8)))
 def test_power_loss_in_a_cut_behind_it(seed: int) -> None:
     """What was cut does not come back, though older files of its messages are there yet."""
     cleaned = Cleaned(seed)

@@ -55,6 +55,8 @@ class CleanedLog(LogWriter):
         """Take other rules from now on."""
         if config.compression is not self._config.compression:
             self._cleaner.look_again()
+        if config != self._config:
+            self._cleaner.reconsider()
         self._config = config
         self._segments.configure(config)
 
@@ -124,9 +126,7 @@ class CleanedLog(LogWriter):
     def _expire_on(self) -> Cleaning | None:
         """The segment whose survey has just said that it has rows to go."""
         judged = self._cleaner.expirer.take_judged(self._segments.sealed)
-        if judged is None or not self._config.expires:
-            return None
-        return self._cleaning(judged.segment, judged.keep, is_expiry=True)
+        return None if judged is None else self._cleaning(judged.segment, judged.keep, is_expiry=True)
 
     def _merge(self) -> Cleaning | None:
         segment = self._cleaner.next_of(self._segments.sealed, self._cleanable_end)

@@ -264,6 +264,12 @@ class Cleaner:
         """The config has changed: what was looked at may be sought now."""
         self._done_end = 0
 
+    def reconsider(self) -> None:
+        """The config has changed: what was found to have expired was found by other rules."""
+        self.expirer.reconsider()
+        if isinstance(self.under_way, Cleaning) and self.under_way.is_expiry:
+            self.under_way.is_void = True
+
     def looks_at(self, segment: Segment) -> None:
         """Its small batches are merged, or it is at least looked at."""
         self._done_end = segment.end_offset

@@ -29,6 +29,7 @@ class Compactor:
         "_clean_end",
         "_forced_bytes",
         "_forced_keys",
+        "_goes_on",
         "_has_tombstones",
         "_judged",
         "_not_before_us",
@@ -44,6 +45,7 @@ class Compactor:
         self._survey: Survey | None = None  # of the pass under way
         self._judged: deque[Judged] = deque()  # what is to be written yet
         self._clean_end = 0  # of the pass before
+        self._goes_on = False  # that pass had more keys than it could note: the next one is not to wait for more
         self._forced_keys: set[bytes] = set()  # of messages that were to go, and could not; those that went since, too
         self._forced_bytes = 0
         self._passes: deque[tuple[int, int]] = deque()  # when each was over, and up to where it had judged
@@ -85,7 +87,7 @@ class Compactor:
             total_bytes += segment.size_bytes
             if segment.end_offset > self._clean_end:
                 dirty_bytes += segment.size_bytes
-                if dirty_bytes * limits.COMPACTION_DIRTY_SHARE >= total_bytes:
+                if self._goes_on or dirty_bytes * limits.COMPACTION_DIRTY_SHARE >= total_bytes:
                     dues.append(segment.last_timestamp_us + config.compaction_lag_us)
         if self._has_tombstones and self._passes and self._may_go:
             dues.append(self._passes[0][0] + max(config.tombstone_retention_us, _RETRY_US))
@@ -174,6 +176,7 @@ class Compactor:
         assert survey is not None
         if survey.has_judged and survey.rules.by_key:
             self._clean_end = max(self._clean_end, survey.end)
+            self._goes_on = survey.end < survey.rules.end
             self._has_tombstones = survey.has_tombstones
             if len(self._passes) == limits.COMPACTION_PASSES_MAX:
                 self._passes.pop()  # its tombstones wait for those of this one

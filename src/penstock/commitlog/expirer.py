@@ -160,6 +160,13 @@ class Expirer:
         """What was judged is not done: look at it again."""
         self._know(base_offset, now_us + _RETRY_US)
 
+    def reconsider(self) -> None:
+        """What was judged and is not written yet is judged anew: the rules are others, or the log is."""
+        self._survey = None
+        if self._judged is not None:
+            self._know(self._judged.segment.base_offset, 0)
+            self._judged = None
+
     def compacted(self) -> None:
         """A pass of compaction is over: what has waited for that may go."""
         if len(self._awaits_compaction) >= limits.EXPIRING_SEGMENTS_MAX:  # there may be more
@@ -171,7 +178,7 @@ class Expirer:
 
     def cut(self, end: int) -> None:
         """The log was cut there: what comes behind is new."""
-        self._survey = self._judged = None
+        self.reconsider()
         self._known_end = min(self._known_end, end)
         self._awaits_compaction = {one for one in self._awaits_compaction if one < end}
         self._dues = {base_offset: due_us for base_offset, due_us in self._dues.items() if base_offset < end}

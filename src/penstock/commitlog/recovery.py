@@ -355,9 +355,12 @@ class Recovery:
                 newest = self._generations.get(found.base_offset, -1)
                 if found.generation != newest:
                     gone += [name, files.index_path(name)]
-        for name in gone:
-            self._vfs.remove(f"{self._directory}/{name}")
         if gone:
+            self._vfs.sync_dir(
+                self._directory
+            )  # the new name may not be on the disk yet: who was killed had not come to it
+            for name in gone:
+                self._vfs.remove(f"{self._directory}/{name}")
             self._vfs.sync_dir(self._directory)
 
     def _retire(self, names: Sequence[str], first_base: int) -> None:

@@ -346,6 +346,22 @@ def test_a_cut_and_another_config_end_a_pass(what: str) -> None:
     assert not stream.compact(), "not at once again"
 
 
+def test_a_pass_that_has_noted_all_keys_it_can_is_followed_by_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though what is dirty then is less than half of the log."""
+    monkeypatch.setattr(limits, "COMPACTION_KEYS_MAX", 60)
+    monkeypatch.setattr("penstock.commitlog.latest._ROWS_AT_ONCE", 1)
+    stream = Stream(replace(CONFIG, segment_bytes=20_000, max_bytes=limits.MERGED_SHARE * 3_000))
+    for number in range(80):
+        stream.append((b"%d" % number, b"old"), KEYLESS)
+    for number in range(80):
+        stream.append((b"%d" % number, b"new"), KEYLESS)
+    stream.seal()
+    stream.compact()
+    end = stream.log.view().segments[-2].base_offset
+    keyed = [row.key for row in stream.found if row.key is not None and row.offset < end]
+    assert len(keyed) == len(set(keyed))
+
+
 def test_a_disk_that_takes_nothing_is_tried_again_later() -> None:
     vfs = FaultyVfs(MemoryVfs())
     stream = Stream(vfs=vfs)

@@ -309,6 +309,50 @@ def test_a_cut_while_it_is_looked_at() -> None:
     assert stream.log.clean(stream.now_us) is None
 
 
+@pytest.mark.parametrize("what", ["cut", "another config", "off and on"])
+def test_what_was_judged_and_not_written_is_judged_anew(what: str) -> None:
+    stream = Stream()
+    gone = stream.append(ttl("1"), KEPT, times=3)[::2]
+    stream.seal()
+    stream.append(KEPT, times=3)
+    stream.commit()
+    stream.clean()
+    stream.now_us += S
+    survey = finished(stream.log.clean(stream.now_us))
+    assert isinstance(survey, ExpirySurvey)
+    stream.log.cleaned(survey, stream.now_us)  # and the writing waits for its rate
+    if what == "cut":
+        run(stream.log, stream.log.truncate(stream.log.log_end - 1))
+        del stream.rows[-1:]
+    elif what == "another config":
+        stream.log.configure(replace(CONFIG, max_bytes=10**9))
+    else:
+        stream.log.configure(replace(CONFIG, expires=False))
+        stream.append(KEPT, times=60)
+        stream.seal()
+        stream.clean(S)
+        assert not stream.gone
+        stream.log.configure(CONFIG)
+    stream.clean(S)
+    assert stream.gone == {*gone}
+
+
+def test_what_is_written_by_rules_that_are_others_now_is_not_taken() -> None:
+    stream = Stream()
+    gone = stream.append(ttl("1"), KEPT, times=3)[::2]
+    stream.seal()
+    stream.clean()
+    stream.now_us += S
+    stream.log.cleaned(finished(stream.log.clean(stream.now_us)), stream.now_us)
+    task = finished(stream.log.clean(stream.now_us))
+    assert isinstance(task, Cleaning)
+    stream.log.configure(replace(CONFIG, dedup_window_us=10 * S))
+    assert not stream.log.cleaned(task, stream.now_us)
+    assert not stream.gone
+    stream.clean(60 * S)
+    assert stream.gone == {*gone}
+
+
 def test_a_failure_is_tried_again_later() -> None:
     vfs = FaultyVfs(MemoryVfs())
     stream = Stream(vfs=vfs)
