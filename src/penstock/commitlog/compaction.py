@@ -54,6 +54,7 @@ class Survey(SlicedWork):
         self.end = rules.end  # up to where it has come
         self.has_tombstones = False  # that stay, and may go later
         self.forced_keys: list[bytes] = []  # of rows that were to go, and cannot
+        self.forced_subjects: list[bytes] = []  # the same, where there are rollups
         self.is_whole = False  # all was read, and is judged
         self.has_judged = False  # it was more than a look for rollups
         self._vfs = vfs
@@ -152,7 +153,7 @@ class Survey(SlicedWork):
         judging.finish()
         self.judged = judging.judged
         self.has_tombstones = judging.has_tombstones
-        self.forced_keys = judging.forced_keys
+        self.forced_keys, self.forced_subjects = judging.forced_keys, judging.forced_subjects
         yield moved
 
 
@@ -162,6 +163,7 @@ class _Judging:
     def __init__(self, rules: Rules, latest: Latest, rollups: Latest, last_offset: int) -> None:
         self.judged: list[Judged] = []
         self.forced_keys: list[bytes] = []
+        self.forced_subjects: list[bytes] = []
         self.has_tombstones = False
         self._rules = rules
         self._latest = latest
@@ -185,7 +187,9 @@ class _Judging:
         import pyarrow as pa
 
         found, rules = self._found[-1], self._rules
-        found.batch(header, rows.column("key")[-1].as_py() if rules.by_key else None)
+        last_key = rows.column("key")[-1].as_py() if rules.by_key else None
+        last_subject = None if self._rolled is None else rows.column("subject")[-1].as_py().encode()
+        found.batch(header, last_key, last_subject)
         if header.end_offset > self._last_offset + 1:  # the next pass judges it
             self.note(pa.repeat(pa.scalar(True), header.count))
             return
@@ -272,8 +276,9 @@ class _Judging:
             self._rolled.judge()
         for found in self._found:
             if found.keeps:
-                keep, keys = found.forced()
+                keep, keys, subjects = found.forced()
                 self.forced_keys += keys
+                self.forced_subjects += subjects
                 if keep.false_count:
                     self.judged.append(Judged(found.segment, keep, is_ordered=self._rolled is not None))
 

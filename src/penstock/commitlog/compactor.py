@@ -22,13 +22,38 @@ from penstock.vfs import Vfs
 _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
 
 
+class _Forced:
+    """Keys, or subjects, of messages that were to go and could not; those that went since, too. Bounded."""
+
+    __slots__ = ("_size_bytes", "values")
+
+    def __init__(self) -> None:
+        self.values: frozenset[bytes] = frozenset()
+        self._size_bytes = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of them are known."""
+        return self._size_bytes <= limits.COMPACTION_FORCED_BYTES_MAX
+
+    def add(self, values: Iterable[bytes]) -> None:
+        """These, too; none, once there are too many."""
+        if not self.is_whole:
+            return
+        more = frozenset(values) - self.values
+        self.values |= more
+        self._size_bytes += sum(len(one) + limits.COMPACTION_FORCED_BYTES_EACH for one in more)
+        if self._size_bytes > limits.COMPACTION_FORCED_BYTES_MAX:
+            self.values = frozenset()  # of what is not whole nothing follows
+
+
 class Compactor:
     """One log's. `begin` a survey, run it, hand it to `surveyed`; write what `next_judged` gives, until `finish`."""
 
     __slots__ = (
         "_clean_end",
-        "_forced_bytes",
         "_forced_keys",
+        "_forced_subjects",
         "_goes_on",
         "_has_tombstones",
         "_judged",
@@ -46,8 +71,8 @@ class Compactor:
         self._judged: deque[Judged] = deque()  # what is to be written yet
         self._clean_end = 0  # of the pass before
         self._goes_on = False  # that pass had more keys than it could note: the next one is not to wait for more
-        self._forced_keys: set[bytes] = set()  # of messages that were to go, and could not; those that went since, too
-        self._forced_bytes = 0
+        self._forced_keys = _Forced()
+        self._forced_subjects = _Forced()  # of messages that were to go for a rollup
         self._passes: deque[tuple[int, int]] = deque()  # when each was over, and up to where it had judged
         self._tombstones_end = 0  # those before it have stayed long enough
         self._has_tombstones = False
@@ -114,7 +139,7 @@ class Compactor:
             min(self._clean_end, end),
             end,
             tombstones_end,
-            frozenset(self._forced_keys),
+            self._forced_keys.values,
             by_key=config.compact,
             rollups_start=min(self._rolled_end, end) if config.rolls_up else None,
             keys_go=self._may_go,
@@ -127,12 +152,13 @@ class Compactor:
     @property
     def settled(self) -> tuple[int, frozenset[bytes]]:
         """Up to where no key has an older message, and those keys of which that is not so."""
-        return (self._clean_end, frozenset(self._forced_keys)) if self._may_go else (0, frozenset())
+        return (self._clean_end, self._forced_keys.values) if self._may_go else (0, frozenset())
 
     @property
-    def rolled_end(self) -> int:
-        """Up to where what comes before the rollups of subjects has gone."""
-        return self._rolled_end
+    def rolled(self) -> tuple[int, frozenset[bytes]]:
+        """Up to where what comes before the rollups of subjects has gone, and those subjects of which not all has."""
+        forced = self._forced_subjects
+        return (self._rolled_end, forced.values) if forced.is_whole else (0, frozenset())
 
     def is_wanted(self, config: LogConfig) -> bool:
         """Whether the pass under way is, by the config as it is now."""
@@ -148,7 +174,8 @@ class Compactor:
         if survey.is_void or not survey.is_whole:
             self.abandon(now_us)
         else:
-            self._force(survey.forced_keys)
+            self._forced_keys.add(survey.forced_keys)
+            self._forced_subjects.add(survey.forced_subjects)
             self._judged.extend(survey.judged)
 
     def next_judged(self, sealed: Sequence[Segment]) -> Judged | None:
@@ -162,13 +189,7 @@ class Compactor:
     @property
     def _may_go(self) -> bool:
         """Whether tombstones may: all keys are known of which an older message must stay."""
-        return self._forced_bytes <= limits.COMPACTION_FORCED_BYTES_MAX
-
-    def _force(self, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            if self._may_go and key not in self._forced_keys:
-                self._forced_keys.add(key)
-                self._forced_bytes += len(key) + limits.COMPACTION_FORCED_BYTES_EACH
+        return self._forced_keys.is_whole
 
     def finish(self, now_us: int) -> None:
         """All segments of the pass are written."""

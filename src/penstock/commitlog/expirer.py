@@ -93,7 +93,8 @@ class Expirer:
             compacted_end, forced_keys = compactor.settled
             rules = rules._replace(is_compacted=True, compacted_end=compacted_end, forced_keys=forced_keys)
         if config.rolls_up:
-            rules = rules._replace(rolled_end=compactor.rolled_end)
+            rolled_end, forced_subjects = compactor.rolled
+            rules = rules._replace(rolled_end=rolled_end, forced_subjects=forced_subjects)
         self._survey = ExpirySurvey(vfs, view, segment, rules)
         return self._survey
 

@@ -6,7 +6,7 @@ one row where nothing else could cover the offsets. A message with an id stays a
 
 Where of each key the last message is kept, one with a key stays until the older ones of its key have gone: they would
 count again, else. So it goes as a tombstone does, once a pass of compaction has come by. In the same way a rollup of
-its subject stays until those before it have gone.
+its subject stays until those before it have gone, and while one of them must stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class ExpiryRules(NamedTuple):
     is_compacted: bool = False  # those with keys stay, …
     compacted_end: int = 0  # … but for those before it, …
     forced_keys: frozenset[bytes] = frozenset()  # … if they are not of these keys
-    rolled_end: int | None = None  # rollups of subjects stay from there on; None: they mean nothing
+    rolled_end: int | None = None  # rollups of subjects stay from there on, …
+    forced_subjects: frozenset[bytes] = frozenset()  # … and those of these subjects; None above: they mean nothing
 
 
 class ExpirySurvey(SlicedWork):
@@ -75,11 +76,11 @@ class ExpirySurvey(SlicedWork):
         moved = 0
         for header, data in flagged_batches(self._vfs, self.segment, self._view, MAY_EXPIRE):
             if data is None:
-                found.batch(header, None)
+                found.batch(header)
                 found.keeps.append(pa.repeat(pa.scalar(True), header.count))
                 moved += codec.PREFIX_BYTES
             else:
-                found.batch(header, None)
+                found.batch(header)
                 found.keeps.append(self._of_batch(header, data))
                 moved += header.size_bytes
             if moved >= limits.CLEANING_SLICE_BYTES:
@@ -87,7 +88,7 @@ class ExpirySurvey(SlicedWork):
                 moved = 0
                 if self.is_void:
                     raise UnsoundError
-        keep, _ = found.forced()
+        keep = found.forced().keep
         if keep.false_count:
             self.judged = Judged(self.segment, keep)
         self.is_whole = True
@@ -118,8 +119,11 @@ class ExpirySurvey(SlicedWork):
             self.awaits_compaction = self.awaits_compaction or goes.true_count < before.true_count
         if rules.rolled_end is not None and header.flags & MAY_ROLL_UP_SUBJECTS:
             marks = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(looked_at.subject_rollups())])
-            stays = pc.and_(pc.equal(marks, 1), pc.greater_equal(rows.column("offset"), rules.rolled_end))
-            before, goes = goes, pc.and_not(goes, stays)
+            is_rollup = pc.equal(marks, 1)
+            is_new = pc.greater_equal(rows.column("offset"), rules.rolled_end)
+            forced = pa.array(list(rules.forced_subjects), pa.binary())
+            is_forced = pc.is_in(rows.column("subject").cast(pa.binary()), value_set=forced)
+            before, goes = goes, pc.and_not(goes, pc.and_(is_rollup, pc.or_(is_new, is_forced)))
             self.awaits_compaction = self.awaits_compaction or goes.true_count < before.true_count
         return pc.invert(goes)
 

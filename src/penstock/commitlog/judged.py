@@ -39,12 +39,21 @@ class Judged(NamedTuple):
 class _Run:
     """Rows of a segment of which one must stay, because nothing else could cover their offsets."""
 
-    __slots__ = ("end_row", "epoch", "last_key", "start_row")
+    __slots__ = ("end_row", "epoch", "last_key", "last_subject", "start_row")
 
     def __init__(self, epoch: int | None, start_row: int) -> None:
         self.epoch = epoch  # None: a batch of a producer, which stays one of its own
         self.start_row = self.end_row = start_row
         self.last_key: bytes | None = None
+        self.last_subject: bytes | None = None
+
+
+class Forced(NamedTuple):
+    """Which rows of a segment stay, with those that were to go and cannot; keys and subjects of these, where asked."""
+
+    keep: pa.BooleanArray
+    keys: list[bytes]
+    subjects: list[bytes]
 
 
 class Found:
@@ -55,8 +64,8 @@ class Found:
         self.keeps: list[pa.BooleanArray | None] = []
         self._runs: list[_Run] = []
 
-    def batch(self, header: BatchHeader, last_key: bytes | None) -> None:
-        """The next batch of it, and the key of its last row."""
+    def batch(self, header: BatchHeader, last_key: bytes | None = None, last_subject: bytes | None = None) -> None:
+        """The next batch of it, and the key and the subject of its last row."""
         is_alone = header.producer_id or header.run_id != NO_RUN
         epoch = None if is_alone else header.leader_epoch
         rows = self._runs[-1].end_row if self._runs else 0
@@ -64,17 +73,19 @@ class Found:
             self._runs.append(_Run(epoch, rows))
         self._runs[-1].end_row = rows + header.count
         self._runs[-1].last_key = last_key
+        self._runs[-1].last_subject = last_subject
 
-    def forced(self) -> tuple[pa.BooleanArray, list[bytes]]:
-        """Which rows stay, with those that were to go and cannot; and the keys of these."""
+    def forced(self) -> Forced:
+        """Which rows stay, once all are judged."""
         import pyarrow as pa
 
         keep = pa.concat_arrays(self.keeps)
         empty = [run for run in self._runs if not keep.slice(run.start_row, run.end_row - run.start_row).true_count]
         if not empty:
-            return keep, []
+            return Forced(keep, [], [])
         bits = bytearray(keep.buffers()[1])
         for run in empty:
             bits[(run.end_row - 1) // 8] |= 1 << (run.end_row - 1) % 8
         keys = [run.last_key for run in empty if run.last_key is not None]
-        return pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(bits)]), keys
+        subjects = [run.last_subject for run in empty if run.last_subject is not None]
+        return Forced(pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(bits)]), keys, subjects)

@@ -109,5 +109,5 @@ class Rolled:
         import pyarrow.compute as pc
 
         for found in dict.fromkeys(part.found for part in self._parts):
-            self._forced_keys.update(found.forced()[1])
+            self._forced_keys.update(found.forced().keys)
         return pc.is_in(keys, value_set=pa.array(list(self._forced_keys), pa.binary()))

@@ -184,6 +184,23 @@ def test_one_that_expires_stays_until_the_others_have_gone() -> None:
     assert stream.gone == {old, *expiring[:2]}
 
 
+def test_one_that_expires_stays_while_another_of_its_subject_must() -> None:
+    """Which covers the offsets of a producer's batch, and would be the last one of its subject again."""
+    stream = rolled(expires=True)
+    forced = stream.append(on(b"a"), producer=Producer(9, 1, 0))[0]
+    old = stream.append(on(b"b"), KEPT)[0]
+    expiring = stream.append(rollup(b"a", Nats_TTL="1"), rollup(b"b", Nats_TTL="1"), KEPT)
+    stream.seal()
+    stream.clean()
+    stream.clean(3600 * S)
+    assert stream.gone == {old, expiring[1]}
+    assert forced not in stream.gone
+    stream.log = open_log(stream.vfs.crash_clone(Keep.ALL), stream.log.config, must_exist=True)  # type: ignore[union-attr]
+    stream.clean(3600 * S)
+    stream.clean(3600 * S)
+    assert stream.gone == {old, expiring[1]}, "what is known is found again after a start"
+
+
 def test_no_power_loss_keeps_what_was_to_go_without_what_it_was_to_go_for() -> None:
     """The rollup goes in the same pass, by its key: its segment may have got its new name, and those before not."""
     stream = rolled(compact=True)
