@@ -46,7 +46,7 @@ def followed(server: str, program: str, value: str) -> str:
         text=True,
     )
     try:
-        run(server, "-m", "penstock", "publish", "orders", value)
+        run(server, "-m", "penstock", "publish", "orders.eu", value)
         assert running.stdout is not None
         first = running.stdout.readline()
         running.send_signal(signal.SIGINT)
@@ -64,7 +64,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     said: list[str] = []
     with running_broker(tmp_path / "data") as broker:
         with penstock.connect(broker.client_address) as client:
-            client.create_stream("orders", "orders")
+            client.create_stream("orders", "orders.>")
         for language, text in blocks:
             if language == "python" and "follow=True" in text:
                 said.append(followed(broker.client_address, text, "4"))

@@ -158,7 +158,10 @@ def test_duplicates_are_not_counted_as_stored(run: Run, stream: str) -> None:
     same = ("--header", "Nats-Msg-Id=1", "--count", "3")
     said = run("publish", f"{stream}.n", "x", *same).stdout.splitlines()
     assert said[0].startswith("3 messages in ")
-    assert said[1:] == [f"stored in {stream} at offset 0", "2 were duplicates: stored before, and not again"]
+    assert said[1:] == [
+        f"stored in {stream} at offset 0",
+        f"2 were duplicates in {stream}: stored before, and not again",
+    ]
     summary = lines(run("publish", f"{stream}.n", "x", *same, "--json"))[0]
     counted = ("messages", "stored", "duplicates", "offsets")
     assert [summary[name] for name in counted] == [3, 0, 3, {}]

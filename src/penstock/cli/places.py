@@ -17,10 +17,7 @@ _OFFSET = re.compile(r"[0-9]{1,19}")
 _LAST = re.compile(r"-([0-9]{1,19})")
 _AGO = re.compile(r"(?:the )?(?:last )?(.+?)(?: ago)?", re.IGNORECASE)
 _DURATION_BEGINS = re.compile(r"[0-9.]+\s*[a-z]", re.IGNORECASE)
-_EXPECTED = (
-    "give earliest, latest, an offset (42), the last messages (-10), an age (30s, '5m ago') or a time in UTC "
-    "(2013-01-01T10:00)"
-)
+_EXPECTED = "give earliest, latest, an offset (42), {last}an age (30s, '5m ago') or a time in UTC (2013-01-01T10:00)"
 
 
 class LastMessages(NamedTuple):
@@ -29,8 +26,9 @@ class LastMessages(NamedTuple):
     message_count: int
 
 
-def parse_place(text: str, *, now: datetime | None = None) -> Start | LastMessages:
+def parse_place(text: str, *, now: datetime | None = None, takes_last: bool = True) -> Start | LastMessages:
     """The place that `text` names; typer.BadParameter that says what is expected. `now` is the present, if not now.
+    `takes_last`: whether the last messages are one.
 
     A time without a zone is UTC, as all times that Penstock shows.
     """
@@ -56,7 +54,8 @@ def parse_place(text: str, *, now: datetime | None = None) -> Start | LastMessag
     try:
         moment = datetime.fromisoformat(folded)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no place in the log; {_EXPECTED}") from None
+        expected = _EXPECTED.format(last="the last messages (-10), " if takes_last else "")
+        raise typer.BadParameter(f"{text!r} is no place in the log; {expected}") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 

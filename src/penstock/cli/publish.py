@@ -317,6 +317,7 @@ class _Tally:
         self.acked = 0
         self.stored = 0
         self.duplicates = 0
+        self.duplicate_streams: dict[str, None] = {}  # in order
         self.ranges: dict[str, tuple[int, int]] = {}
 
     def collect(self, *, only_done: bool) -> None:
@@ -330,6 +331,7 @@ class _Tally:
             self.acked += 1
             if ack is not None and ack.duplicate:
                 self.duplicates += 1
+                self.duplicate_streams[ack.stream] = None
             elif ack is not None:
                 self.stored += 1
                 first, last = self.ranges.get(ack.stream, (ack.offset, ack.offset))
@@ -342,4 +344,5 @@ class _Tally:
             yield f"stored in {name} at " + (f"offset {first}" if first == last else f"offsets {first} to {last}")
         if self.duplicates:
             were = "was a duplicate" if self.duplicates == 1 else "were duplicates"
-            yield f"{output.count_text(self.duplicates)} {were}: stored before, and not again"
+            where = ", ".join(self.duplicate_streams)
+            yield f"{output.count_text(self.duplicates)} {were} in {where}: stored before, and not again"

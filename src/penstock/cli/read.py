@@ -161,7 +161,7 @@ def read(
         if group is not None:
             consuming = _as_group(client, info, group, from_place, to_place, partition, seconds)
             batches = consuming.batches(follow=follow, for_ever=timeout is None)
-            why = f"group {group} has all that was there; --follow waits for what comes"
+            why = f"group {group} has all that was there, or others read it; --follow waits for what comes"
         elif partition is None and len(info.partitions) > 1:
             batches = _all_partitions(client, info, from_place, to_place, follow, seconds)
             why = f"{info.name} holds none there; --follow waits for what comes"

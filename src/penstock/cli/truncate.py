@@ -25,7 +25,7 @@ EXAMPLES = examples(
 
 
 def _place(text: str) -> Start:
-    place = places.parse_place(text)
+    place = places.parse_place(text, takes_last=False)
     if isinstance(place, places.LastMessages):
         raise typer.BadParameter("give an offset, an age or a time: -N is no place that stays where it is")
     return place

@@ -6,10 +6,10 @@ input makes the parser fail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from penstock.base import limits
 from penstock.hot.row_objects import Row
@@ -151,12 +151,17 @@ class Message(Row):
 
 
 def encode_headers(headers: Mapping[str, str | Sequence[str]]) -> bytes | None:
-    """The NATS header block of `headers`; None for none. ValueError for a name or value that would break the block."""
+    """The NATS header block of `headers`; None for none. ValueError for a name or value that would break the block,
+    TypeError for one that is no text.
+    """
     if not headers:
         return None
     lines = [_VERSION_LINE]
-    for name, values in headers.items():
+    given: Iterable[tuple[Any, Any]] = headers.items()  # of callers who do not check types, too
+    for name, values in given:
         check_header_name(name)
+        if isinstance(values, bytes | bytearray) or not isinstance(values, Iterable):
+            raise TypeError(f"the value of header {name!r} is {type(values).__name__}; give text, or several in a list")
         for value in (values,) if isinstance(values, str) else values:
             check_header_value(name, value)
             lines.append(f"{name}: {value}".encode())
@@ -164,13 +169,17 @@ def encode_headers(headers: Mapping[str, str | Sequence[str]]) -> bytes | None:
 
 
 def check_header_name(name: str) -> None:
-    """ValueError unless `name` can stand before the colon of a header line."""
+    """ValueError unless `name` can stand before the colon of a header line; TypeError unless it is text."""
+    if not isinstance(name, str):
+        raise TypeError(f"the header name {name!r} is {type(name).__name__}; give text")
     if not name or any(not "!" <= char <= "~" or char == ":" for char in name):
         raise ValueError(f"the header name {name!r} may hold only printable ASCII without spaces and colons")
 
 
 def check_header_value(name: str, value: str) -> None:
-    """ValueError unless `value` fits one header line and comes back as it is."""
+    """ValueError unless `value` fits one header line and comes back as it is; TypeError unless it is text."""
+    if not isinstance(value, str):
+        raise TypeError(f"the value of header {name!r} is {type(value).__name__}; give text")
     if "\r" in value or "\n" in value or "\0" in value or value != value.strip(" \t"):
         raise ValueError(f"the value of header {name!r} may not hold line ends or begin or end with a space: {value!r}")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -132,7 +133,8 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
     mistakes = []
     for name in changes:
         if name not in StreamConfig.__struct_fields__:
-            mistakes.append(f"{name}: a stream has no such field")
+            near = get_close_matches(name, StreamConfig.__struct_fields__, 1)
+            mistakes.append(f"{name}: a stream has no such field" + (f"; did you mean {near[0]}?" if near else ""))
         elif name not in ALTERABLE:
             mistakes.append(f"{name}: cannot be changed once the stream is there")
         elif (mistake := field_type_mistake(name, changes[name])) is not None:

@@ -40,6 +40,13 @@ def test_what_is_no_place(text: str) -> None:
         parse_place(text)
 
 
+@pytest.mark.parametrize("takes_last", [True, False])
+def test_the_last_messages_are_advised_only_where_they_are_taken(takes_last: bool) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        parse_place("soon", takes_last=takes_last)
+    assert ("the last messages" in caught.value.message) == takes_last
+
+
 def test_a_shown_time_is_a_place() -> None:
     from penstock.cli.output import exact_time_text, time_text
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import copy
+import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,6 +53,20 @@ def test_no_header_block_makes_the_parser_fail(raw: bytes) -> None:
     headers = Headers(raw)
     assert len(list(headers)) == len(headers)
     assert all(headers[name] == headers.get_all(name)[0] for name in headers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"A": b"1"}, "the value of header 'A' is bytes; give text, or several in a list"),
+        ({"A": None}, "the value of header 'A' is NoneType"),
+        ({"A": ["1", 2]}, "the value of header 'A' is int; give text"),
+        ({b"A": "1"}, "the header name b'A' is bytes; give text"),
+    ],
+)
+def test_headers_are_text(headers: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        encode_headers(headers)
 
 
 def test_a_tombstone_is_null_whatever_its_headers_say() -> None:
