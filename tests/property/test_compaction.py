@@ -6,21 +6,20 @@ Crashes lose what was not synced, names included. A reader may stop anywhere, an
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, Producer
-from penstock.commitlog import Cleaning, LogConfig, LogState, Survey
-from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.commitlog import LogConfig, LogState
 from tests.extent import examples
 from tests.keyed import Row, Told, append_keyed, batches_of, rows_of
-from tests.logs import clean_all, finished, flush_and_note, open_log, save
+from tests.logs import clean_all
+from tests.property.cleaned import CleanedLog
 
 RETENTION_US = 100_000_000
 
@@ -44,7 +43,7 @@ def table(rows: list[Row], known: dict[bytes, bytes] | None = None) -> dict[byte
     return found
 
 
-class CompactedLog(RuleBasedStateMachine):
+class CompactedLog(CleanedLog):
     """`rows`: all that was appended and not lost."""
 
     @initialize(
@@ -59,8 +58,7 @@ class CompactedLog(RuleBasedStateMachine):
     ) -> None:
         self.least_bytes = limits.COMPRESSED_BATCH_BYTES_MIN
         limits.COMPRESSED_BATCH_BYTES_MIN = 1_000  # so that more of such small segments is compressed
-        self.vfs = MemoryVfs()
-        self.config = LogConfig(
+        config = LogConfig(
             segment_bytes=segment_bytes,
             compact=compact,
             max_bytes=max_bytes,
@@ -68,13 +66,8 @@ class CompactedLog(RuleBasedStateMachine):
             tombstone_retention_us=RETENTION_US,
             compression=compression,
         )
-        self.now_us = 10_000_000
-        self.rows: list[Row] = []
-        self.sequence = self.committed_end = 0
-        self.task: Cleaning | Survey | None = None
+        self.open(config, 10_000_000)
         self.read: list[tuple[int, int, dict[bytes, bytes]]] = []  # readers: since when, up to where, what they know
-        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
-        self.log.start_epoch(1)
 
     @rule(
         messages=st.lists(MESSAGES, min_size=1, max_size=8),
@@ -89,16 +82,6 @@ class CompactedLog(RuleBasedStateMachine):
             self.rows += append_keyed(self.log, messages, self.now_us, producer)
             self.sequence += len(messages) if is_producers else 0
 
-    @rule()
-    def start_epoch(self) -> None:
-        self.log.start_epoch(self.log.leader_epoch + 1)
-
-    @rule()
-    def commit(self) -> None:
-        save(self.log)
-        self.log.note_committed(self.log.log_end)
-        self.committed_end = self.log.log_end
-
     @rule(wished=st.sampled_from(Compression))
     def alter(self, wished: Compression) -> None:
         self.config = replace(self.config, compression=wished)
@@ -107,17 +90,6 @@ class CompactedLog(RuleBasedStateMachine):
     @rule(step_us=st.sampled_from([1_000, RETENTION_US // 2, RETENTION_US]))
     def wait(self, step_us: int) -> None:
         self.now_us += step_us
-
-    @precondition(lambda self: self.task is None)
-    @rule()
-    def begin(self) -> None:
-        self.task = self.log.clean(self.now_us)
-
-    @precondition(lambda self: self.task is not None)
-    @rule()
-    def end(self) -> None:
-        task, self.task = self.task, None
-        self.log.cleaned(finished(task), self.now_us)  # type: ignore[type-var]
 
     @precondition(lambda self: self.task is None)
     @rule(
@@ -131,26 +103,6 @@ class CompactedLog(RuleBasedStateMachine):
         self.commit()
         self.now_us += self.config.compaction_lag_us + wait_us
         clean_all(self.log, self.now_us)
-
-    @precondition(lambda self: not self.log.is_disposing)
-    @rule()
-    def dispose(self) -> None:
-        if (task := self.log.dispose()) is not None:
-            task.run()
-            self.log.disposed()
-
-    @rule(keep=st.sampled_from(list(Keep)), seed=st.integers(0, 1_000))
-    def crash(self, keep: Keep, seed: int) -> None:
-        end = self.log.flushed_end
-        self.vfs = self.vfs.crash_clone(keep, Random(seed) if keep is Keep.SUBSET else None)
-        self.task = None
-        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
-        assert self.log.state is LogState.WRITABLE
-        assert self.log.log_end >= end
-        del self.rows[self.log.log_end :]
-        self.read = [one for one in self.read if one[1] <= self.log.log_end]
-        flush_and_note(self.log)
-        self.log.start_epoch(self.log.leader_epoch + 1)
 
     @rule(part=st.floats(0, 1))
     def read_some(self, part: float) -> None:

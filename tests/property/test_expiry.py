@@ -7,21 +7,20 @@ older message of a key never counts again because the newer one has expired.
 from __future__ import annotations
 
 from itertools import groupby
-from random import Random
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from penstock.base.config import Compression
 from penstock.batch.codec import NOBODY, Producer, check_rows
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import CleanerTask, LogConfig, LogState
-from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.commitlog import LogConfig, LogState
 from tests.expiring import Row, Told, append_told, offsets_of
 from tests.extent import examples
 from tests.keyed import batches_of
-from tests.logs import clean_all, finished, flush_and_note, open_log, run, save
+from tests.logs import clean_all
+from tests.property.cleaned import CleanedLog
 
 S = 1_000_000
 TTLS = {"1": 1, "2s": 2, "0.1m": 6, "never": None, "00": None}
@@ -38,7 +37,7 @@ def told(draw: st.DrawFn) -> Told:
     return Told(headers, key, draw(st.sampled_from([b"v", b"v" * 300, None])))
 
 
-class ExpiringLog(RuleBasedStateMachine):
+class ExpiringLog(CleanedLog):
     """`rows`: all that was appended and not lost."""
 
     @initialize(
@@ -49,8 +48,7 @@ class ExpiringLog(RuleBasedStateMachine):
         compression=st.sampled_from(Compression),
     )
     def start(self, segment_bytes: int, window_s: int, compact: bool, expires: bool, compression: Compression) -> None:
-        self.vfs = MemoryVfs()
-        self.config = LogConfig(
+        config = LogConfig(
             segment_bytes=segment_bytes,
             segment_age_us=8 * S,
             expires=expires,
@@ -59,12 +57,7 @@ class ExpiringLog(RuleBasedStateMachine):
             tombstone_retention_us=5 * S,
             compression=compression,
         )
-        self.now_us = 10 * S
-        self.rows: list[Row] = []
-        self.sequence = self.committed_end = 0
-        self.task: CleanerTask | None = None
-        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
-        self.log.start_epoch(1)
+        self.open(config, 10 * S)
 
     @rule(
         messages=st.lists(told(), min_size=1, max_size=8),
@@ -77,31 +70,10 @@ class ExpiringLog(RuleBasedStateMachine):
             self.rows += append_told(self.log, messages, self.now_us, producer)
             self.sequence += len(messages) if is_producers else 0
 
-    @rule()
-    def start_epoch(self) -> None:
-        self.log.start_epoch(self.log.leader_epoch + 1)
-
-    @rule()
-    def commit(self) -> None:
-        save(self.log)
-        self.log.note_committed(self.log.log_end)
-        self.committed_end = self.log.log_end
-
     @rule(step_s=st.sampled_from([1, 3, 8]))
     def wait(self, step_s: int) -> None:
         self.now_us += step_s * S
         self.log.tick(self.now_us)
-
-    @precondition(lambda self: self.task is None)
-    @rule()
-    def begin(self) -> None:
-        self.task = self.log.clean(self.now_us)
-
-    @precondition(lambda self: self.task is not None)
-    @rule()
-    def end(self) -> None:
-        task, self.task = self.task, None
-        self.log.cleaned(finished(task), self.now_us)  # type: ignore[type-var]
 
     @precondition(lambda self: self.task is None)
     @rule(messages=st.lists(told(), min_size=1, max_size=8), copies=st.integers(1, 20), step_s=st.integers(0, 3))
@@ -112,34 +84,6 @@ class ExpiringLog(RuleBasedStateMachine):
         self.now_us += step_s * S
         clean_all(self.log, self.now_us)
         self.check_what_is_over()
-
-    @precondition(lambda self: not self.log.is_disposing)
-    @rule()
-    def dispose(self) -> None:
-        if (task := self.log.dispose()) is not None:
-            task.run()
-            self.log.disposed()
-
-    @precondition(lambda self: not self.log.is_disposing)
-    @rule(part=st.floats(0, 1))
-    def cut(self, part: float) -> None:
-        """Another leader has not got the end of it."""
-        wanted = self.committed_end + round((self.log.log_end - self.committed_end) * part)
-        run(self.log, self.log.truncate(wanted))
-        assert self.log.log_end >= self.committed_end
-        del self.rows[self.log.log_end :]
-
-    @rule(keep=st.sampled_from(list(Keep)), seed=st.integers(0, 1_000))
-    def crash(self, keep: Keep, seed: int) -> None:
-        end = self.log.flushed_end
-        self.vfs = self.vfs.crash_clone(keep, Random(seed) if keep is Keep.SUBSET else None)
-        self.task = None
-        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
-        assert self.log.state is LogState.WRITABLE
-        assert self.log.log_end >= end
-        del self.rows[self.log.log_end :]
-        flush_and_note(self.log)
-        self.log.start_epoch(self.log.leader_epoch + 1)
 
     def over_us(self, row: Row) -> int | None:
         """When it may go, at the earliest."""

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
-from random import Random
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.batch.codec import NOBODY, Producer, check_rows
-from penstock.commitlog import CleanerTask, LogConfig, LogState
-from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.commitlog import LogConfig, LogState
 from tests.expiring import Row, Told, append_told, offsets_of
 from tests.extent import examples
 from tests.keyed import batches_of
-from tests.logs import clean_all, finished, flush_and_note, open_log, run, save
+from tests.logs import clean_all
+from tests.property.cleaned import CleanedLog
 from tests.property.test_expiry import run_key
 
 S = 1_000_000
@@ -46,7 +45,7 @@ def is_rollup(row: Row) -> bool:
     return row.told.headers.get("Nats-Rollup", "").lower() == "sub"
 
 
-class RolledLog(RuleBasedStateMachine):
+class RolledLog(CleanedLog):
     """`rows`: all that was appended and not lost."""
 
     @initialize(
@@ -70,8 +69,7 @@ class RolledLog(RuleBasedStateMachine):
     ) -> None:
         self.key_bytes_max = limits.COMPACTION_KEY_BYTES_MAX
         limits.COMPACTION_KEY_BYTES_MAX = bytes_max  # so that passes end early, and judge a few segments at a time
-        self.vfs = MemoryVfs()
-        self.config = LogConfig(
+        config = LogConfig(
             segment_bytes=segment_bytes,
             segment_age_us=8 * S,
             rolls_up=rolls_up,
@@ -82,14 +80,9 @@ class RolledLog(RuleBasedStateMachine):
             tombstone_retention_us=5 * S,
             compression=compression,
         )
-        self.was_allowed = rolls_up
+        self.was_allowed = self.always_allowed = rolls_up
         self.counts_from = 0  # rollups before that may have gone while they meant nothing
-        self.now_us = 10 * S
-        self.rows: list[Row] = []
-        self.sequence = self.committed_end = 0
-        self.task: CleanerTask | None = None
-        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
-        self.log.start_epoch(1)
+        self.open(config, 10 * S)
 
     @rule(
         messages=st.lists(told(), min_size=1, max_size=8),
@@ -107,34 +100,14 @@ class RolledLog(RuleBasedStateMachine):
         if rolls_up and not self.config.rolls_up:
             self.counts_from = self.log.log_end
         self.was_allowed = self.was_allowed or rolls_up
+        self.always_allowed = self.always_allowed and rolls_up
         self.config = replace(self.config, rolls_up=rolls_up)
         self.log.configure(self.config)
-
-    @rule()
-    def start_epoch(self) -> None:
-        self.log.start_epoch(self.log.leader_epoch + 1)
-
-    @rule()
-    def commit(self) -> None:
-        save(self.log)
-        self.log.note_committed(self.log.log_end)
-        self.committed_end = self.log.log_end
 
     @rule(step_s=st.sampled_from([1, 3, 8]))
     def wait(self, step_s: int) -> None:
         self.now_us += step_s * S
         self.log.tick(self.now_us)
-
-    @precondition(lambda self: self.task is None)
-    @rule()
-    def begin(self) -> None:
-        self.task = self.log.clean(self.now_us)
-
-    @precondition(lambda self: self.task is not None)
-    @rule()
-    def end(self) -> None:
-        task, self.task = self.task, None
-        self.log.cleaned(finished(task), self.now_us)  # type: ignore[type-var]
 
     @precondition(lambda self: self.task is None)
     @rule(messages=st.lists(told(), min_size=1, max_size=8), copies=st.integers(1, 20), step_s=st.integers(0, 3))
@@ -146,6 +119,17 @@ class RolledLog(RuleBasedStateMachine):
         self.clean()
 
     @precondition(lambda self: self.task is None)
+    @rule(subject=st.sampled_from(SUBJECTS), is_producers=st.booleans())
+    def purge(self, subject: bytes, is_producers: bool) -> None:
+        """As a key-value store does it, with a time to live; a producer's batch of one message has to stay."""
+        self.append([Told(subject=subject)], 1, is_producers)  # type: ignore[call-arg]
+        self.append([Told({"Nats-Rollup": "sub", "Nats-TTL": "2s"}, subject=subject), Told()], 1, False)  # type: ignore[call-arg]
+        self.append([Told(value=b"v" * 300)], 20, False)  # type: ignore[call-arg]
+        self.commit()
+        self.now_us += 8 * S
+        self.clean()
+
+    @precondition(lambda self: self.task is None)
     @rule()
     def clean(self) -> None:
         """All that is to be done, and what was put off for a minute or for the passes before."""
@@ -153,34 +137,6 @@ class RolledLog(RuleBasedStateMachine):
             clean_all(self.log, self.now_us)
             self.now_us += limits.COMPACTION_RETRY_MS * 1_000 * limits.ROLLUP_PASSES_SHARE
         self.check_what_is_to_go()
-
-    @precondition(lambda self: not self.log.is_disposing)
-    @rule()
-    def dispose(self) -> None:
-        if (task := self.log.dispose()) is not None:
-            task.run()
-            self.log.disposed()
-
-    @precondition(lambda self: not self.log.is_disposing)
-    @rule(part=st.floats(0, 1))
-    def cut(self, part: float) -> None:
-        """Another leader has not got the end of it."""
-        wanted = self.committed_end + round((self.log.log_end - self.committed_end) * part)
-        run(self.log, self.log.truncate(wanted))
-        assert self.log.log_end >= self.committed_end
-        del self.rows[self.log.log_end :]
-
-    @rule(keep=st.sampled_from(list(Keep)), seed=st.integers(0, 1_000))
-    def crash(self, keep: Keep, seed: int) -> None:
-        end = self.log.flushed_end
-        self.vfs = self.vfs.crash_clone(keep, Random(seed) if keep is Keep.SUBSET else None)
-        self.task = None
-        self.log = open_log(self.vfs, self.config, now_us=self.now_us)
-        assert self.log.state is LogState.WRITABLE
-        assert self.log.log_end >= end
-        del self.rows[self.log.log_end :]
-        flush_and_note(self.log)
-        self.log.start_epoch(self.log.leader_epoch + 1)
 
     def rollups_of(self, row: Row, end: int) -> list[Row]:
         """Those before `end` that came behind it."""
@@ -232,6 +188,25 @@ class RolledLog(RuleBasedStateMachine):
             assert self.config.compact
             assert row.told.key is not None
             assert newer or row.told.value is None
+
+    @invariant()
+    def what_went_for_a_rollup_does_not_come_back(self) -> None:
+        """A rollup whose time is over goes only once no older message of its subject is left."""
+        if not self.always_allowed:
+            return
+        found = set(offsets_of(self.log.view()))
+        for row in self.rows:
+            if row.offset in found or not is_rollup(row):
+                continue
+            behind = self.rows[row.offset + 1 : self.committed_end]
+            if self.rollups_of(row, self.committed_end) or (
+                self.config.compact and any(one.told.key == row.told.key is not None for one in behind)
+            ):
+                continue
+            if self.config.compact and row.told.value is None:
+                continue  # it goes as a tombstone
+            older = [one for one in self.rows[: row.offset] if one.told.subject == row.told.subject]
+            assert not [one for one in older if one.offset in found], row
 
     @invariant()
     def the_last_row_of_all_is_there(self) -> None:
