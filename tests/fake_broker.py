@@ -17,7 +17,7 @@ from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import matches
-from penstock.batch import codec
+from penstock.batch import codec, projecting
 from penstock.ingest.producers import Backwards, Producers
 from penstock.messages import (
     AlterStreamRequest,
@@ -65,6 +65,24 @@ def known_producers() -> Producers:
     producers = Producers()
     producers.known(Backwards(0))
     return producers
+
+
+def batches_in(raw: bytes) -> list[bytes]:
+    """The messages in an answer to a fetch."""
+    found = []
+    while raw:
+        size_bytes = codec.read_header(raw).size_bytes
+        found.append(raw[:size_bytes])
+        raw = raw[size_bytes:]
+    return found
+
+
+def projected(request: FetchRequest, raw: bytes, end: int) -> tuple[bytes, int | None]:
+    """What a broker makes of these messages for a fetch that wants not all, and its CRC-32C."""
+    wanted = projecting.Projection(request.columns, request.subjects)
+    rows = [wanted.of_message(batch, (request.offset, end)) for batch in batches_in(raw)]
+    found, crc = projecting.to_stream(rows, wanted.schema)
+    return found, crc if found else None
 
 
 class Cut(Exception):  # noqa: N818
@@ -294,6 +312,13 @@ class FakeBroker:
                 break
             base = base if raw else header.base_offset
             raw, end = raw + batch, header.end_offset
+            if request.end is not None and end >= request.end:
+                break
+        crc = last_epoch = None
+        if request.is_projected and raw:
+            last_epoch = codec.read_header(batches_in(raw)[-1]).leader_epoch
+            end = end if request.end is None else min(end, request.end)
+            base, raw, crc = request.offset, *projected(request, raw, end)
         response = FetchResponse(
             log_start=stream.log_start,
             committed_end=stream.end,
@@ -301,6 +326,8 @@ class FakeBroker:
             end_offset=end,
             format_version=1,
             leader_epoch=stream.leader_epoch,
+            raw_crc=crc,
+            last_epoch=last_epoch,
         )
         return response, raw
 

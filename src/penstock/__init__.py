@@ -75,6 +75,9 @@ if TYPE_CHECKING:
         ReadOnly as ReadOnly,
     )
     from penstock.client.errors import (
+        StagedLost as StagedLost,
+    )
+    from penstock.client.errors import (
         StorageFailed as StorageFailed,
     )
     from penstock.client.errors import (
@@ -101,6 +104,18 @@ if TYPE_CHECKING:
     )
     from penstock.client.known_producers import (
         KnownProducer as KnownProducer,
+    )
+    from penstock.client.partitioning import (
+        partitions_of as partitions_of,
+    )
+    from penstock.client.staged_runs import (
+        Published as Published,
+    )
+    from penstock.client.staging import (
+        PublishedQuery as PublishedQuery,
+    )
+    from penstock.client.staging import (
+        Staged as Staged,
     )
     from penstock.client.values import (
         EARLIEST as EARLIEST,
@@ -158,6 +173,7 @@ _MODULE_OF = {
     "NotEnoughReplicas": "penstock.client.errors",
     "Overloaded": "penstock.client.errors",
     "ReadOnly": "penstock.client.errors",
+    "StagedLost": "penstock.client.errors",
     "StorageFailed": "penstock.client.errors",
     "StreamChanged": "penstock.client.errors",
     "StreamExists": "penstock.client.errors",
@@ -168,6 +184,10 @@ _MODULE_OF = {
     "GroupOffset": "penstock.client.groups",
     "KnownProducer": "penstock.client.known_producers",
     "Table": "penstock.client.blocking_table",
+    "partitions_of": "penstock.client.partitioning",
+    "Published": "penstock.client.staged_runs",
+    "PublishedQuery": "penstock.client.staging",
+    "Staged": "penstock.client.staging",
     "Filter": "penstock.client.filters",
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
@@ -194,6 +214,10 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "Producer",
     "KnownProducer",
     "Table",
+    "Staged",
+    "Published",
+    "PublishedQuery",
+    "partitions_of",
     "Envelope",
     "Group",
     "GroupOffset",
@@ -221,6 +245,7 @@ __all__ = [  # noqa: RUF022 (what people use first comes first)
     "NotEnoughReplicas",
     "Overloaded",
     "ReadOnly",
+    "StagedLost",
     "StorageFailed",
     "StreamChanged",
     "StreamExists",

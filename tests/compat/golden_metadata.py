@@ -29,6 +29,7 @@ from penstock.metadata.commands import (
     Recovery,
     RegisterBroker,
     ReplicaEnd,
+    ReportArchived,
     SetIntake,
     StartBroker,
     StopBroker,
@@ -122,6 +123,13 @@ COMMANDS: dict[str, Command] = {
         stream_id=StreamId(5), partition=PartitionId(1), leader_epoch=LeaderEpoch(1), before=Offset(700)
     ),
     "set-intake": SetIntake(stream_id=StreamId(5), intake=Intake.READ_ONLY, since_us=1_700_000_000_000_003),
+    "report-archived": ReportArchived(
+        stream_id=StreamId(5),
+        partition=PartitionId(1),
+        leader_epoch=LeaderEpoch(1),
+        archive="lake",
+        end_offset=Offset(700),
+    ),
     "start-broker": StartBroker(started_us=1_700_000_000_000_002),
 }
 
@@ -175,7 +183,23 @@ def read_only_image() -> ClusterImage:
     return made
 
 
-IMAGES = (image, later_image, truncated_image, read_only_image)
+def archived_image() -> ClusterImage:
+    """The same, once two archives have told what they have."""
+    made = read_only_image()
+    (epoch, _) = (one.leader_epoch for one in made.by_name("orders").partitions)
+    for archive in ("lake", "attic"):
+        command = ReportArchived(
+            stream_id=StreamId(5),
+            partition=PartitionId(0),
+            leader_epoch=epoch,
+            archive=archive,
+            end_offset=Offset(800),
+        )
+        made, _ = apply(made, made.index + 1, command)
+    return made
+
+
+IMAGES = (image, later_image, truncated_image, read_only_image, archived_image)
 """By the number in the name of their file."""
 
 

@@ -17,13 +17,14 @@ import pyarrow as pa
 
 from penstock.base.config import Compression
 from penstock.batch import codec, schema
+from penstock.batch.header import ENDS_RUN, OF_RUN
 from tests.groups import Columns, encoded
 
 FOLDER = Path(__file__).with_name("golden")
 
 
 class Batch(NamedTuple):
-    """One batch of a golden segment. With a producer it goes the way of a client's append."""
+    """One batch of a golden segment. With a producer it goes the way of a client's append; with flags, of a run."""
 
     columns: Columns
     base_offset: int
@@ -31,6 +32,7 @@ class Batch(NamedTuple):
     leader_epoch: int
     producer: codec.Producer | None = None
     compression: Compression = Compression.NONE
+    flags: int = 0
 
     def message(self) -> bytes:
         """The message that today's encoder makes of it, and its cleaner."""
@@ -45,7 +47,9 @@ class Batch(NamedTuple):
         }
         if self.producer is None:
             return bytes(encoded(self.columns, **numbers))
-        return bytes(codec.reencode(codec.encode_arrow(self._arrow(), producer=self.producer), **numbers))
+        message = codec.own_copy(codec.encode_arrow(self._arrow()))
+        codec.renumber(message, flags=self.flags, producer=self.producer, **numbers)
+        return bytes(message)
 
     def _arrow(self) -> pa.RecordBatch:
         count = len(self.columns.values)
@@ -97,6 +101,7 @@ _MIXED = Columns(
     [b"plain", bytes(range(256)), b"\xff" * 9, b"\r\n", "text ✓".encode(), None, b"", b"v" * 700],
     [None, _HEADERS, None, b"NATS/1.0 100\r\n\r\n", b"NATS/1.0\r\nPenstock-Tombstone: 1\r\n\r\n", None, None, _HEADERS],
 )
+_QUERY = bytes(range(1, 17))
 _ONE = Columns([b"orders.eu"], None, [b"hello"], None)
 _LAST_OFFSET = 2**63 - 2
 
@@ -134,6 +139,17 @@ SEGMENTS = {
         [
             Batch(_MIXED, 0, _START_US, 2, codec.Producer(11, 2, 3)),
             Batch(_ONE, 8, _START_US + 1, 2, codec.Producer(11, 2, 4, bytes(range(16)))),
+        ],
+    ),
+    "runs": Segment(
+        7,
+        2,
+        [
+            Batch(_ONE, 0, _START_US, 2, codec.Producer(0, 0, 9, _QUERY), flags=OF_RUN | ENDS_RUN),
+            Batch(_MIXED, 1, _START_US, 2, codec.Producer(0, 0, 10, _QUERY, 78), flags=OF_RUN),
+            Batch(_ONE, 9, _START_US, 3),
+            Batch(_ONE, 10, _START_US, 3, codec.Producer(0, 1, 10, _QUERY, 78), flags=OF_RUN | ENDS_RUN),
+            Batch(_ONE, 11, _START_US, 3, codec.Producer(0, 0, 0, b"\xff" * 16, 2**63), flags=OF_RUN),
         ],
     ),
     "lz4": Segment(6, 0, _compressed(Compression.LZ4)),

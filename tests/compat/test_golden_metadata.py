@@ -16,6 +16,7 @@ from tests.compat.golden_metadata import (
     COMMANDS,
     GOLDEN,
     IMAGES,
+    archived_image,
     golden_bytes,
     image,
     later_image,
@@ -50,6 +51,7 @@ def test_the_image_has_something_in_every_field() -> None:
     assert any(partition.eligible for partition in partitions)
     assert any(partition.awaited_data_dir_id for partition in partitions)
     assert read_only_image().by_name("orders").intake_us
+    assert len(archived_image().by_name("orders").archived) == 2
     assert truncated_image().by_name("orders").truncated
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)
 

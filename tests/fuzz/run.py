@@ -48,6 +48,7 @@ SHARES = {
     "keyhash": 4,
     "frames": 3,
     "compressed": 4,
+    "projected": 2,
     "numbers": 5,
     "appends": 1,
 }

@@ -90,6 +90,10 @@ SEEDS: dict[str, tuple[bytes, ...]] = {
         b"\x03" + struct.pack("<3q", 5, 6, 9) + struct.pack("<3q", 1, 1, 4),
         b"\x02" + struct.pack("<2q", -(2**63), 2**63 - 1) * 2,
     ),
+    "projected": (
+        *(bytes((n,)) for n in range(2)),
+        *(b"\x00" + struct.pack("<HI", at, 9) for at in (4, 300, 500, 700)),
+    ),
     "appends": (
         b"".join(STEP.pack(0, 0, 0, size, 0, 0) for size in (0, 1, 2)),  # one behind the other, …
         b"".join(STEP.pack(0, 0, how, 0, 0, 0) for how in (0, 0, 1, 5, 3, 4, 2, 6, 7)),  # … again, and out of order

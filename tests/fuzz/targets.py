@@ -17,6 +17,7 @@ plain data, the errors that may come included; any other exception is a finding.
 | frames     | whether to mend the checksums, where the reads end, then frames of the socket API               |
 | compressed | the same as `rows` for compressed messages, from the compression on; unpacked, then its rows    |
 | numbers    | how many offsets, these, then timestamps; the first and the last bound them, or nearly          |
+| projected  | patches of an Arrow stream of some columns, under a checksum that fits; opened as a client does |
 | appends   | steps: who asks for which batch to be appended once, see `appends`                               |
 """
 
@@ -30,7 +31,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
-from penstock.batch import codec, layout
+from penstock.batch import codec, layout, projecting
 from penstock.batch.header import CRC_POSITION
 from penstock.hot.crc import crc32c, crc32c_with_gap
 from penstock.wire import FrameDecoder
@@ -212,6 +213,16 @@ COMPRESSED_BASES = tuple(
 """The same, compressed."""
 
 
+PROJECTED_SCHEMA = projecting.schema_of(["offset", "subject", "key"])
+PROJECTED_BASES = tuple(
+    projecting.to_stream([codec.check_rows(message_of(rows * times)).select(PROJECTED_SCHEMA.names)], PROJECTED_SCHEMA)[
+        0
+    ]
+    for rows, times in ((MIXED, 1), (MIXED[:1], 5))
+)
+"""Streams of some columns."""
+
+
 def patched(data: bytes, bases: Sequence[bytes] = BASES, begin: int = layout.ROWS_POSITION) -> bytearray:
     """One of `bases` with 4 bytes overwritten here and there, from `begin` on, under a checksum that fits."""
     base = bytearray(bases[data[0] % len(bases)] if data else bases[0])
@@ -274,8 +285,17 @@ def join(modules: Modules, data: bytes) -> object:
         if gathered.begins:
             joined = joiner.join(raw, gathered)
             out.append(joined if isinstance(joined, int) else _columns(joined))
+            for number in range(6):
+                _check_same(joiner.join_some(raw, gathered, (number,)), joined, number)
         position = gathered.end + (gathered.end == position)
     return out
+
+
+def _check_same(some: Any, joined: Any, number: int) -> None:
+    """One column by itself is what it is among all, unless one of all is wrong."""
+    if isinstance(joined, int):
+        return
+    assert some == [(joined.offsets, joined.timestamps, *joined.columns)[number]]
 
 
 def _columns(joined: Any) -> object:
@@ -352,6 +372,24 @@ def _int64(column: memoryview, at: int, more: int) -> int:
     return max(-(2**63), min(number, 2**63 - 1))
 
 
+def projected(modules: Modules, data: bytes) -> object:
+    """What a broker sends of some columns: batches that any Arrow reader can use, or damage."""
+    base = bytearray(PROJECTED_BASES[data[0] % len(PROJECTED_BASES)] if data else PROJECTED_BASES[0])
+    for place in range(1, len(data) - _PATCH.size + 1, _PATCH.size):
+        position, number = _PATCH.unpack_from(data, place)
+        struct.pack_into("<I", base, position % (len(base) - 4), number)
+    raw = bytes(base)
+    found = []
+    try:
+        for batch in projecting.from_stream(raw, modules("crc").crc32c(raw), PROJECTED_SCHEMA, source=""):
+            batch.validate(full=True)
+            found.append(batch.to_pylist())
+            projecting.check_offsets(batch.column(0), (0, 2**62), source="")
+    except CorruptionError as error:
+        found.append(type(error).__name__)
+    return found
+
+
 TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
     "scan": scan,
     "headers": headers,
@@ -365,5 +403,6 @@ TARGETS: dict[str, Callable[[Modules, bytes], object]] = {
     "frames": frames,
     "compressed": compressed,
     "numbers": numbers,
+    "projected": projected,
     "appends": appends,
 }

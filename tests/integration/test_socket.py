@@ -13,7 +13,7 @@ from penstock import aio
 from penstock.base import limits
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import Offset, StreamId
-from penstock.messages import Api, ErrorBody, FetchRequest, MetadataRequest, StatusRequest
+from penstock.messages import APIS, Api, ErrorBody, FetchRequest, MetadataRequest, StatusRequest
 from penstock.wire import Frame, encode_head, encode_request
 from tests.broker_process import BrokerProcess, eventually
 from tests.extent import needs_time
@@ -137,7 +137,7 @@ async def test_requests_that_cannot_be_read_do_not_end_the_connection(broker: Br
             5: "bad_request",
             6: "stream_not_found",
         }
-        assert errors[3].details["version_max"] == 1
+        assert errors[3].details["version_max"] == APIS[Api.FETCH].version_max
         assert "offset" in errors[5].message
         last = await stranger.frame()
         assert last is not None

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch import codec, layout, schema
-from penstock.batch.header import KNOWN_FLAGS, PACKING
+from penstock.batch.header import ENDS_RUN, KNOWN_FLAGS, NO_RUN, OF_RUN, PACKING
 from penstock.batch.reader import open_segment
 from tests.batch_samples import MIXED, ROWS, Row, message_of, rows_of, sealed, segment_of, with_header
 
@@ -129,6 +129,7 @@ def test_what_passes_all_checks_is_sound_in_arrow(message: bytearray) -> None:
             "max_timestamp_us": st.integers(-(2**63), 2**63 - 1),
             "producer_id": st.integers(0, 2**64 - 1),
             "run_id": st.binary(min_size=16, max_size=16),
+            "run_plan": st.integers(0, 2**64 - 1),
         },
     )
 )
@@ -145,6 +146,8 @@ def test_a_header_is_believed_only_within_its_bounds(fields) -> None:
     assert header.count == len(MIXED) <= header.end_offset - header.base_offset
     assert header.end_offset < 2**63
     assert header.min_timestamp_us <= header.max_timestamp_us
+    is_run = bool(header.flags & OF_RUN)
+    assert header.run_id != NO_RUN if is_run else not (header.run_plan or header.flags & ENDS_RUN)
 
 
 @given(st.binary(min_size=PACKING.size, max_size=PACKING.size))

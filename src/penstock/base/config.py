@@ -52,6 +52,13 @@ class Storage(StrEnum):
     MEMORY = "memory"  # gone when the broker stops
 
 
+class Retain(StrEnum):
+    """What `max_age_ms`, `max_messages` and `max_bytes` may delete."""
+
+    LIMITS = "limits"  # all that is beyond them
+    UNTIL_ARCHIVED = "until-archived"  # of that, what every archive has: see `penstock.node.archives`
+
+
 class Compression(StrEnum):
     """How the cleaner compresses what it writes anew: Arrow's own body compression."""
 
@@ -93,6 +100,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     compression: Compression = Compression.NONE  # of sealed segments: what the cleaner writes from now on
     allow_message_ttl: bool = False  # whether messages may have a time to live of their own, in a Nats-TTL
     allow_rollup: bool = False  # whether older ones may go for a message, by a Nats-Rollup
+    retain: Retain = Retain.LIMITS  # what the three limits may delete
 
     @property
     def is_internal(self) -> bool:
@@ -120,6 +128,7 @@ ALTERABLE = frozenset(
         "compression",
         "allow_message_ttl",
         "allow_rollup",
+        "retain",
     }
 )
 """Fields that can change while a stream has data; the others would make it another stream."""

@@ -44,6 +44,8 @@ class ErrorCode(StrEnum):
     OUT_OF_SEQUENCE = "out_of_sequence"  # a batch of this producer before it is missing, or it is cut otherwise
     ALREADY_APPENDED = "already_appended"  # longer ago than its offsets are known
     UNKNOWN_PRODUCER = "unknown_producer"  # it has appended nothing for long, or nothing at all
+    RUN_UNFINISHED = "run_unfinished"  # an earlier batch of the query is not published to its end
+    STAGED_LOST = "staged_lost"  # what was staged is not there (any more): it is to be staged again
     CORRUPT_RANGE = "corrupt_range"  # what is stored there is damaged
     READ_ONLY = "read_only"
     STORAGE_FAILED = "storage_failed"

@@ -156,19 +156,46 @@ GROUPS_IN_USE_MAX = 1_000  # that have members, of one partition of the stream t
 PRODUCERS_PER_ANSWER_MAX = 1_000  # of one partition, in one page of a list
 GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of a group and a stream in one page of a list
 
+# What is staged, and published as runs
+STAGED_BYTES_MAX = 8 * GIB  # of one partition: what is staged beyond it pushes out what was staged first
+STAGED_AGE_MS = 24 * 3_600_000  # then what was never published goes
+STAGED_SEGMENT_BYTES = 64 * MIB  # retention takes whole segments
+STAGED_SEGMENT_AGE_MS = 3_600_000
+PIECE_BYTES_MAX = 32 * MIB  # of the rows of one piece, as a client cuts them; a single staged batch may be larger
+STAGED_PER_PIECE_MAX = 4_096  # staged batches that one request names: some 100 KB
+PUBLISHED_WINDOW_MS = (
+    7 * 24 * 3_600_000
+)  # as Kafka's transactional ids: so long a query is known that publishes nothing
+PUBLISHED_QUERIES_MAX = 10_000  # known of one partition: some 5 MB; that which published longest ago goes first
+PUBLISHED_PER_ANSWER_MAX = 1_000  # of one partition, in one page of a list
+PUBLISHES_WAITING_MAX = 1_024  # requests of one broker; those beyond are refused
+PUBLISHES_AT_WORK_MAX = 2  # being put together at once: each takes the memory of its piece a few times
+PUBLISH_WAIT_MS = 5_000  # for what was staged to be committed here; who asked then asks again
+
 # Memory
 FREED_BYTES_MAX = 32 * MIB  # what the C library keeps of freed memory: a few reads, their batches and their acks
 FREED_PIECE_BYTES_MAX = 16 * MIB  # larger pieces go back to the kernel at once
 
+# Archives
+ARCHIVES_MAX = 8  # of one stream; the metadata name each for each partition
+ARCHIVE_NAME_CHARS_MAX = 64
+
 # Socket API
 HELLO_BYTES_MAX = 4 * KIB  # before a client has said who it is, it gets no more memory than this
 REQUEST_BODY_BYTES_MAX = 1 * MIB
-APPEND_BYTES_MAX = 64 * MIB  # raw bytes behind the body of one append
+APPEND_BYTES_MAX = 65 * MIB  # raw bytes behind the body of one append: the longest message, with Arrow's own bytes
 RESPONSE_BYTES_MAX = 256 * MIB
 FETCH_BYTES_DEFAULT = 4 * MIB
 SENDFILE_SLICE_BYTES = 512 * KIB  # some 160 µs of the loop; half of it costs a tenth more CPU, twice it no less
 FETCH_BYTES_MAX = 64 * MIB  # a fetch may pass it by one batch, so that a large message always gets through
 FETCH_WAIT_MS_MAX = 60_000
+FETCH_SUBJECTS_MAX = 64  # patterns of one fetch
+PROJECTIONS_RUNNING_MAX = 2  # fetches of some columns, or of some subjects: as many threads look through batches
+PROJECTIONS_WAITING_MAX = 1_024
+PROJECTED_SOURCE_BYTES_MAX = 64 * MIB  # looked through for one of them, unpacked; a batch may pass it
+PROJECTED_BYTES_MAX = 16 * MIB  # of one such answer, which is held in memory; a batch may pass it
+PROJECTED_PIECE_BYTES = 512 * KIB  # read at once: lone messages of that size hold up the loop for 1 ms
+PROJECTED_PIECE_BYTES_MAX = 8 * MIB  # the same of large batches, unless one alone is larger
 CONNECTIONS_MAX = 10_000  # of clients; those of other brokers come on top
 STRANGERS_MAX = 64  # beyond them, that have not said yet that they are brokers
 STRANGERS_SHARE = 8  # with fewer connections: one in so many, for they hold files open, too
@@ -295,9 +322,38 @@ READ_ROW_BYTES_GUESS = 1 * KIB  # so a short range does not bring megabytes of w
 RECEIVE_AT_ONCE_BYTES = 1 * MIB  # of a large answer, as much comes at one wake-up: half the wake-ups, a fifth less CPU
 READ_BATCH_ROWS_DEFAULT = 65_536  # rows of one batch that a reader is handed
 COALESCED_BATCH_BYTES_MAX = 8 * MIB  # small batches are copied together up to this size
+GROWTH_PARTITIONS_MAX = 16  # one connection holds the waits of all, also those that were given up a moment ago
+GROWTH_LOOK_S = 0.1  # between two looks where there are more
+GROWTH_GRACE_S = 5.0  # for a broker that answers late
+RANGE_BATCH_ROWS_MIN = 10_000  # of a reader of a range: with batches of 500 rows Spark takes a quarter more CPU
+RANGE_BATCH_BYTES_MAX = 64 * MIB  # beyond it a batch may have fewer rows
 PAYLOAD_PREVIEW_BYTES = 64  # of a value in a message's repr
 READ_PARTITIONS_AT_ONCE_MAX = 16  # of one reader: each may hold one answer
 READ_WAIT_MS = 5_000  # one long poll of a reader at the end of the log
+
+# Spark and lakes
+LAKE_FILE_BYTES_DEFAULT = 128 * MIB  # a file of a lake is about so large, where so much is archived at once
+LAKE_FILE_BYTES_MIN = 64 * KIB
+LAKE_FILE_BYTES_MAX = 4 * GIB
+LAKE_ROW_GROUP_BYTES = 32 * MIB  # of rows in memory: a task holds so much of each file that it writes
+LAKE_FILES_OPEN_MAX = 64  # of one task: days and streams that it writes at once
+ARCHIVE_BATCH_ROWS_DEFAULT = 10_000_000  # archived at once, and again if a job dies: minutes
+DECODE_INFERRED_ROWS = 10_000  # values by which a schema is inferred
+AUDIT_RANGE_ROWS_DEFAULT = 100_000  # offsets that have one checksum
+AUDIT_GAPS_MAX = 1_000  # told of one such range
+ARCHIVE_LOOK_S = 0.2  # between two looks at whether there is something to archive
+TABLE_BYTES_WAITING_MAX = 256 * MIB  # new rows that a task holds before it keeps the latest of each key
+TABLE_BUCKETS_DEFAULT = 16
+TABLE_BUCKETS_MAX = 4_096
+TABLE_BUCKET_BYTES_WARN = 256 * MIB  # of one bucket's file: whoever merges it holds its rows a few times
+TABLE_BATCH_ROWS_DEFAULT = 10_000_000  # messages of one batch: each writes buckets anew, so few large ones cost least
+TABLE_VACUUM_BATCHES = 20  # files that no kept version needs are deleted once in so many batches
+REPLAY_BATCH_ROWS_DEFAULT = 1_000_000  # rows of an archive that are appended at once
+REPLAY_MOVES_S = 60.0  # for a job that archives to move the files that it has committed
+REPLAY_BURST_S = 5  # with a rate, what is allowed in so long comes at once
+RUN_BATCH_ROWS_DEFAULT = 10_000_000  # messages of one batch of a user's own job
+SINK_ROW_GROUP_BYTES = 32 * MIB  # of rows in memory: a task that writes a file holds so much of it
+JOB_LOOK_S = 1  # between two looks at how far a query is
 
 # Bench
 BENCH_POOL_BYTES_MAX = 64 * MIB  # distinct frames of one generator, encoded beforehand; a longer run repeats them

@@ -111,3 +111,14 @@ def matches(pattern: str, subject: str) -> bool:
         if position >= len(tokens) or (token not in ("*", tokens[position])):
             return False
     return len(tokens) == len(wanted)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether there are subjects that match both patterns."""
+    left, right = one.split("."), other.split(".")
+    for mine, theirs in zip(left, right, strict=False):
+        if ">" in (mine, theirs):
+            return True
+        if mine != theirs and "*" not in (mine, theirs):
+            return False
+    return len(left) == len(right)

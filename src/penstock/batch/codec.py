@@ -29,6 +29,7 @@ from penstock.batch.header import (
     KNOWN_FLAGS,
     NO_RUN,
     PACKING,
+    RUN_FLAGS,
     BatchHeader,
 )
 from penstock.batch.header import PREFIX_BYTES as PREFIX_BYTES
@@ -51,12 +52,18 @@ _VAR_COLUMNS = ("subject", "key", "value", "headers")
 
 
 class Producer(NamedTuple):
-    """Who appended a batch, for exactly-once appends; zeros where nobody asked."""
+    """Who appended a batch, for exactly-once appends, or what it was published for; zeros where nobody asked."""
 
     producer_id: int = 0
     producer_epoch: int = 0
     producer_sequence: int = 0
     run_id: bytes = NO_RUN
+    run_plan: int = 0
+
+
+def producer_of(header: BatchHeader) -> Producer:
+    """What a header says of it."""
+    return Producer(header.producer_id, header.producer_epoch, header.producer_sequence, header.run_id, header.run_plan)
 
 
 NOBODY = Producer()
@@ -112,6 +119,8 @@ def renumber(
     header = read_header(message)
     if producer is not None:
         header = replace(header, **producer._asdict())
+    else:
+        flags |= header.flags & RUN_FLAGS
     count = header.count
     places = layout.BUFFERS.unpack_from(message, layout.BUFFERS_POSITION)
     put_numbers(message, layout.BODY_POSITION + places[2], base_offset, 1, count)
@@ -396,7 +405,7 @@ def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> 
         offset_range=(offset, header.end_offset),
         timestamp_range_us=(times[0], times[-1]),
         leader_epoch=header.leader_epoch,
-        flags=header.flags & ~COMPRESSION_FLAGS,
+        flags=header.flags & ~(COMPRESSION_FLAGS | RUN_FLAGS),
     )
     return message
 

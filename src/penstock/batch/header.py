@@ -39,9 +39,14 @@ MAY_ROLL_UP_SUBJECTS = 0x10
 """Flag: some of its rows may have a `Nats-Rollup` of `sub`. In a batch without it none does."""
 MAY_ROLL_UP_ALL = 0x20
 """Flag: the same of `all`."""
+OF_RUN = 0x40
+"""Flag: it is a piece of a run, and says of which."""
+ENDS_RUN = 0x80
+"""Flag: the last piece of its run."""
+RUN_FLAGS = OF_RUN | ENDS_RUN
 OF_ROWS = MAY_HOLD_IDS | MAY_EXPIRE | MAY_ROLL_UP_SUBJECTS | MAY_ROLL_UP_ALL
 """Flags that say what some rows may have: a batch that is made of several has those of all."""
-KNOWN_FLAGS = OF_ROWS | COMPRESSION_FLAGS
+KNOWN_FLAGS = OF_ROWS | COMPRESSION_FLAGS | RUN_FLAGS
 """A batch with any other flag was written by a newer Penstock and is refused, not guessed at."""
 
 
@@ -62,7 +67,7 @@ def asked_flags(asked: Asked) -> int:
 
 NO_RUN = bytes(16)
 
-PACKING = struct.Struct(">BHxIIIIQQqqQIQ16s8x")
+PACKING = struct.Struct(">BHxIIIIQQqqQIQ16sQ")
 assert PACKING.size * 2 == HEADER_HEX_BYTES
 
 
@@ -85,4 +90,5 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     producer_id: int = 0
     producer_epoch: int = 0
     producer_sequence: int = 0
-    run_id: bytes = NO_RUN
+    run_id: bytes = NO_RUN  # with one, the epoch above is the number of a piece, and the sequence that of a batch
+    run_plan: int = 0  # where the plan of its pieces is, counted from 1; 0: it has none

@@ -7,13 +7,14 @@ metadata for each: to hand them out one by one would cost their reader more than
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch.codec import LAYOUT
 from penstock.batch.schema import arrow_schema
-from penstock.hot.join import Gathered, Joiner
+from penstock.hot.join import BytesColumn, Gathered, Joiner
 from penstock.hot.message import Checker
 
 if TYPE_CHECKING:
@@ -37,29 +38,55 @@ def gather(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, 
 
 def join(raw: memoryview, gathered: Gathered, *, file: str = "") -> pa.RecordBatch:
     """The rows of gathered messages, copied; CorruptionError if what a row holds is wrong."""
-    import pyarrow as pa
-
     joined = _JOINER.join(raw, gathered)
     if isinstance(joined, int):
-        raise CorruptionError(file, joined, "value offsets from 0 to the end of the values", "others")
-    rows, schema = gathered.rows, arrow_schema()
-    columns = [
-        pa.Array.from_buffers(schema.types[number], rows, [None, pa.py_buffer(buffer)])
-        for number, buffer in enumerate((joined.offsets, joined.timestamps))
-    ]
-    for column_type, column in zip(schema.types[2:], joined.columns, strict=True):
+        raise _wrong_offsets(file, joined)
+    columns: list[bytearray | BytesColumn] = [joined.offsets, joined.timestamps, *joined.columns]
+    return _checked(columns, arrow_schema(), gathered, file)
+
+
+def gather_all(raw: memoryview, position: int, base_offset: int, wanted: tuple[int, int]) -> Gathered:
+    """As `gather`, messages of any size, and as many as one batch may have rows."""
+    return _JOINER.gather(raw, position, base_offset, wanted, limits.BATCH_ROWS_MAX, len(raw), limits.BATCH_BYTES_MAX)
+
+
+def join_some(
+    raw: memoryview, gathered: Gathered, numbers: tuple[int, ...], schema: pa.Schema, *, file: str = ""
+) -> pa.RecordBatch:
+    """As `join`, only the columns with these numbers, in this order; `schema` is theirs."""
+    columns = _JOINER.join_some(raw, gathered, numbers)
+    if isinstance(columns, int):
+        raise _wrong_offsets(file, columns)
+    return _checked(columns, schema, gathered, file)
+
+
+def _checked(
+    columns: Sequence[bytearray | BytesColumn], schema: pa.Schema, gathered: Gathered, file: str
+) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    rows = gathered.rows
+    arrays = []
+    for column_type, column in zip(schema.types, columns, strict=True):
+        if isinstance(column, bytearray):
+            arrays.append(pa.Array.from_buffers(column_type, rows, [None, pa.py_buffer(column)]))
+            continue
         buffers = [
             pa.py_buffer(column.validity) if column.null_count else None,
             pa.py_buffer(column.value_offsets),
             pa.py_buffer(column.data),
         ]
-        columns.append(pa.Array.from_buffers(column_type, rows, buffers, null_count=column.null_count))
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        arrays.append(pa.Array.from_buffers(column_type, rows, buffers, null_count=column.null_count))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise CorruptionError(file, gathered.begins[0], "batches that Arrow can read", str(error)) from None
     return batch
+
+
+def _wrong_offsets(file: str, position: int) -> CorruptionError:
+    return CorruptionError(file, position, "value offsets from 0 to the end of the values", "others")
 
 
 def last_begin(raw: memoryview) -> int:

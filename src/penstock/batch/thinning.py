@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.batch import codec
-from penstock.batch.codec import Buffer, Producer
+from penstock.batch.codec import Buffer
 from penstock.batch.header import NO_RUN, BatchHeader
 from penstock.batch.merging import next_merged
 
@@ -146,7 +146,7 @@ def _message(rows: pa.RecordBatch, header: BatchHeader, offset_range: tuple[int,
         timestamp_range_us=(times[0], times[-1]),
         leader_epoch=header.leader_epoch,
         flags=header.flags,
-        producer=Producer(header.producer_id, header.producer_epoch, header.producer_sequence, header.run_id),
+        producer=codec.producer_of(header),
     )
     return Message(data, new)
 

@@ -10,12 +10,19 @@
 | `link`       | sends each request to the broker that can answer it                       |
 | `batches`    | raw responses → verified Arrow batches → messages                        |
 | `reading`    | places in the log, fetching ahead                                        |
+| `projecting` | which columns and subjects brokers are asked for                          |
+| `ranges`     | a part of one partition, in batches that are not small                    |
+| `archives`   | what archives have of a stream                                            |
+| `getting`    | one message                                                              |
 | `positions`  | where groups are, as the brokers keep it                                 |
 | `groups`     | the same, as people ask for it                                           |
 | `members`    | one member of a group: its heartbeats                                    |
 | `consumers`  | reading as a group, from where it was                                    |
 | `progress`   | what of that is done, and what committed; no IO                           |
 | `known_producers` | who appends exactly once, as leaders know                            |
+| `staging`    | rows staged, and published exactly once                                  |
+| `staged_runs` | one batch of a query on its way: pieces and plans                       |
+| `partitioning` | which partition each row of a table belongs to                         |
 | `columns`    | the caller's tables → batch messages                                     |
 | `publishing` | the NATS connection, messages in flight                                   |
 | `publish_format` | what headers and acks say                                            |
@@ -28,5 +35,6 @@
 | `keywords`   | keyword arguments, for type checkers                                      |
 | `aio`        | the asyncio face                                                         |
 | `blocking_groups` | consumers and groups for the blocking face                           |
+| `blocking_staging` | staging for the blocking face                                       |
 | `blocking`   | the blocking face: the asyncio one on a thread of its own                 |
 """

@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from penstock.base import limits
 
 DEFAULT_PORT = 7422
+DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
+SERVER_VARIABLE = "PENSTOCK_SERVER"
+"""Of the environment: which servers are meant where none is given."""
+
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (where a broker listens, perhaps; it is not reached there)
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import PartitionId, StreamId
-from penstock.client import appending, batches, reading, truncating
-from penstock.client.checks import check_asked_for, require, stream_config, wanted_columns
+from penstock.client import appending, archives, batches, getting, reading, truncating
+from penstock.client.checks import require, stream_config, wanted_columns
 from penstock.client.consumers import Consumer, wanted
 from penstock.client.filters import Filter
 from penstock.client.groups import Groups
@@ -34,6 +34,7 @@ from penstock.client.producing import Producer
 from penstock.client.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.routing import Routes
+from penstock.client.staging import Staging
 from penstock.client.tables import Table
 from penstock.client.values import (
     EARLIEST,
@@ -47,7 +48,7 @@ from penstock.client.values import (
     Truncation,
     datetime_of,
 )
-from penstock.messages import GetRequest, GetResponse, StatusRequest, StatusResponse, StreamInfo
+from penstock.messages import StatusRequest, StatusResponse, StreamInfo
 
 if TYPE_CHECKING:
     import pandas
@@ -66,6 +67,7 @@ class Client:
         self._streams = NamedStreams(link, routes)
         self._positions = Positions(link, self._streams)
         self.groups = Groups(self._positions)
+        self.staging = Staging(link, self._streams)
         self._publications = Publications(link, self._streams, routes, name, nats_urls, nats_options)
 
     @property
@@ -128,6 +130,15 @@ class Client:
         info = await self._streams.now(stream, timeout)
         return await truncating.truncate(self._link, info, before, partition, dry_run=dry_run, timeout_s=timeout)
 
+    async def report_archived(self, stream: StreamName, partition: int, end_offset: int | None, *, archive: str,
+        leader_epoch: int | None = None, timeout: float = 10.0) -> int | None:  # fmt: skip
+        """Tell that `archive` has a partition up to `end_offset` (None: it is no more); up to where do all have it?
+
+        `leader_epoch`: of whoever told the archive that end; LogTruncated if the log was cut since. OffsetOutOfRange.
+        """
+        info = await self._streams.now(stream, timeout)
+        return await archives.report(self._link, info, partition, end_offset, archive, leader_epoch, timeout)
+
     async def pause_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
         """Have nobody listen for a stream until it is resumed: publishers get no ack. ReadOnly: it is sealed."""
         return await self._streams.set_intake(stream, Intake.PAUSED, timeout)
@@ -168,8 +179,7 @@ class Client:
 
     async def status(self, *, timeout: float = 10.0) -> StatusResponse:
         """How the broker fares."""
-        answer, _ = await self._link.call(StatusRequest(), StatusResponse, timeout_s=timeout)
-        return answer
+        return (await self._link.call(StatusRequest(), StatusResponse, timeout_s=timeout))[0]
 
     # Reading
 
@@ -193,7 +203,7 @@ class Client:
         `timeout` bounds each answer, that included.
         Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
         rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
-        With `where` only the messages that it lets through: all are fetched, and the others dropped here.
+        With `where` only the messages that it lets through; a rare subject, and columns but `value`, cost less.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
@@ -486,13 +496,4 @@ class Client:
         return reading.Reader(link, what, batch_rows_max=batch_rows_max, columns=wanted, timeout_s=timeout, where=where)
 
     async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
-        async def get(stream_id: StreamId) -> Message:
-            request = GetRequest(stream_id=stream_id, partition=PartitionId(partition), **which)
-            answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
-            batches.check_format(answer.format_version)
-            source = f"the answer of {self._link.server_of(stream_id, request.partition)}"
-            found = batches.one_message(raw, answer.offset, partition, source=source)
-            check_asked_for(request, found, source=source)
-            return found
-
-        return await self._streams.with_id(stream, timeout, get)
+        return await getting.get(self._link, self._streams, stream, which, partition, timeout)

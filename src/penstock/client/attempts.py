@@ -87,7 +87,10 @@ class Doubt:
 
 
 class Attempts:
-    """See the module. `key` is the partition whose leader is asked; None: any broker can answer."""
+    """See the module. `key` is the partition whose leader is asked; None: any broker can answer.
+
+    `first` is asked before its leader, once, unless it has just failed: another one that holds the partition.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,9 @@ class Attempts:
         deadline_s: float,
         chance: Callable[[], float],
         doubt: Doubt | None = None,
+        first: str | None = None,
     ) -> None:
+        self._first = first
         self._view = view
         self._key = key
         self._what = what
@@ -116,7 +121,7 @@ class Attempts:
         self._last: Exception | None = None
         self._final: Exception | None = None
         self._doubted: tuple[str, RemoteError] | None = None
-        self._refresh = self._needs_leader()
+        self._refresh = first is None and self._needs_leader()
 
     def next(self, now_s: float, home: str | None = None) -> Action:
         """What to do now; `home` is the broker that is asked where any would do."""
@@ -134,6 +139,9 @@ class Attempts:
             self._last = error
         if now_s >= self._deadline_s:
             return GiveUp(self._exhausted())
+        first, self._first = self._first, None
+        if first is not None and not self._view.is_avoided(first, now_s):
+            return Ask(first)
         target = self._target(now_s, home)
         if target is not None and target not in self._asked:
             return Ask(target)

@@ -16,7 +16,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -27,12 +27,13 @@ from penstock.client.asynchronous import End, close_soon, next_of
 from penstock.client.batches import messages_of
 from penstock.client.blocking_groups import Consumer, Groups
 from penstock.client.blocking_producer import Producer
+from penstock.client.blocking_staging import Staging
 from penstock.client.blocking_table import Table
 from penstock.client.filters import Filter
 from penstock.client.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.known_producers import KnownProducer
 from penstock.client.publish_format import Ack, Acked, Value
-from penstock.client.reading import Reader
+from penstock.client.reading import answers
 from penstock.client.threads import JOIN_S, LoopThread, PublishQueue
 from penstock.client.values import (
     EARLIEST,
@@ -97,6 +98,7 @@ class Client:
         self._client = client
         self._thread = thread
         self.groups = Groups(client.groups, thread)
+        self.staging = Staging(client.staging, thread)
         self._publishes = PublishQueue(client, thread)
         _open_clients.add(self)
         self._forgotten = weakref.finalize(self, thread.stop_after, client.close)
@@ -165,6 +167,15 @@ class Client:
             self._client.truncate_stream(stream, before, partition=partition, dry_run=dry_run, timeout=timeout)
         )
 
+    def report_archived(self, stream: StreamName, partition: int, end_offset: int | None, *, archive: str,
+        leader_epoch: int | None = None, timeout: float = 10.0) -> int | None:  # fmt: skip
+        """Tell that `archive` has a partition up to `end_offset` (None: it is no more); up to where do all have it?
+
+        `leader_epoch`: of whoever told the archive that end; LogTruncated if the log was cut since. OffsetOutOfRange.
+        """
+        how: dict[str, Any] = {"archive": archive, "leader_epoch": leader_epoch, "timeout": timeout}
+        return self._thread.run(self._client.report_archived(stream, partition, end_offset, **how))
+
     def pause_stream(self, stream: StreamName, *, timeout: float = 10.0) -> StreamInfo:
         """Have nobody listen for a stream until it is resumed: publishers get no ack. ReadOnly: it is sealed."""
         return self._thread.run(self._client.pause_stream(stream, timeout=timeout))
@@ -229,13 +240,13 @@ class Client:
         `timeout` bounds each answer, that included.
         Of several partitions all are read, unless `partition` names one: in turn, each in its order, and no batch has
         rows of two; `batch.schema.metadata[b"penstock.partition"]` says which, in hexadecimal digits.
-        With `where` only the messages that it lets through: all are fetched, and the others dropped here.
+        With `where` only the messages that it lets through; a rare subject, and columns but `value`, cost less.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also when retention overtakes a slow reader),
         LogTruncated (rows that were read are not in the log any more: a memory stream after a restart, a power loss),
         CorruptRange, CorruptionError (what came over the network is damaged), TimedOut, Unavailable.
         """
         wanted = (stream, start, end, partition, follow, batch_rows_max, columns, timeout, where)
-        return self._iterate(_answers(lambda: self._client._reader(*wanted)))  # noqa: SLF001 (the same client's face)
+        return self._iterate(answers(lambda: self._client._reader(*wanted)))  # noqa: SLF001 (the same client's face)
 
     def messages(
         self,
@@ -482,12 +493,6 @@ class Client:
             if thread.is_running:
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                     thread.loop.call_soon_threadsafe(close_soon, source)
-
-
-async def _answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
-    async with await begin() as reader:
-        while (found := await reader.next_batches()) is not None:
-            yield found
 
 
 async def _close_client(client: aio.Client) -> None:

@@ -60,7 +60,7 @@ class Consumer:
 
     def messages(self) -> Generator[Message, None, None]:
         """One message at a time; each is done when the next is asked for."""
-        while (batch := self._thread.run(self._consumer.take())) is not None:
+        while (batch := self._thread.run(self._consumer.take(whole=True))) is not None:
             for message in self._consumer.each(batch):
                 yield message
                 if self._consumer.is_due:
@@ -94,6 +94,13 @@ class Groups:
     def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
         """Where a group is in each partition of a stream, and how far behind. StreamNotFound."""
         return self._thread.run(self._groups.offsets(group, stream, timeout=timeout))
+
+    def commit(self, group: str, stream: StreamName, offsets: Mapping[int, int], *, timeout: float = 10.0) -> None:
+        """Say where a group is, in some partitions: the offset of the next message of each, all or none.
+
+        For who keeps his position elsewhere, and wants it seen here. StreamNotFound, GroupInUse (it has members).
+        """
+        self._thread.run(self._groups.commit(group, stream, offsets, timeout=timeout))
 
     def reset(
         self,

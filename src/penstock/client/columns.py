@@ -138,16 +138,17 @@ def _cast(table: pa.Table, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
         raise ValueError(f"the column {name!r} cannot be {wanted}: {error}") from None
 
 
-def batch_messages(table: pa.Table, *, bytes_max: int) -> Iterator[bytearray]:
-    """Batch messages of at most `bytes_max` bytes that hold the rows of `to_table`'s table, in order.
+def batch_messages(table: pa.Table, *, bytes_max: int, bytes_wanted: int | None = None) -> Iterator[bytearray]:
+    """Batch messages of at most `bytes_max` bytes that hold the rows of `to_table`'s table, in order; of no more than
+    `bytes_wanted` where a row on its own does not pass that.
 
     RemoteError (too_large) for a row that does not fit on its own; what was before it has then been yielded.
     """
     for batch in table.to_batches(max_chunksize=limits.BATCH_ROWS_MAX):
-        yield from _split(batch, bytes_max)
+        yield from _split(batch, bytes_max, bytes_max if bytes_wanted is None else min(bytes_wanted, bytes_max))
 
 
-def _split(batch: pa.RecordBatch, bytes_max: int) -> Iterator[bytearray]:
+def _split(batch: pa.RecordBatch, bytes_max: int, bytes_wanted: int) -> Iterator[bytearray]:
     # A stack rather than recursion: halves of halves, the first half on top.
     waiting = [batch]
     while waiting:
@@ -156,7 +157,7 @@ def _split(batch: pa.RecordBatch, bytes_max: int) -> Iterator[bytearray]:
             continue
         # Offsets and timestamps are added, 8 bytes each per row.
         size = part.nbytes + 16 * part.num_rows + _BATCH_OVERHEAD_BYTES
-        if size > bytes_max and part.num_rows > 1:
+        if size > bytes_wanted and part.num_rows > 1:
             half = part.num_rows // 2
             waiting += (part.slice(half), part.slice(0, half))
             continue

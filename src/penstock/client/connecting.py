@@ -8,13 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from penstock import __version__
-from penstock.client.addresses import DEFAULT_PORT, parse_servers
+from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
 from penstock.client.aio import Client
 from penstock.client.link import Link
 from penstock.client.publish_format import a_kind
-
-SERVER_VARIABLE = "PENSTOCK_SERVER"
-DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
 
 
 def connect(

@@ -97,6 +97,10 @@ class Consumer:
         self._news: asyncio.Task[bool] | None = None  # of the member
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._is_closed = False
+        columns = wanted.columns
+        # With the offset it is known how far the consumer has come.
+        is_narrow = columns is not None and "value" not in columns
+        self._columns = [*dict.fromkeys(("offset", *columns))] if is_narrow and columns is not None else None
 
     @property
     def group(self) -> str:
@@ -168,7 +172,9 @@ class Consumer:
                 self._progress.begin(number, begin, is_committed=number in committed)
         await self._commit()
         if plans:
-            reader = Reader(link, plans, batch_rows_max=wanted.batch_rows_max, columns=None, timeout_s=wanted.timeout_s)
+            reader = Reader(
+                link, plans, batch_rows_max=wanted.batch_rows_max, columns=self._columns, timeout_s=wanted.timeout_s
+            )
             self._reader = await reader.__aenter__()
 
     async def _plan(self, number: PartitionId, mark: Mark | None) -> Plan:
@@ -267,7 +273,7 @@ class Consumer:
 
     async def messages(self) -> AsyncGenerator[Message, None]:
         """One message at a time; each is done when the next is asked for."""
-        while (batch := await self.take()) is not None:
+        while (batch := await self.take(whole=True)) is not None:
             for message in self.each(batch):
                 yield message
                 if self.is_due:
@@ -278,10 +284,17 @@ class Consumer:
         self._progress.finish()
         await self._commit()
 
-    async def take(self) -> pa.RecordBatch | None:
-        """The next messages, for `each`: none of them is in hand yet; None at the end."""
-        await self.open()
+    async def take(self, *, whole: bool = False) -> pa.RecordBatch | None:
+        """The next messages, for `each`: none of them is in hand yet; None at the end.
+
+        `whole`: with all columns, from now on, whichever its caller wanted.
+        """
         self._progress.finish()
+        if whole and self._columns is not None:
+            self._columns = None
+            if self._reader is not None:
+                await self._read(frozenset(self._progress.positions))
+        await self.open()
         if self._is_closed:
             return None
         if self.is_due:

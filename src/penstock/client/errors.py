@@ -17,6 +17,7 @@
 | `Overloaded`          | over the broker's limits now; try again later                                |
 | `NotEnoughReplicas`   | too few brokers are there, or in sync; nothing was stored                     |
 | `StorageFailed`       | the broker's disk refused it                                                 |
+| `StagedLost`          | what was to be published is not staged any more; nothing was published        |
 | `TimedOut`            | the call's time-out passed; also a `TimeoutError`                             |
 | `OperationalError`    | base of what the environment did                                             |
 | `Unavailable`         | no broker (or NATS) could be reached; also a `ConnectionError`                |
@@ -95,6 +96,10 @@ class NotEnoughReplicas(RemoteError):  # noqa: N818
     """Too few brokers are there, or in sync; nothing was stored."""
 
 
+class StagedLost(RemoteError):  # noqa: N818
+    """What was staged is not there any more, or other rows are: nothing was published; stage them again."""
+
+
 class StorageFailed(RemoteError):  # noqa: N818
     """The broker's disk refused it."""
 
@@ -137,6 +142,7 @@ _BY_CODE: dict[str, type[RemoteError]] = {
     ErrorCode.OVERLOADED: Overloaded,
     ErrorCode.NOT_ENOUGH_REPLICAS: NotEnoughReplicas,
     ErrorCode.STORAGE_FAILED: StorageFailed,
+    ErrorCode.STAGED_LOST: StagedLost,
 }
 
 

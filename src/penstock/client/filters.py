@@ -1,18 +1,20 @@
 """Which messages of what was read are wanted: by key, subject and headers.
 
 Rules: a whole batch is looked at at once, by Arrow; no header block is parsed row by row. What is wanted is what
-`Message` says: its key, its subject, and the values of its headers, without the spaces around them. The broker sends
-all; what is not wanted is dropped here.
+`Message` says: its key, its subject, and the values of its headers, without the spaces around them. What is not wanted
+is dropped here; the broker leaves out what is on other subjects, where that costs less than to send it.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.base.subjects import matches, subject_mistake
+from penstock.base import limits
+from penstock.base.subjects import subject_mistake
+from penstock.batch.subject_patterns import SubjectPatterns
 from penstock.client.values import check_header_name, check_header_value
 
 if TYPE_CHECKING:
@@ -22,39 +24,50 @@ if TYPE_CHECKING:
 class Filter:
     """Messages with this `key`, on subjects that match `subject`, with these `headers`: all of it, where given.
 
-    Of `headers` a value of None means any value; of a header that is there several times one is enough. ValueError for
-    a subject or a header that no message can have.
+    Of several patterns in `subject` one is enough. Of `headers` a value of None means any value; of a header that is
+    there several times one is enough. ValueError for a subject or a header that no message can have.
     """
 
-    __slots__ = ("_headers", "_key", "_subject")
+    __slots__ = ("_headers", "_key", "_patterns", "_subjects")
 
     def __init__(
         self,
         *,
         key: bytes | str | None = None,
-        subject: str | None = None,
+        subject: str | Iterable[str] | None = None,
         headers: Mapping[str, str | None] | None = None,
     ) -> None:
-        if subject is not None and (mistake := subject_mistake(subject, wildcards=True)) is not None:
-            raise ValueError(mistake)
+        subjects = (subject,) if isinstance(subject, str) else None if subject is None else tuple(subject)
+        for one in subjects or ():
+            if (mistake := subject_mistake(one, wildcards=True)) is not None:
+                raise ValueError(mistake)
+        if subjects == ():
+            raise ValueError("the subjects are none at all: leave them out for messages on any")
         self._key = key.encode() if isinstance(key, str) else key
-        self._subject = subject
+        self._subjects = subjects
+        self._patterns = None if subjects is None else SubjectPatterns(subjects)
         self._headers = [_pattern(name, value) for name, value in (headers or {}).items()]
 
-    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those rows of a batch with the log's columns; perhaps none."""
+    @property
+    def subjects(self) -> tuple[str, ...] | None:
+        """What the broker is told of it: rows on other subjects are not wanted. None: it cannot leave out any."""
+        return None if self._subjects is None or len(self._subjects) > limits.FETCH_SUBJECTS_MAX else self._subjects
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What `rows` looks at beside the subject."""
+        return (*(("key",) if self._key is not None else ()), *(("headers",) if self._headers else ()))
+
+    def rows(self, batch: pa.RecordBatch, *, is_on_subject: bool = False) -> pa.RecordBatch:
+        """Those rows of a batch with the log's columns; perhaps none. `is_on_subject`: all rows are, as was asked."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         masks = []
         if self._key is not None:
             masks.append(pc.equal(batch.column("key"), pa.scalar(self._key, pa.binary())))
-        if self._subject is not None:
-            # Each different subject is matched once.
-            known = [
-                one for one in pc.unique(batch.column("subject")).to_pylist() if one and matches(self._subject, one)
-            ]
-            masks.append(pc.is_in(batch.column("subject"), pa.array(known, pa.string())))
+        if self._patterns is not None and not is_on_subject:
+            masks.append(self._patterns.mask(batch.column("subject")))
         masks += [pc.match_substring_regex(batch.column("headers"), pattern) for pattern in self._headers]
         return batch.filter(functools.reduce(pc.and_, masks)) if masks else batch
 

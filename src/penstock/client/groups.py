@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from penstock.base.ids import PartitionId, StreamId
+from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.client.errors import specific
 from penstock.client.positions import Positions, check_group
 from penstock.client.progress import Mark
@@ -67,6 +67,21 @@ class Groups:
             _group_offset(number, found.offsets.get(number), end)._replace(member=members.get(number))
             for number, end in ends.items()
         ]
+
+    async def commit(
+        self, group: str, stream: StreamName, offsets: Mapping[int, int], *, timeout: float = 10.0
+    ) -> None:
+        """Say where a group is, in some partitions: the offset of the next message of each, all or none.
+
+        For who keeps his position elsewhere, and wants it seen here. StreamNotFound, GroupInUse (it has members).
+        """
+        check_group(group)
+        info = await self._positions.streams.now(stream, timeout)
+        epochs = {int(one.partition): one.leader_epoch for one in info.partitions}
+        marks: dict[int, Mark | None] = {
+            partition_number(info, number): Mark(Offset(offset), epochs[number]) for number, offset in offsets.items()
+        }
+        await self._positions.commit(group, info.stream_id, marks, timeout)
 
     async def reset(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
-from penstock.base.config import Acks, Compression, Durability, PartitionBy, Storage
+from penstock.base.config import Acks, Compression, Durability, PartitionBy, Retain, Storage
 from penstock.client.values import Envelope
 
 
@@ -33,6 +33,7 @@ class StreamChanges(TypedDict, total=False):
     compression: Compression | Literal["none", "lz4", "zstd"]
     allow_message_ttl: bool
     allow_rollup: bool
+    retain: Retain | Literal["limits", "until-archived"]
 
 
 class ConsumerOptions(TypedDict, total=False):

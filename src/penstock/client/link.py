@@ -43,12 +43,19 @@ from penstock.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListProducersRequest,
+    ListPublishedRequest,
     MetadataRequest,
     MetadataResponse,
     OffsetsStreamResponse,
     PartitionInfo,
+    PublishStagedRequest,
+    PublishStagedResponse,
+    ReportArchivedRequest,
     Request,
     Response,
+    StagedStreamRequest,
+    StagedStreamResponse,
+    StageRequest,
     StreamInfo,
 )
 from penstock.wire.session import Session
@@ -146,9 +153,18 @@ class Link:
         self.view.learn_stream(stream, None, asyncio.get_running_loop().time())
 
     async def call(
-        self, request: Request, response_type: type[R], *, timeout_s: float, raw: Raw = b"", doubt: Doubt | None = None
+        self,
+        request: Request,
+        response_type: type[R],
+        *,
+        timeout_s: float,
+        raw: Raw = b"",
+        doubt: Doubt | None = None,
+        first: str | None = None,
     ) -> tuple[R, bytes | memoryview]:
         """The answer and its raw part. `doubt` is told where a broker may have done it that gave no answer.
+
+        `first`: a broker that is asked before the partition's leader, HOST:PORT; it has a replica, too.
 
         RemoteError: refused, or TimedOut. Unavailable: no broker to be reached in time. OutcomeUnknown: the connection
         broke when an append had been sent.
@@ -160,7 +176,14 @@ class Link:
         key = _partition_of(request)
         what, chance = spec.api.name.lower(), self._rng.random
         attempts = Attempts(
-            self.view, key, what=what, repeatable=spec.repeatable, deadline_s=deadline_s, chance=chance, doubt=doubt
+            self.view,
+            key,
+            what=what,
+            repeatable=spec.repeatable,
+            deadline_s=deadline_s,
+            chance=chance,
+            doubt=doubt,
+            first=first,
         )
         if not isinstance(request, MetadataRequest):
             self._refresh_if_old(key, clock.time())
@@ -168,7 +191,8 @@ class Link:
             self._check_open()
             match attempts.next(clock.time(), self._home):
                 case Ask(address):
-                    answer = await self._ask(address, request, raw, deadline_s, attempts)
+                    leads, first = first is None, None  # who is asked first does not lead, whatever it answers
+                    answer = await self._ask(address, request, raw, deadline_s, attempts, leads=leads)
                     if answer is not None:
                         return cast("tuple[R, bytes | memoryview]", answer)
                 case Refresh(avoid):
@@ -206,7 +230,7 @@ class Link:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(
-        self, address: str, request: Request, raw: Raw, deadline_s: float, attempts: Attempts
+        self, address: str, request: Request, raw: Raw, deadline_s: float, attempts: Attempts, *, leads: bool
     ) -> Answer | None:
         clock = asyncio.get_running_loop()
         try:
@@ -224,7 +248,8 @@ class Link:
             attempts.refused(address, error, clock.time())
         else:
             self.view.works(address)
-            self._learn(request, answer[0], address)
+            if leads:
+                self._learn(request, answer[0], address)
             return answer
         return None
 
@@ -302,7 +327,7 @@ class Link:
     def _learn(self, request: Request, response: Response, address: str) -> None:
         now_s = asyncio.get_running_loop().time()
         match response:
-            case FetchResponse() | GetResponse() | ListOffsetsResponse() | AppendResponse():
+            case FetchResponse() | GetResponse() | ListOffsetsResponse() | AppendResponse() | PublishStagedResponse():
                 key = _partition_of(request)
                 assert key is not None
                 self.view.learn_answer(key, address, response.leader_epoch, now_s)
@@ -314,6 +339,7 @@ class Link:
                 CreateStreamResponse(stream=stream)
                 | AlterStreamResponse(stream=stream)
                 | OffsetsStreamResponse(stream=stream)
+                | StagedStreamResponse(stream=stream)
             ):
                 self.view.learn_stream(stream, address, now_s)
             case FindStreamsResponse(streams=streams):
@@ -323,7 +349,7 @@ class Link:
 
 def _with_time_left(request: Request, left_s: float) -> Request:
     """What names its own time does not get it anew with each broker that is asked: nobody waits for it then."""
-    if not isinstance(request, CreateStreamRequest):
+    if not isinstance(request, CreateStreamRequest | StagedStreamRequest):
         return request
     left_ms = max(1, int((left_s - CREATE_GRACE_S) * 1_000))
     return msgspec.structs.replace(request, timeout_ms=min(request.timeout_ms, left_ms))
@@ -334,7 +360,9 @@ def _partition_of(request: Request) -> PartitionKey | None:
     match request:
         case FetchRequest() | GetRequest() | ListOffsetsRequest() | AppendRequest() | AppendOnceRequest():
             return PartitionKey(request.stream_id, request.partition)
-        case ListProducersRequest():
+        case ReportArchivedRequest():
+            return PartitionKey(request.stream_id, request.partition)
+        case ListProducersRequest() | StageRequest() | PublishStagedRequest() | ListPublishedRequest():
             return PartitionKey(request.stream_id, request.partition)
         case CommitOffsetsRequest() | FetchOffsetsRequest() | ListGroupsRequest() | GroupHeartbeatRequest():
             return PartitionKey(request.stream_id, request.partition)

@@ -19,18 +19,21 @@ offset, and the broker, who knows where each epoch ended, refuses a reader whose
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import msgspec
+
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, ErrorCode
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
-from penstock.client import batches
+from penstock.client import batches, projecting
 from penstock.client.batches import Range
 from penstock.client.errors import OffsetOutOfRange, TimedOut
 from penstock.client.filters import Filter
 from penstock.client.link import Link
+from penstock.client.projecting import Asked, Asking
 from penstock.client.values import Place, Start, microseconds_of
 from penstock.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse, StreamInfo
 
@@ -52,6 +55,7 @@ class Plan(NamedTuple):
     leader_epoch: LeaderEpoch
     follow: bool
     is_one_of_several: bool  # partitions: batches say which
+    replica: str | None = None  # HOST:PORT of a broker that has one, and is asked before the leader
 
 
 class _Fetched(NamedTuple):
@@ -61,6 +65,8 @@ class _Fetched(NamedTuple):
     offset: int
     response: FetchResponse
     raw: bytes | memoryview
+    asked: Asked | None  # none: whole batches
+    asking: Asking
 
 
 _Queue = asyncio.Queue[_Fetched | BaseException | None]
@@ -224,7 +230,9 @@ class Reader:
     async def __aenter__(self) -> Reader:
         turns = _Turns(len(self._what))
         self._fetching = [
-            asyncio.create_task(_fetch_ahead(self._link, one, self._queue, turns, self._timeout_s))
+            asyncio.create_task(
+                _fetch_ahead(self._link, one, Asking(self._columns, self._where), self._queue, turns, self._timeout_s)
+            )
             for one in self._what
         ]
         return self
@@ -247,18 +255,41 @@ class Reader:
         return self._batches(item)
 
     def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
-        what, offset, response, raw = fetched
-        # Not from the range's start: a batch may begin below what was asked for, and its first rows were yielded then.
-        wanted = Range(offset, min(what.range.end, response.committed_end))
-        covers = Range(response.base_offset, response.end_offset)
-        source = _source(self._link, what, offset)
-        for batch in batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source):
-            if self._where is not None:
-                batch = self._where.rows(batch)
-                if not batch.num_rows:
-                    continue
+        what = fetched.what
+        for batch in self._wanted_rows(fetched):
             selected = batch if self._columns is None else batch.select(self._columns)
             yield batches.of_partition(selected, what.partition) if what.is_one_of_several else selected
+
+    def _wanted_rows(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
+        what, offset, response, raw, asked, asking = fetched
+        # Not from the range's start: a batch may begin below what was asked for, and its first rows were yielded then.
+        wanted = Range(offset, min(what.range.end, response.committed_end))
+        source = _source(self._link, what, offset)
+        if asked is None:
+            covers = Range(response.base_offset, response.end_offset)
+            found = batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source)
+        else:
+            found = projecting.batches_of(raw, response, asked, wanted, source=source)
+        seen = rows = 0
+        for batch in found:
+            seen += batch.num_rows
+            if self._where is not None:
+                batch = self._where.rows(batch, is_on_subject=asked is not None)
+            rows += batch.num_rows
+            if batch.num_rows <= self._batch_rows_max:
+                if batch.num_rows:
+                    yield batch
+                continue
+            for start in range(0, batch.num_rows, self._batch_rows_max):
+                yield batch.slice(start, self._batch_rows_max)
+        asking.matched(rows, seen if asked is None else response.end_offset - offset)
+
+
+async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
+    """The batches of one answer after the other, of a reader that ends with this."""
+    async with await begin() as reader:
+        while (found := await reader.next_batches()) is not None:
+            yield found
 
 
 class _Turns:
@@ -275,7 +306,7 @@ class _Turns:
         self.wait_ms = limits.READ_WAIT_MS * at_once // count  # at the end of one log others must not wait for long
 
 
-async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, turns: _Turns, timeout_s: float) -> None:
+async def _fetch_ahead(link: Link, what: Plan, asking: Asking, queue: _Queue, turns: _Turns, timeout_s: float) -> None:
     try:
         clock = asyncio.get_running_loop()
         offset, end = what.range
@@ -285,20 +316,25 @@ async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, turns: _Turns, tim
         while offset < end:
             async with turns.turn:
                 asked_s = clock.time()
-                response, raw = await _fetch(
-                    link, what, offset, leader_epoch, size.bytes_for(end - offset), turns.wait_ms, timeout_s
-                )
+                place = _Place(offset, leader_epoch, size.bytes_for(end - offset), turns.wait_ms)
+                response, raw, asked = await _fetch(link, what, asking, place, timeout_s)
                 now_s = clock.time()
                 size.took(now_s - asked_s, len(raw))
                 if raw:
-                    await queue.put(_Fetched(what, offset, response, raw))
+                    await queue.put(_Fetched(what, offset, response, raw, asked, asking))
+                elif asked is not None:
+                    asking.matched(0, response.end_offset - offset)
             if response.end_offset > offset:
                 leader_epoch = response.leader_epoch
-                if raw:
+                if asked is not None and response.last_epoch is not None:
+                    leader_epoch = response.last_epoch
+                elif raw:
                     # In the queue first: of damaged bytes the reader hears when it comes to them.
                     leader_epoch = batches.last_epoch(raw, source=_source(link, what, offset))
                 offset = response.end_offset
                 progress_s = clock.time()
+            elif what.replica is not None:
+                what = what._replace(replica=None)  # it does not know yet what is committed; the leader does
             elif not what.follow and now_s - progress_s >= timeout_s:
                 raise TimedOut(f"the broker sent nothing from offset {offset} of stream {what.name} on", offset=offset)
             elif now_s - asked_s < _EMPTY_PAUSE_S:
@@ -308,20 +344,42 @@ async def _fetch_ahead(link: Link, what: Plan, queue: _Queue, turns: _Turns, tim
         await queue.put(error)
 
 
+class _Place(NamedTuple):
+    """Where a fetch begins, and how much it may bring, and when."""
+
+    offset: int
+    leader_epoch: LeaderEpoch
+    bytes_max: int
+    wait_ms_max: int
+
+
 async def _fetch(
-    link: Link, what: Plan, offset: int, leader_epoch: LeaderEpoch, bytes_max: int, wait_ms_max: int, timeout_s: float
-) -> tuple[FetchResponse, bytes | memoryview]:
+    link: Link, what: Plan, asking: Asking, place: _Place, timeout_s: float
+) -> tuple[FetchResponse, bytes | memoryview, Asked | None]:
     broker_limits = link.hello.limits
-    wait_ms = min(wait_ms_max, broker_limits.fetch_wait_ms_max) if what.follow else 0
+    offset = place.offset
+    wait_ms = min(place.wait_ms_max, broker_limits.fetch_wait_ms_max) if what.follow else 0
     request = FetchRequest(
         stream_id=what.stream_id,
         partition=what.partition,
         offset=Offset(offset),
-        bytes_max=min(bytes_max, broker_limits.fetch_bytes_max),
+        bytes_max=min(place.bytes_max, broker_limits.fetch_bytes_max),
         wait_ms_max=wait_ms,
-        leader_epoch=leader_epoch,
+        leader_epoch=place.leader_epoch,
     )
-    response, raw = await link.call(request, FetchResponse, timeout_s=timeout_s + wait_ms / 1000)
+    wait_s = timeout_s + wait_ms / 1000
+    asked = asking.next(place.leader_epoch)
+    if asked is not None:
+        end = None if what.range.end == END_OF_LOG else Offset(what.range.end)
+        narrow = msgspec.structs.replace(request, columns=asked.columns, subjects=asked.subjects, end=end)
+        try:
+            response, raw = await link.call(narrow, FetchResponse, timeout_s=wait_s, first=what.replica)
+        except RemoteError as error:
+            if not asking.is_refused(error, place.leader_epoch):
+                raise
+            asked = None
+    if asked is None:
+        response, raw = await link.call(request, FetchResponse, timeout_s=wait_s, first=what.replica)
     batches.check_format(response.format_version)
     if response.base_offset > offset or response.end_offset < offset or (raw and response.end_offset == offset):
         found = f"{response.base_offset} to {response.end_offset}"
@@ -329,7 +387,7 @@ async def _fetch(
     if raw and response.end_offset > response.committed_end:
         wanted = f"batches up to the committed end, {response.committed_end}"
         raise CorruptionError(_source(link, what, offset), 0, wanted, f"up to {response.end_offset}")
-    return response, raw
+    return response, raw, asked
 
 
 def _source(link: Link, what: Plan, offset: int) -> str:

@@ -104,7 +104,7 @@ class LogView:
             raise self._out_of_range(offset)
         if offset >= min(end, self.log_end):
             return None
-        self._check_not_cut(offset + 1)
+        self.check_not_cut(offset + 1)
         end = min(end, self._validity.end_offset)
         segment = self._segment_of(offset)
         return self._with_entries(segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max))
@@ -254,10 +254,10 @@ class LogView:
                 raise CorruptionError(
                     segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
                 )
-            self._check_not_cut(extent.end_offset)  # others may lie there by now
+            self.check_not_cut(extent.end_offset)  # others may lie there by now
             plain = codec.uncompressed(data, file=segment.path, position=extent.position)
         except CorruptionError as error:
-            self._check_not_cut(extent.end_offset)
+            self.check_not_cut(extent.end_offset)
             damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
             if segment.successor is None:  # else it is of a file that goes, and what took its place was sound
                 self._on_damage(damage)
@@ -343,7 +343,7 @@ class LogView:
         try:
             return self._with_sound_entries(segment, use)
         except (FileNotFoundError, IndexDamagedError):
-            self._check_not_cut(segment.end_offset)
+            self.check_not_cut(segment.end_offset)
             if not isinstance(resumed := segment.entries, ResumedEntries):
                 return use(segment, self._rebuilt_indexes.entries(segment.path, lambda: self._rebuild(segment, file)))
             self._rebuild_head(segment, resumed.head)
@@ -371,7 +371,7 @@ class LogView:
             if opened is None:
                 file.close()
         if damage:
-            self._check_not_cut(segment.end_offset)
+            self.check_not_cut(segment.end_offset)
             # The index would hide the damage from the next start, so it is not written; the segment remembers.
             segment.damage = (*segment.damage, *damage)
             segment.entries = entries
@@ -386,7 +386,7 @@ class LogView:
         finally:
             file.close()
         if damage:
-            self._check_not_cut(segment.end_offset)
+            self.check_not_cut(segment.end_offset)
         segment.damage = (*segment.damage, *damage)
         for one in damage:
             self._on_damage(one)
@@ -395,7 +395,7 @@ class LogView:
         """Whether its file is what this view takes it for: the log was not cut, nor was the segment written anew."""
         return self._validity.is_whole and segment.successor is None
 
-    def _check_not_cut(self, end_offset: int) -> None:
+    def check_not_cut(self, end_offset: int) -> None:
         """LogCutError if the log was cut before this offset: what is read there now says nothing about this view."""
         if end_offset > self._validity.end_offset:
             raise LogCutError("the log was cut, or began anew, while it was read: look again")
@@ -404,7 +404,7 @@ class LogView:
         try:
             return self._vfs.open(segment.path, read_only=True)
         except FileNotFoundError:
-            self._check_not_cut(segment.end_offset)
+            self.check_not_cut(segment.end_offset)
             if segment.successor is not None:
                 raise _ReplacedError from None
             raise RemoteError(

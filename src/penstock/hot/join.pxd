@@ -47,6 +47,12 @@ cdef class Joiner:
     cpdef object join(self, object raw, object gathered)
 
     @cython.locals(
+        held="const unsigned char[::1]", text="const unsigned char*", rows=int64_t, numbers_of_rows=bytearray, row=int64_t,
+        count=int64_t, begin=Py_ssize_t, number=int, found=list,
+    )
+    cpdef object join_some(self, object raw, object gathered, object wanted)
+
+    @cython.locals(
         node=Py_ssize_t, buffer=int, rows=int64_t, data_bytes=int64_t, null_count=int64_t, begin=Py_ssize_t,
         validity=bytearray, value_offsets=bytearray, data=bytearray, row=int64_t, count=int64_t, place=Py_ssize_t,
         size=int64_t,

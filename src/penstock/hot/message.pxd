@@ -16,6 +16,8 @@ cdef int _BUFFERS_OF_NUMBERS
 cdef int _NEVER_NULL
 cdef int _COMPRESSION_MASK
 cdef int _COMPRESSIONS
+cdef uint64_t _OF_RUN
+cdef uint64_t _ENDS_RUN
 
 
 cdef class Checker:
@@ -46,7 +48,7 @@ cdef class Checker:
         begin=Py_ssize_t, template="const unsigned char*", spelling=int, version=uint64_t, flags=uint64_t,
         size_bytes=uint64_t, crc=uint64_t, count=uint64_t, leader_epoch=uint64_t, base_offset=uint64_t,
         end_offset=uint64_t, min_timestamp_us=int64_t, max_timestamp_us=int64_t, producer_id=uint64_t,
-        producer_epoch=uint64_t, producer_sequence=uint64_t,
+        producer_epoch=uint64_t, producer_sequence=uint64_t, run_plan=uint64_t, is_run=bint,
     )
     cdef object _fields(self, const unsigned char* text)
 

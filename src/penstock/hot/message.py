@@ -37,6 +37,8 @@ _BUFFERS_OF_NUMBERS = 4  # two columns of numbers come first: validity and numbe
 _NEVER_NULL = 3  # so many columns, the first ones
 _COMPRESSION_MASK = 3
 _COMPRESSIONS = 4
+_OF_RUN = 0x40  # as `batch.header` has them
+_ENDS_RUN = 0x80
 
 
 class Mistake(IntEnum):
@@ -165,12 +167,14 @@ class Checker:
             producer_epoch = load.hex_number(text, begin + 120, 8)
             producer_sequence = load.hex_number(text, begin + 128, 16)
             run_id = _NO_RUN
-            if not load.same(text, template, begin + 144, begin + 176):  # the template's digits are zeros
+            run_plan = 0
+            if not load.same(text, template, begin + 144, begin + 192):  # the template's digits are zeros
                 run_id = unhexlify(text[begin + 144 : begin + 176])
+                run_plan = load.hex_number(text, begin + 176, 16)
         else:
             (
                 version, flags, size_bytes, crc, count, leader_epoch, base_offset, end_offset, min_timestamp_us,
-                max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id,
+                max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id, run_plan,
             ) = self._packing.unpack(unhexlify(text[begin : self._prefix_bytes]))  # fmt: skip
         if version != self._header_version:
             return Mistake.VERSION
@@ -187,11 +191,14 @@ class Checker:
         # One header, one spelling: no checksum covers the checksum's own digits, and what is reserved is not ignored.
         if spelling == 1 or not load.same(text, template, begin + 6, begin + 8):
             return Mistake.SPELLING
-        if not load.same(text, template, begin + 176, begin + 192):
+        is_run = flags & _OF_RUN != 0
+        if is_run and run_id == _NO_RUN:
+            return Mistake.SPELLING
+        if not is_run and (run_plan or flags & _ENDS_RUN):
             return Mistake.SPELLING
         return (
             version, flags, size_bytes, crc, count, leader_epoch, base_offset, end_offset, min_timestamp_us,
-            max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id,
+            max_timestamp_us, producer_id, producer_epoch, producer_sequence, run_id, run_plan,
         )  # fmt: skip
 
     def _layout_mistake(self, text: bytes, template: bytes, is_plain: bool, count: _int, body_bytes: _int) -> int:

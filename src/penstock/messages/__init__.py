@@ -14,6 +14,7 @@ Rules:
 | `streams`   | streams, partitions, their state; create, alter, delete    |
 | `records`   | fetch, get, list offsets, append                           |
 | `groups`    | offsets of groups: commit, fetch, list                      |
+| `staging`   | rows staged, and published exactly once                    |
 | `session`   | hello, status, errors                                      |
 | `peers`     | what brokers of one cluster tell each other                |
 | `replicas`  | what replicas of one partition, or of the metadata, do     |
@@ -104,6 +105,18 @@ from penstock.messages.session import (
     StatusRequest,
     StatusResponse,
 )
+from penstock.messages.staging import (
+    ListPublishedRequest,
+    ListPublishedResponse,
+    PublishStagedRequest,
+    PublishStagedResponse,
+    QueryInfo,
+    StagedRange,
+    StagedStreamRequest,
+    StagedStreamResponse,
+    StageRequest,
+    StageResponse,
+)
 from penstock.messages.streams import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -121,6 +134,8 @@ from penstock.messages.streams import (
     MetadataResponse,
     PartitionHealth,
     PartitionInfo,
+    ReportArchivedRequest,
+    ReportArchivedResponse,
     SetIntakeRequest,
     SetIntakeResponse,
     StreamInfo,
@@ -191,6 +206,8 @@ __all__ = [
     "ListOffsetsResponse",
     "ListProducersRequest",
     "ListProducersResponse",
+    "ListPublishedRequest",
+    "ListPublishedResponse",
     "LogEnd",
     "MetadataRequest",
     "MetadataResponse",
@@ -204,6 +221,9 @@ __all__ = [
     "PeerHelloRequest",
     "PeerHelloResponse",
     "ProducerInfo",
+    "PublishStagedRequest",
+    "PublishStagedResponse",
+    "QueryInfo",
     "RaftRequest",
     "RaftResponse",
     "RegisterBrokerRequest",
@@ -213,11 +233,18 @@ __all__ = [
     "ReplicaNews",
     "ReplicaProgressRequest",
     "ReplicaProgressResponse",
+    "ReportArchivedRequest",
+    "ReportArchivedResponse",
     "Request",
     "ResignedLeadership",
     "Response",
     "SetIntakeRequest",
     "SetIntakeResponse",
+    "StageRequest",
+    "StageResponse",
+    "StagedRange",
+    "StagedStreamRequest",
+    "StagedStreamResponse",
     "StatusRequest",
     "StatusResponse",
     "StopBrokerRequest",

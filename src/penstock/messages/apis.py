@@ -63,6 +63,16 @@ from penstock.messages.replicas import (
     ReplicaProgressResponse,
 )
 from penstock.messages.session import ApiVersions, HelloRequest, HelloResponse, StatusRequest, StatusResponse
+from penstock.messages.staging import (
+    ListPublishedRequest,
+    ListPublishedResponse,
+    PublishStagedRequest,
+    PublishStagedResponse,
+    StagedStreamRequest,
+    StagedStreamResponse,
+    StageRequest,
+    StageResponse,
+)
 from penstock.messages.streams import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -74,6 +84,8 @@ from penstock.messages.streams import (
     FindStreamsResponse,
     MetadataRequest,
     MetadataResponse,
+    ReportArchivedRequest,
+    ReportArchivedResponse,
     SetIntakeRequest,
     SetIntakeResponse,
     TruncateRequest,
@@ -99,11 +111,16 @@ class Api(IntEnum):
     SET_INTAKE = 13
     APPEND_ONCE = 14
     LIST_PRODUCERS = 15
+    REPORT_ARCHIVED = 16
     OFFSETS_STREAM = 20
     COMMIT_OFFSETS = 21
     FETCH_OFFSETS = 22
     LIST_GROUPS = 23
     GROUP_HEARTBEAT = 24
+    STAGED_STREAM = 25
+    STAGE = 26
+    PUBLISH_STAGED = 27
+    LIST_PUBLISHED = 28
     # From here on: between the brokers of a cluster.
     PEER_HELLO = 64
     RAFT = 65
@@ -136,7 +153,7 @@ _TABLE = (
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 1, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
-    ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 1, True),
+    ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 2, True),
     ApiSpec(Api.GET, GetRequest, GetResponse, 1, 1, True),
     ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True),
     ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False),
@@ -145,11 +162,16 @@ _TABLE = (
     ApiSpec(Api.SET_INTAKE, SetIntakeRequest, SetIntakeResponse, 1, 1, True),
     ApiSpec(Api.APPEND_ONCE, AppendOnceRequest, AppendOnceResponse, 1, 1, True),
     ApiSpec(Api.LIST_PRODUCERS, ListProducersRequest, ListProducersResponse, 1, 1, True),
+    ApiSpec(Api.REPORT_ARCHIVED, ReportArchivedRequest, ReportArchivedResponse, 1, 1, True),
     ApiSpec(Api.OFFSETS_STREAM, OffsetsStreamRequest, OffsetsStreamResponse, 1, 1, True),
     ApiSpec(Api.COMMIT_OFFSETS, CommitOffsetsRequest, CommitOffsetsResponse, 1, 1, True),
     ApiSpec(Api.FETCH_OFFSETS, FetchOffsetsRequest, FetchOffsetsResponse, 1, 1, True),
     ApiSpec(Api.LIST_GROUPS, ListGroupsRequest, ListGroupsResponse, 1, 1, True),
     ApiSpec(Api.GROUP_HEARTBEAT, GroupHeartbeatRequest, GroupHeartbeatResponse, 1, 1, True),
+    ApiSpec(Api.STAGED_STREAM, StagedStreamRequest, StagedStreamResponse, 1, 1, True),
+    ApiSpec(Api.STAGE, StageRequest, StageResponse, 1, 1, True),
+    ApiSpec(Api.PUBLISH_STAGED, PublishStagedRequest, PublishStagedResponse, 1, 1, True),
+    ApiSpec(Api.LIST_PUBLISHED, ListPublishedRequest, ListPublishedResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

@@ -5,7 +5,7 @@ A bound is part of the type, so that a hostile number is refused where it is rea
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -27,12 +27,22 @@ BrokerIdField = Annotated[BrokerId, msgspec.Meta(ge=0, lt=2**31)]
 PeerIdField = Annotated[BrokerId, msgspec.Meta(ge=1, lt=2**31)]  # a member of a cluster
 IncarnationField = Annotated[Incarnation, msgspec.Meta(ge=1, le=INT64_MAX)]
 NameField = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]  # an id, a version, a rack
+SubjectField = Annotated[str, msgspec.Meta(min_length=1, max_length=limits.SUBJECT_BYTES_MAX)]
+ColumnField = Literal["offset", "timestamp", "subject", "key", "value", "headers"]
+CrcField = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]  # CRC-32C
+ArchiveField = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", min_length=1, max_length=limits.ARCHIVE_NAME_CHARS_MAX)
+]
 ProcessField = Annotated[str, msgspec.Meta(max_length=limits.PROCESS_ID_CHARS_MAX)]  # a start of a broker
 AddressField = Annotated[str, msgspec.Meta(min_length=3, max_length=261)]  # HOST:PORT; a host has up to 255 bytes
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all requests."""
+
+    def version_needed(self) -> int:
+        """The first version of the request that says what this one does: a broker of an earlier one misreads it."""
+        return 1
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):

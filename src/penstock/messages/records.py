@@ -2,7 +2,7 @@
 
 | request      | raw part of the request        | raw part of the response                                      |
 |--------------|--------------------------------|---------------------------------------------------------------|
-| fetch        |                                | whole batch messages back to back, no schema message           |
+| fetch        |                                | whole batch messages back to back, no schema; or an Arrow stream |
 | get          |                                | one batch message that holds the message (perhaps among others) |
 | list offsets |                                |                                                               |
 | append       | one batch message; its offsets, timestamps and epoch are ignored |                              |
@@ -19,6 +19,8 @@ from penstock.base import limits
 from penstock.base.ids import PartitionId
 from penstock.messages.fields import (
     INT64_MAX,
+    ColumnField,
+    CrcField,
     Int32Field,
     Int64Field,
     LeaderEpochField,
@@ -29,6 +31,7 @@ from penstock.messages.fields import (
     Request,
     Response,
     StreamIdField,
+    SubjectField,
     TimestampField,
 )
 
@@ -37,6 +40,10 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     """Committed batches from `offset` on; waits until there are `bytes_min` of them or `wait_ms_max` has passed.
 
     The first batch may begin below `offset` (the reader drops those rows) and comes whole, also beyond `bytes_max`.
+
+    With `columns`, `subjects` or `end` (from version 2 on) the answer is one Arrow stream of these columns, in this
+    order, of the rows from `offset` up to, not including, `end` whose subject matches one of the patterns; None: all.
+    `bytes_min` then counts the bytes of the batches that are looked through, and `bytes_max` those of the rows.
     """
 
     stream_id: StreamIdField
@@ -46,12 +53,28 @@ class FetchRequest(Request, frozen=True, kw_only=True):
     bytes_max: Int64Field = limits.FETCH_BYTES_DEFAULT
     wait_ms_max: Int64Field = 0
     leader_epoch: LeaderEpochField | None = None  # the last one the reader saw
+    columns: Annotated[tuple[ColumnField, ...], msgspec.Meta(min_length=1, max_length=6)] | None = None
+    subjects: (
+        Annotated[tuple[SubjectField, ...], msgspec.Meta(min_length=1, max_length=limits.FETCH_SUBJECTS_MAX)] | None
+    ) = None
+    end: OffsetField | None = None
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether the answer is not batches as they lie in the log."""
+        return self.columns is not None or self.subjects is not None or self.end is not None
+
+    def version_needed(self) -> int:
+        """2 where not all is wanted: of whole batches a reader of an Arrow stream could make nothing."""
+        return 2 if self.is_projected else 1
 
 
 class FetchResponse(Response, frozen=True, kw_only=True):
     """`[base_offset, end_offset)` is what the raw part covers; empty at `offset` if there was nothing in time.
 
     `end_offset` may lie beyond the last message sent (compaction makes gaps): the reader goes on from it.
+    Where not all was asked for, it is how far the broker has looked, with or without rows to send; `raw_crc` is then
+    the CRC-32C of the raw part, if there is one, and `last_epoch` the leader epoch of the last batch looked at.
     """
 
     log_start: OffsetField
@@ -60,6 +83,8 @@ class FetchResponse(Response, frozen=True, kw_only=True):
     end_offset: OffsetField
     format_version: Int32Field
     leader_epoch: LeaderEpochField
+    raw_crc: CrcField | None = None
+    last_epoch: LeaderEpochField | None = None
 
 
 class GetRequest(Request, frozen=True, kw_only=True):

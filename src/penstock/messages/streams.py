@@ -11,6 +11,7 @@ from penstock.base import limits
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import PartitionId
 from penstock.messages.fields import (
+    ArchiveField,
     BrokerIdField,
     Int32Field,
     Int64Field,
@@ -100,6 +101,8 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, Int64Field] = msgspec.field(default_factory=dict)
     dedup_ids: Int64Field = 0  # message ids that its leader knows; 0: nobody sent one to it yet
     dedup_ids_forgotten: Int64Field = 0  # those of them that went before the window ended: there were too many
+    archives: dict[str, OffsetField] = msgspec.field(default_factory=dict)  # up to where each has it
+    archived_end: OffsetField | None = None  # up to where all have it, as this log stands; None: there is no archive
     producers: Int64Field = 0  # producers that its leader knows; 0: none has appended since that one leads
 
 
@@ -225,6 +228,27 @@ class TruncateResponse(Response, frozen=True, kw_only=True):
     log_start: OffsetField
     messages: Int64Field = 0
     size_bytes: Int64Field = 0
+
+
+class ReportArchivedRequest(Request, frozen=True, kw_only=True):
+    """An archive has all of a partition before `end_offset`, at most its committed end; None: there is no such archive.
+
+    Goes to the partition's leader, which hands it on to the metadata leader with its `leader_epoch`.
+    `archived_epoch`: of the leader who told the archive that end; None: nobody can know whether the log was cut since.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)  # without an `end_offset` any of the stream: it is forgotten for all
+    archive: ArchiveField
+    end_offset: OffsetField | None
+    leader_epoch: LeaderEpochField | None = None
+    archived_epoch: LeaderEpochField | None = None
+
+
+class ReportArchivedResponse(Response, frozen=True, kw_only=True):
+    """Up to where all archives of the stream have the partition; None: it has none."""
+
+    archived_end: OffsetField | None
 
 
 class DeleteStreamRequest(Request, frozen=True, kw_only=True):

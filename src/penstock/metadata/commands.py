@@ -70,6 +70,16 @@ class TruncatePartition(_Command, frozen=True, kw_only=True, tag="truncate_parti
     before: Offset
 
 
+class ReportArchived(_Command, frozen=True, kw_only=True, tag="report_archived"):
+    """An archive has what comes before an offset, all of it committed in that leader epoch; None: there is none."""
+
+    stream_id: StreamId
+    partition: PartitionId
+    leader_epoch: LeaderEpoch
+    archive: str
+    end_offset: Offset | None
+
+
 class SetIntake(_Command, frozen=True, kw_only=True, tag="set_intake"):
     """Have a stream take messages, or not."""
 
@@ -201,6 +211,7 @@ Command = (
     | AlterStream
     | DeleteStream
     | TruncatePartition
+    | ReportArchived
     | SetIntake
     | FormCluster
     | RegisterBroker

@@ -58,6 +58,15 @@ class Truncated(msgspec.Struct, frozen=True, array_like=True, gc=False):
     leader_epoch: LeaderEpoch  # in which `before` was committed: only what was written up to then is meant
 
 
+class Archived(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An archive has what comes before an offset of a partition; see `penstock.node.archives`."""
+
+    partition: PartitionId
+    archive: str  # its name
+    end_offset: Offset
+    leader_epoch: LeaderEpoch  # in which all before was committed: only what was written up to then is meant
+
+
 class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One stream as the cluster agreed on it."""
 
@@ -68,6 +77,7 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     truncated: tuple[Truncated, ...] = ()  # by partition; of most streams none ever is
     intake: Intake = Intake.OPEN
     intake_us: int = 0  # when that began; rises with every change. 0: it was never another one
+    archived: tuple[Archived, ...] = ()  # by partition, then by archive
 
     @property
     def name(self) -> str:
@@ -84,11 +94,17 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.truncated,
             self.intake,
             self.intake_us,
+            self.archived,
         )
 
     def truncated_at(self, number: int) -> Truncated | None:
         """What was given up of a partition by request."""
         return next((one for one in self.truncated if one.partition == number), None) if self.truncated else None
+
+    def archived_at(self, number: int) -> tuple[Archived, ...]:
+        """What each archive of the stream has of a partition; none where one of them has not told of it."""
+        found = tuple(one for one in self.archived if one.partition == number)
+        return found if len(found) == len({one.archive for one in self.archived}) else ()
 
     def partition_keys(self) -> tuple[PartitionKey, ...]:
         """What its partitions are kept under."""

@@ -8,6 +8,7 @@ the image (metadata/image.py). Limits that a later version may draw tighter are 
     broker                    the fields of BrokerState in their order
     stream                    id | config, a map | created_us | partitions: the fields of PartitionState in their order
                               | truncated: the fields of Truncated in their order | intake | intake_us
+                              | archived: the fields of Archived in their order
 
 A field that a later version adds stands at the end of its array; older versions refuse what they do not know only where
 its meaning changes, which a new version number says.
@@ -132,6 +133,7 @@ def _check_streams(snapshot: _Snapshot) -> None:
         names.add(state.name)
         _check_config(state)
         _check_truncated(state)
+        _check_archived(state)
         for partition in state.partitions:
             if not _is_sound(partition, live if snapshot.brokers else partition.replicas):
                 _expect(False, f"stream {last} with {partition}")
@@ -152,6 +154,15 @@ def _check_truncated(state: StreamState) -> None:
         is_sound = last < one.partition < len(state.partitions) and 0 < one.before <= INT64_MAX
         _expect(is_sound and 0 < one.leader_epoch < _EPOCH_END, f"stream {state.stream_id} with {one}")
         last = one.partition
+
+
+def _check_archived(state: StreamState) -> None:
+    last: tuple[int, str] = (-1, "")
+    for one in state.archived:
+        is_sound = last < (one.partition, one.archive) and 0 <= one.partition < len(state.partitions)
+        is_sound &= 0 <= one.end_offset <= INT64_MAX and 0 < one.leader_epoch < _EPOCH_END
+        _expect(is_sound, f"stream {state.stream_id} with {one}")
+        last = one.partition, one.archive
 
 
 def _is_sound(partition: PartitionState, live: Iterable[BrokerId]) -> bool:

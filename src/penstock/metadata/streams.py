@@ -32,12 +32,13 @@ from penstock.metadata.commands import (
     CreateStream,
     DeleteStream,
     FormCluster,
+    ReportArchived,
     SetIntake,
     StartBroker,
     TruncatePartition,
 )
 from penstock.metadata.elections import Rules
-from penstock.metadata.image import ClusterImage, Outcome, PartitionState, StreamState, Truncated
+from penstock.metadata.image import Archived, ClusterImage, Outcome, PartitionState, StreamState, Truncated
 from penstock.metadata.persistent import PersistentMap
 
 _ON_FIRST_BROKER = (BrokerId(1),)
@@ -55,7 +56,7 @@ def check_create(image: ClusterImage, config: StreamConfig, *, brokers: int, rea
         raise _invalid(error.mistakes) from None
     existing = _existing(image, config)
     if existing is None:
-        _check_room(image, config.partitions)
+        check_room(image, config.partitions)
         _check_replicas(config, brokers, ready)
     return existing
 
@@ -64,7 +65,8 @@ def _invalid(mistakes: list[str]) -> RemoteError:
     return RemoteError(ErrorCode.INVALID_CONFIG, "; ".join(mistakes), mistakes=mistakes)
 
 
-def _check_room(image: ClusterImage, partitions: int) -> None:
+def check_room(image: ClusterImage, partitions: int) -> None:
+    """RemoteError too_large: there is no room for one more stream of so many partitions."""
     if len(image.streams) >= limits.STREAMS_MAX:
         raise RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.STREAMS_MAX} streams already; delete some first")
     if partitions == 1:  # then the limit above is enough
@@ -229,11 +231,7 @@ def truncate_partition(image: ClusterImage, index: int, command: TruncatePartiti
     Its leader has committed all before `before` in this very epoch: whoever leads later has it, or an unclean election
     has lost it. So an offset is compared with another one of the same epoch only.
     """
-    partition = image.partition(command.stream_id, command.partition)
-    if command.leader_epoch != partition.leader_epoch:
-        code = ErrorCode.FENCED_EPOCH if command.leader_epoch < partition.leader_epoch else ErrorCode.UNKNOWN_EPOCH
-        text = f"the leader epoch is {partition.leader_epoch}, not {command.leader_epoch}"
-        raise RemoteError(code, text, leader_epoch=partition.leader_epoch)
+    _check_epoch(image, command)
     state = image.by_id(command.stream_id)
     if state.intake is Intake.SEALED:
         text = f"stream {state.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
@@ -245,6 +243,40 @@ def truncate_partition(image: ClusterImage, index: int, command: TruncatePartiti
     now = Truncated(command.partition, command.before, command.leader_epoch)
     truncated = tuple(sorted((*others, now), key=lambda one: one.partition))
     return _with_altered(image, state, msgspec.structs.replace(state, truncated=truncated), ())
+
+
+def report_archived(image: ClusterImage, index: int, command: ReportArchived) -> tuple[ClusterImage, Outcome]:
+    """Note what an archive has, or that there is none of that name. RemoteError: as above; bad_request: too many.
+
+    Of one leader epoch the highest offset counts, as with truncations.
+    """
+    _check_epoch(image, command)
+    state = image.by_id(command.stream_id)
+    if command.end_offset is None:
+        archived = tuple(one for one in state.archived if one.archive != command.archive)
+    else:
+        now = Archived(command.partition, command.archive, command.end_offset, command.leader_epoch)
+        here = [one for one in state.archived if one.partition == now.partition]
+        known = next((one for one in here if one.archive == now.archive), None)
+        if known is not None and known.leader_epoch == now.leader_epoch and known.end_offset >= now.end_offset:
+            return image, Outcome(stream=state)
+        if len({now.archive, *(one.archive for one in state.archived)}) > limits.ARCHIVES_MAX:
+            text = f"stream {state.name!r} has {limits.ARCHIVES_MAX} archives, and can have no more: forget one"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+        others = (one for one in state.archived if one is not known)
+        archived = tuple(sorted((*others, now), key=lambda one: (one.partition, one.archive)))
+    if archived == state.archived:
+        return image, Outcome(stream=state)
+    return _with_altered(image, state, msgspec.structs.replace(state, archived=archived), ())
+
+
+def _check_epoch(image: ClusterImage, command: TruncatePartition | ReportArchived) -> None:
+    """RemoteError: as `ClusterImage.partition`, fenced_epoch, unknown_epoch."""
+    partition = image.partition(command.stream_id, command.partition)
+    if command.leader_epoch != partition.leader_epoch:
+        code = ErrorCode.FENCED_EPOCH if command.leader_epoch < partition.leader_epoch else ErrorCode.UNKNOWN_EPOCH
+        text = f"the leader epoch is {partition.leader_epoch}, not {command.leader_epoch}"
+        raise RemoteError(code, text, leader_epoch=partition.leader_epoch)
 
 
 def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[ClusterImage, Outcome]:

@@ -19,7 +19,8 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, StreamId
+from penstock.base.ids import BrokerId, Offset, StreamId
+from penstock.base.staged import staged_name
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -28,17 +29,30 @@ from penstock.messages import (
     CreateStreamResponse,
     DeleteStreamRequest,
     DeleteStreamResponse,
+    ReportArchivedRequest,
+    ReportArchivedResponse,
     Response,
     SetIntakeRequest,
     SetIntakeResponse,
+    StagedStreamRequest,
+    StagedStreamResponse,
     StreamInfo,
     TruncateRequest,
     TruncateResponse,
 )
-from penstock.metadata.commands import AlterStream, CreateStream, DeleteStream, SetIntake, TruncatePartition
+from penstock.metadata.commands import (
+    AlterStream,
+    CreateStream,
+    DeleteStream,
+    ReportArchived,
+    SetIntake,
+    TruncatePartition,
+)
 from penstock.metadata.image import ClusterImage, Outcome, StreamState
 from penstock.metadata.placement import place
-from penstock.metadata.streams import altered_config, check_create, created_config, replicas_wanted
+from penstock.metadata.streams import altered_config, check_create, check_room, created_config, replicas_wanted
+from penstock.node.internal import staged_config
+from penstock.node.metadata_link import Administrative
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 
@@ -98,7 +112,7 @@ class Administration:
 
     def handle(
         self,
-        request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest | TruncateRequest,
+        request: Administrative,
         done: Done,
     ) -> None:
         """Do what a client asks; `done` hears it once."""
@@ -111,6 +125,10 @@ class Administration:
                 self._set_intake(request, done)
             elif isinstance(request, TruncateRequest):
                 self._truncate(request, done)
+            elif isinstance(request, StagedStreamRequest):
+                self._make_staged(request, done)
+            elif isinstance(request, ReportArchivedRequest):
+                self._report_archived(request, done)
             else:
                 self._delete(request, done)
         except RemoteError as error:
@@ -141,6 +159,39 @@ class Administration:
             assert outcome.stream is not None
             self._wait(outcome.stream, done, deadline_us, is_new=outcome.changed)
 
+        self._quorum.propose(command, made)
+
+    def _make_staged(self, request: StagedStreamRequest, done: Done) -> None:
+        """A stream for what is staged for another one, on the very replicas of that."""
+        now = self._clock()
+        deadline_us = now.elapsed_us + min(request.timeout_ms, limits.FETCH_WAIT_MS_MAX) * 1_000
+        image = self._image
+        target = image.by_id(request.stream_id)
+        if target.config.is_internal:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged for {target.name!r}, which is Penstock's own")
+
+        def wait(state: StreamState) -> None:
+            self._wait_for_all(state, done, deadline_us, lambda info: StagedStreamResponse(stream=info))
+
+        name = staged_name(target.stream_id)
+        if name in image.names:
+            wait(image.by_name(name))
+            return
+        check_room(image, target.config.partitions)
+
+        def made(outcome: Outcome | RemoteError) -> None:
+            there = self._image.names.get(name)
+            if there is not None:  # also where another config of the target's was meant
+                wait(self._image.streams[there])
+            elif isinstance(outcome, RemoteError):
+                done(outcome)
+            else:
+                done(RemoteError(ErrorCode.STREAM_CHANGED, f"stream {request.stream_id} was deleted meanwhile"))
+
+        assignments = tuple(one.replicas for one in target.partitions)
+        command = CreateStream(
+            config=staged_config(target.stream_id, target.config), created_us=now.wall_us, assignments=assignments
+        )
         self._quorum.propose(command, made)
 
     def _place(self, partitions: int, replicas: int, ready: frozenset[BrokerId]) -> tuple[tuple[BrokerId, ...], ...]:
@@ -279,6 +330,28 @@ class Administration:
             before=request.before,
         )
         self._quorum.propose(command, truncated)
+
+    def _report_archived(self, request: ReportArchivedRequest, done: Done) -> None:
+        if request.leader_epoch is None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "only a partition's leader knows what is committed: ask that one")
+
+        def reported(outcome: Outcome | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+                return
+            assert outcome.stream is not None
+            ends = [one.end_offset for one in outcome.stream.archived_at(request.partition)]
+            none = Offset(0) if outcome.stream.archived else None  # some have told of other partitions only
+            done(ReportArchivedResponse(archived_end=min(ends, default=none)))
+
+        command = ReportArchived(
+            stream_id=request.stream_id,
+            partition=request.partition,
+            leader_epoch=request.leader_epoch,
+            archive=request.archive,
+            end_offset=request.end_offset,
+        )
+        self._quorum.propose(command, reported)
 
     def _delete(self, request: DeleteStreamRequest, done: Done) -> None:
         state = self._named(request.name, request.stream_id)

@@ -13,14 +13,9 @@ from dataclasses import dataclass
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
-from penstock.batch.codec import NOBODY, Producer
-from penstock.messages import AppendOnceRequest, AppendRequest
-from penstock.node.partition import Partition
 from penstock.node.queries import CheckAppend
 from penstock.node.step import Lane, Outbox
 from penstock.node.wording import as_remote
-
-Appending = AppendRequest | AppendOnceRequest
 
 
 @dataclass(slots=True)
@@ -47,20 +42,11 @@ class Appends:
         self._store = store
         self._queues: dict[PartitionKey, deque[_Append]] = {}
 
-    def add(self, caller: Hashable, partition: Partition, request: Appending, raw: bytes | memoryview) -> None:
-        """Check `raw`, then store it; RemoteError overloaded. A single one is taken whatever its size."""
+    def add(self, caller: Hashable, key: PartitionKey, check: CheckAppend) -> None:
+        """Check a batch, then store it; RemoteError overloaded. A single one is taken whatever its size."""
+        raw = check.raw
         if self.size_bytes and self.size_bytes + len(raw) > self._bytes_max:
             raise RemoteError(ErrorCode.OVERLOADED, "too many appends at once; wait for some to be answered")
-        config = partition.stream.config
-        key = partition.key
-        check = CheckAppend(
-            raw,
-            partition.subject,
-            config.max_message_bytes,
-            _producer_of(request),
-            allows_ttls=config.allow_message_ttl,
-            allows_rollups=config.allow_rollup,
-        )
         append = _Append(caller, check, len(raw))
         self.size_bytes += len(raw)
         self._queues.setdefault(key, deque()).append(append)
@@ -81,7 +67,7 @@ class Appends:
             append = queue.popleft()
             self.size_bytes -= append.size_bytes
             if append.error is not None:
-                self._outbox.reply(append.caller, as_remote(append.error))
+                self._outbox.step.answer(append.caller, as_remote(append.error))
             elif not self._store(key, append.caller, append.check):
                 queue.appendleft(append)
                 self.size_bytes += append.size_bytes
@@ -93,15 +79,9 @@ class Appends:
         """The stream is gone: tell all that wait."""
         for append in self._queues.pop(key, ()):
             self.size_bytes -= append.size_bytes
-            self._outbox.reply(append.caller, error)
+            self._outbox.step.answer(append.caller, error)
 
     def stop(self, error: RemoteError) -> None:
         """The broker stops: tell all that wait."""
         for key in list(self._queues):
             self.refuse(key, error)
-
-
-def _producer_of(request: Appending) -> Producer:
-    if isinstance(request, AppendRequest):
-        return NOBODY
-    return Producer(request.producer_id, request.producer_epoch, request.sequence)

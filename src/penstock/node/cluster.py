@@ -21,11 +21,8 @@ from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
-    AlterStreamRequest,
     AwaitStreamRequest,
     ChangeIsrRequest,
-    CreateStreamRequest,
-    DeleteStreamRequest,
     ForwardRequest,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -36,7 +33,6 @@ from penstock.messages import (
     RegisterBrokerRequest,
     Request,
     Response,
-    SetIntakeRequest,
     StopBrokerRequest,
     StreamInfo,
 )
@@ -53,7 +49,7 @@ from penstock.node.consequences import Consequences, Told
 from penstock.node.departure import Departure
 from penstock.node.folders import check_folders
 from penstock.node.metadata_leader import MetadataLeader
-from penstock.node.metadata_link import MetadataLink
+from penstock.node.metadata_link import Administrative, MetadataLink
 from penstock.node.observer import Place
 from penstock.node.peer_requests import PeerRequests
 from penstock.node.peers import Peers
@@ -409,7 +405,7 @@ class Cluster:
     def administer(
         self,
         caller: Hashable,
-        request: CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest,
+        request: Administrative,
     ) -> None:
         """A client wants streams changed. RemoteError not_yet: this broker knows nobody yet who could do it."""
         if self.waits_for and not (self.quorum.obstacle or self.link.knows_somebody):

@@ -1,9 +1,9 @@
 """Where queries wait for a disk thread: a slow search must hold up no append, no read and no other client for ever.
 
-Rules: queries have a lane of their own, and few run at once: what they read at once is bounded by QUERIES_RUNNING_MAX
+Rules: queries have a lane of their own, and few run at once: what they read at once is bounded by `running_max`
 batches. Of the searches (which read up to SCAN_BYTES_MAX each) fewer run than may, so that a quick question is answered
-beside them. More than QUERIES_WAITING_MAX do not wait: they are refused. Who has gone is not waited for: what has not
-begun is forgotten, what runs ends after its present batch.
+beside them. More than `waiting_max` do not wait: they are refused. Who has gone is not waited for: what has not
+begun is forgotten, what runs ends after its present batch. Fetches that want not all have a desk of their own.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ class _Asked:
 
 
 class Desk:
-    """All queries of one broker."""
+    """All queries of one kind of one broker."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, *, running_max: int, waiting_max: int) -> None:
         self._outbox = outbox
+        self._running_max = running_max
+        self._waiting_max = waiting_max
         self._waiting: tuple[deque[_Asked], deque[_Asked]] = (deque(), deque())  # quick ones, searches
         self._running: dict[Hashable, _Asked] = {}
         self._searching = 0
 
     def ask(self, caller: Hashable, query: Query, done: Done) -> None:
         """Run `query` when it is its turn; `done` hears how it went. RemoteError overloaded."""
-        if sum(map(len, self._waiting)) >= limits.QUERIES_WAITING_MAX:
+        if sum(map(len, self._waiting)) >= self._waiting_max:
             raise RemoteError(ErrorCode.OVERLOADED, "too many queries at once; wait for some to be answered")
         self._waiting[query.is_search].append(_Asked(caller, query, done))
         self._run_more()
@@ -64,7 +66,7 @@ class Desk:
 
     def _run_more(self) -> None:
         quick, searches = self._waiting
-        while len(self._running) < limits.QUERIES_RUNNING_MAX:
+        while len(self._running) < self._running_max:
             if quick:
                 self._run(quick.popleft())
             elif searches and self._searching < limits.SEARCHES_RUNNING_MAX:

@@ -22,58 +22,56 @@ from operator import attrgetter
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import LineageEntry
-from penstock.messages import FetchRequest
 from penstock.node.partition import Partition
 
 _leader_epoch = attrgetter("leader_epoch")
 _start_offset = attrgetter("start_offset")
 
 
-def check_agreement(partition: Partition, request: FetchRequest) -> None:
-    """RemoteError log_truncated if what the reader has read below `request.offset` is not what the log holds.
+def check_agreement(partition: Partition, offset: int, leader_epoch: int | None) -> None:
+    """RemoteError log_truncated if what a reader has below `offset`, last of that epoch, is not what the log holds.
 
     not_yet: another replica has shown more than this one has, or knows of.
     """
     if partition.is_replicated:
-        _check_knowledge(partition, request)
-    if request.leader_epoch is None:
+        _check_knowledge(partition, offset, leader_epoch)
+    if leader_epoch is None:
         return
-    end_offset = _agreed_end(partition, request.leader_epoch, request.offset)
-    if request.offset <= end_offset:
+    end_offset = _agreed_end(partition, leader_epoch, offset)
+    if offset <= end_offset:
         return
-    if partition.is_replicated and end_offset >= partition.committed_end and not _is_settled(partition, request):
+    if partition.is_replicated and end_offset >= partition.committed_end and not _is_settled(partition, leader_epoch):
         # What is not committed here may still be cut to agree with what the reader has from another replica.
         raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not committed so far here; ask again in a moment")
-    lost = f"offsets {end_offset} to {request.offset - 1}, as this reader knows them, are not in it any more"
+    lost = f"offsets {end_offset} to {offset - 1}, as this reader knows them, are not in it any more"
     raise RemoteError(
         ErrorCode.LOG_TRUNCATED,
         f"the log of {partition.label} was cut or began anew: {lost}; drop what was made of them, "
         f"then read on from {end_offset}",
-        offset=int(request.offset),
+        offset=int(offset),
         end_offset=end_offset,
         log_start=partition.log_start,
         committed_end=partition.committed_end,
     )
 
 
-def _check_knowledge(partition: Partition, request: FetchRequest) -> None:
+def _check_knowledge(partition: Partition, offset: int, leader_epoch: int | None) -> None:
     """RemoteError not_yet if another replica has shown more than this one has, or knows of."""
-    if not _is_leader(partition) and request.offset > partition.log.log_end:
+    if not _is_leader(partition) and offset > partition.log.log_end:
         text = f"this replica of {partition.label} ends at offset {partition.log.log_end}; ask again in a moment"
         raise RemoteError(ErrorCode.NOT_YET, text, log_end=partition.log.log_end)
-    if request.leader_epoch is not None and request.leader_epoch > _last_epoch(partition):
-        text = f"this broker has not heard of leader epoch {request.leader_epoch} of {partition.label}; ask again"
+    if leader_epoch is not None and leader_epoch > _last_epoch(partition):
+        text = f"this broker has not heard of leader epoch {leader_epoch} of {partition.label}; ask again"
         raise RemoteError(ErrorCode.NOT_YET, text, leader_epoch=int(partition.leader_epoch))
 
 
-def _is_settled(partition: Partition, request: FetchRequest) -> bool:
+def _is_settled(partition: Partition, leader_epoch: int) -> bool:
     """Whether what an earlier epoch left is known for good: its successor leads here, and all who may lead next follow.
 
     Before they do, one of them may still lead in its turn, with what this log does not have.
     """
-    assert request.leader_epoch is not None
     leadership = partition.leadership if _is_leader(partition) else None
-    return leadership is not None and request.leader_epoch < partition.leader_epoch and leadership.is_followed
+    return leadership is not None and leader_epoch < partition.leader_epoch and leadership.is_followed
 
 
 def _is_leader(partition: Partition) -> bool:

@@ -7,6 +7,9 @@ is decided on what was committed when it was looked up.
     asked → look up → enough, or an error, or its time is up → answered
                ▲  └──▶ parked until the log has grown enough
                └─────────────┘
+
+A fetch that wants not all waits in the same way, for as much to look through; then it goes to a desk of its own, where
+few are looked for at once, before it is answered.
 """
 
 from __future__ import annotations
@@ -17,12 +20,16 @@ from dataclasses import dataclass
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.base.ids import Offset, PartitionKey
-from penstock.commitlog import Slice
+from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
+from penstock.base.subjects import subject_mistake
+from penstock.commitlog import LogView, Slice
 from penstock.fetch.waiters import Waiter, Waiters
 from penstock.messages import FetchRequest, FetchResponse
+from penstock.node.desk import Desk
 from penstock.node.divergence import check_agreement
+from penstock.node.finding import Finder
 from penstock.node.partition import Partition
+from penstock.node.projections import Project
 from penstock.node.step import Extent, Lane, Outbox
 from penstock.node.wording import as_remote
 
@@ -38,6 +45,7 @@ class _Look:
     is_final: bool
     committed_end: int
     committed_bytes: int
+    view: LogView | None  # none where there is nothing to look at
 
 
 class Fetches:
@@ -47,11 +55,20 @@ class Fetches:
         self._outbox = outbox
         self._format_version = format_version
         self._waiters = Waiters()
-        self._looking: dict[Hashable, _Look] = {}  # in a disk thread
+        self._stopping: RemoteError | None = None
+        self._looking: dict[Hashable, _Look] = {}  # in a disk thread, or before it
+        self._desk = Desk(
+            outbox, running_max=limits.PROJECTIONS_RUNNING_MAX, waiting_max=limits.PROJECTIONS_WAITING_MAX
+        )
+
+    def ask(self, find: Finder, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now) -> None:
+        """As `fetch`, of whichever replica is here. RemoteError as of `Finder.held`, too."""
+        self.fetch(caller, find.held(request.stream_id, request.partition), request, now)
 
     def fetch(self, caller: Hashable, partition: Partition, request: FetchRequest, now: Now) -> None:
-        """Answer `caller`, now or later. RemoteError offset_out_of_range, log_truncated."""
-        check_agreement(partition, request)
+        """Answer `caller`, now or later. RemoteError offset_out_of_range, log_truncated, bad_request, overloaded."""
+        _check_wanted(request)
+        check_agreement(partition, request.offset, request.leader_epoch)
         wait_us = min(request.wait_ms_max, limits.FETCH_WAIT_MS_MAX) * 1_000
         self._look(caller, partition, request, now.elapsed_us + wait_us, is_final=wait_us == 0)
 
@@ -72,22 +89,34 @@ class Fetches:
 
     def gone(self, callers: Iterable[Hashable]) -> None:
         """Nobody waits for these answers."""
+        callers = list(callers)
+        self._waiters.drop(callers)
         for caller in callers:
-            self._waiters.drop((caller,))
             self._looking.pop(caller, None)
+        self._desk.gone(callers)
 
     def refuse(self, key: PartitionKey, error: RemoteError) -> None:
         """The partition, or the broker, is at its end: tell all that wait."""
         for waiter in self._waiters.waiting(key):
             self._waiters.take(waiter)
             self._outbox.reply(waiter.caller, error)
-        for look in [look for look in self._looking.values() if look.partition.key == key]:
+        self._tell([look for look in self._looking.values() if look.partition.key == key], error)
+
+    def give_up(self, error: RemoteError) -> None:
+        """The broker is about to stop: no look through batches keeps it, those that come from now on neither."""
+        self._stopping = error
+        self._tell([look for look in self._looking.values() if look.request.is_projected], error)
+
+    def _tell(self, looks: list[_Look], error: RemoteError) -> None:
+        for look in looks:
             del self._looking[look.caller]
             self._outbox.reply(look.caller, error)
+        self._desk.gone([look.caller for look in looks])
 
     def _look_again(self, waiter: Waiter, partition: Partition, *, is_final: bool) -> None:
         try:
-            check_agreement(partition, waiter.request)  # the log may have been cut meanwhile
+            # The log may have been cut meanwhile.
+            check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
             self._look(waiter.caller, partition, waiter.request, waiter.deadline_us, is_final=is_final)
         except RemoteError as error:
             self._outbox.reply(waiter.caller, error)
@@ -99,11 +128,11 @@ class Fetches:
         if not partition.log_start <= request.offset <= log.log_end:
             raise _out_of_range(partition, request.offset)
         end, size_bytes = partition.committed_end, partition.committed_bytes
-        look = _Look(caller, partition, request, deadline_us, is_final, end, size_bytes)
-        if request.offset >= end:
+        view = log.view() if request.offset < end else None
+        look = _Look(caller, partition, request, deadline_us, is_final, end, size_bytes, view)
+        if view is None:
             self._found(look, None)
             return
-        view = log.view()
         bytes_max = min(request.bytes_max, limits.FETCH_BYTES_MAX)
         if view.in_memory(request.offset):
             try:
@@ -137,13 +166,55 @@ class Fetches:
         missing_bytes = wanted_bytes - (0 if found is None else found.length)
         # A slice that ends before the committed end is as long as it can be.
         is_cut = found is not None and found.end_offset < look.committed_end
-        if missing_bytes <= 0 or is_cut or look.is_final:
-            self._answer(look, found)
+        is_all = found is not None and request.end is not None and found.end_offset >= request.end
+        if missing_bytes <= 0 or is_cut or is_all or look.is_final:
+            if found is not None and request.is_projected:
+                self._project(look)
+            else:
+                self._answer(look, found)
             return
         wanted_bytes = look.committed_bytes + missing_bytes
         self._waiters.park(Waiter(look.caller, request, look.partition.key, look.deadline_us, wanted_bytes))
         if look.partition.committed_bytes > look.committed_bytes:
             self.grown(look.partition)  # meanwhile
+
+    def _project(self, look: _Look) -> None:
+        caller, partition, request = look.caller, look.partition, look.request
+        assert look.view is not None
+        query = Project(look.view, partition.vfs, look.committed_end, request)
+
+        def done(error: Exception | None) -> None:
+            if self._looking.get(caller) is not look:
+                return  # gone, or told already
+            del self._looking[caller]
+            if request.offset < partition.log_start:
+                self._outbox.reply(caller, _out_of_range(partition, request.offset))
+            elif error is None:
+                partition.counters["fetched_bytes"] += len(query.raw)
+                self._outbox.reply(caller, self._response_to_projected(look, query), query.raw or None)
+            else:
+                self._outbox.reply(caller, as_remote(error))
+
+        try:
+            if self._stopping is not None:
+                raise self._stopping
+            self._looking[caller] = look
+            self._desk.ask(caller, query, done)
+        except RemoteError as error:
+            self._looking.pop(caller, None)
+            self._outbox.reply(caller, error)
+
+    def _response_to_projected(self, look: _Look, query: Project) -> FetchResponse:
+        return FetchResponse(
+            log_start=Offset(look.partition.log_start),
+            committed_end=Offset(look.committed_end),
+            base_offset=look.request.offset,
+            end_offset=Offset(query.end_offset),
+            format_version=self._format_version,
+            leader_epoch=look.partition.leader_epoch,
+            raw_crc=query.raw_crc,
+            last_epoch=None if query.last_epoch is None else LeaderEpoch(query.last_epoch),
+        )
 
     def _answer(self, look: _Look, found: Slice | None) -> None:
         partition, extent = look.partition, None
@@ -165,6 +236,19 @@ class Fetches:
 
 def _key(request: FetchRequest) -> PartitionKey:
     return PartitionKey(request.stream_id, request.partition)
+
+
+def _check_wanted(request: FetchRequest) -> None:
+    """RemoteError bad_request if what is asked for of batches cannot be."""
+    mistake = None
+    if request.columns is not None and len(set(request.columns)) < len(request.columns):
+        mistake = f"a column is there twice: {', '.join(request.columns)}"
+    elif request.end is not None and request.end <= request.offset:
+        mistake = f"it is to end at {request.end}, and begins at {request.offset}"
+    for subject in request.subjects or ():
+        mistake = mistake or subject_mistake(subject, wildcards=True)
+    if mistake is not None:
+        raise RemoteError(ErrorCode.BAD_REQUEST, f"fetch: {mistake}")
 
 
 def _out_of_range(partition: Partition, offset: int) -> RemoteError:

@@ -3,18 +3,23 @@
 `__offsets` holds where groups of consumers are (`penstock.groups.rows`). It is made when it is first needed, with as
 many replicas as any other stream. Nobody listens for it: what is in it came over the socket, from a leader that knew
 what it was doing. One that an earlier version has made is altered, once all brokers know what that means.
+
+`__staged-<id>` holds what is staged for the stream of that id (see `staging`). It has as many partitions, and each has
+the replicas of the other's: so whoever leads that one has what was staged on its own disk. It goes when that one goes.
 """
 
 from __future__ import annotations
 
 from penstock.base import limits
-from penstock.base.config import Acks, StreamConfig
+from penstock.base.config import Acks, Storage, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import StreamId
+from penstock.base.staged import staged_for, staged_name, staged_subject
 from penstock.base.subjects import INTERNAL_NAME_PREFIX
 from penstock.groups.rows import OFFSETS_STREAM, SUBJECT
 from penstock.messages import AlterStreamRequest, CreateStreamRequest, Request
-from penstock.metadata.commands import AlterStream
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.commands import AlterStream, DeleteStream
+from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.partition import Partition
 
 
@@ -29,6 +34,43 @@ def offsets_config() -> StreamConfig:
         dedup_window_ms=None,
         compact=True,
     )
+
+
+def staged_config(stream_id: StreamId, config: StreamConfig) -> StreamConfig:
+    """What a stream is made with that holds what is staged for that one."""
+    return StreamConfig(
+        name=staged_name(stream_id),
+        subject=staged_subject(stream_id),
+        acks=Acks.NEVER,
+        durability=config.durability,
+        storage=Storage.FILE,  # also for one in memory: a day of what was staged is too much for that
+        max_age_ms=limits.STAGED_AGE_MS,
+        max_bytes=limits.STAGED_BYTES_MAX,
+        max_message_bytes=limits.MESSAGE_BYTES_MAX,
+        segment_bytes=limits.STAGED_SEGMENT_BYTES,
+        segment_age_ms=limits.STAGED_SEGMENT_AGE_MS,
+        partitions=config.partitions,
+        replicas=config.replicas,
+        min_isr=config.min_isr,
+        allow_unclean_election=config.allow_unclean_election,
+        dedup_window_ms=None,
+    )
+
+
+def target_of(state: StreamState) -> StreamId | None:
+    """For which stream it holds what is staged; None: it is another kind of stream."""
+    stream_id = staged_for(state.config.name, state.config.subject)
+    return None if stream_id is None else StreamId(stream_id)
+
+
+def left_over(image: ClusterImage) -> DeleteStream | None:
+    """A stream whose staged rows are for one that is gone; None: there is none."""
+    for name, stream_id in image.names.items():
+        if name.startswith(INTERNAL_NAME_PREFIX):
+            target = target_of(image.streams[stream_id])
+            if target is not None and target not in image.streams:
+                return DeleteStream(stream_id=stream_id)
+    return None
 
 
 def overdue_alteration(image: ClusterImage, version: str) -> AlterStream | None:

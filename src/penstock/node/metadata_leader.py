@@ -23,24 +23,20 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
-    AlterStreamRequest,
     ChangeIsrRequest,
-    CreateStreamRequest,
-    DeleteStreamRequest,
     HeartbeatRequest,
     RegisterBrokerRequest,
     Request,
     Response,
-    SetIntakeRequest,
     StopBrokerRequest,
-    TruncateRequest,
 )
 from penstock.metadata.commands import FormCluster
 from penstock.metadata.controller import Controller, HeardOf
 from penstock.metadata.image import ClusterImage, Outcome
 from penstock.metadata.proposals import Proposal
 from penstock.node.administration import Administration
-from penstock.node.internal import overdue_alteration
+from penstock.node.internal import left_over, overdue_alteration, target_of
+from penstock.node.metadata_link import Administrative
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
 from penstock.raft import Membership
@@ -70,13 +66,17 @@ class MetadataLeader:
         self._is_changing = False  # the membership
         self._is_forming = False  # the cluster: its name is on its way
         self._is_altering = False  # `__offsets`
+        self._is_sweeping = False  # what is staged for streams that are gone
+        self._may_be_left_over = False
 
     def lead(self) -> None:
         """This broker is the metadata leader, and has applied all of earlier terms."""
-        self._is_changing = self._is_forming = self._is_altering = False
+        self._is_changing = self._is_forming = self._is_altering = self._is_sweeping = False
+        self._may_be_left_over = True
         self._controller.lead(self._quorum.image, self._quorum.term, self._clock())
         self._form()
         self._alter_offsets()
+        self._sweep()
         self.carry_out()
 
     def _form(self) -> None:
@@ -109,6 +109,21 @@ class MetadataLeader:
         self._is_altering = True
         self._quorum.propose(command, done)
 
+    def _sweep(self) -> None:
+        """Delete what is staged for streams that are gone, one after the other."""
+        if not self._may_be_left_over or self._is_sweeping or not self._quorum.is_leader:
+            return
+        command = left_over(self._quorum.image)
+        if command is None:
+            self._may_be_left_over = False
+            return
+
+        def done(outcome: Outcome | RemoteError) -> None:
+            self._is_sweeping = False
+
+        self._is_sweeping = True
+        self._quorum.propose(command, done)
+
     def follow(self, leader: BrokerId | None) -> None:
         """It is no more."""
         self._controller.follow(leader)
@@ -120,6 +135,9 @@ class MetadataLeader:
         """A command was applied."""
         self._controller.applied(index, raft_term, image, outcome, self._clock())
         self._alter_offsets()
+        if isinstance(outcome, Outcome) and outcome.changed and outcome.stream is not None:
+            self._may_be_left_over |= outcome.deleted or target_of(outcome.stream) is not None
+        self._sweep()
         self.carry_out()
 
     def request(self, request: Request, done: Done) -> None:
@@ -134,10 +152,7 @@ class MetadataLeader:
         elif isinstance(request, StopBrokerRequest):
             self._controller.stop_broker(done, request, now)
         else:
-            assert isinstance(
-                request,
-                CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest | TruncateRequest,
-            ), request
+            assert isinstance(request, Administrative), request
             self._administration.handle(request, done)
         self.carry_out()
 
@@ -202,6 +217,7 @@ class MetadataLeader:
             self.carry_out()
         self._form()
         self._alter_offsets()
+        self._sweep()
         self._administration.tick(now)
         if self._quorum.is_leader and not self._is_changing:
             wanted = self._wanted()

@@ -23,16 +23,26 @@ from penstock.messages import (
     DeleteStreamRequest,
     ForwardRequest,
     ForwardResponse,
+    ReportArchivedRequest,
     Request,
     Response,
     SetIntakeRequest,
+    StagedStreamRequest,
     TruncateRequest,
 )
 from penstock.node.peers import Peers
 from penstock.node.quorum import Quorum
 from penstock.wire.bodies import decode_answer_body, request_body
 
-Administrative = CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest | TruncateRequest
+Administrative = (
+    CreateStreamRequest
+    | AlterStreamRequest
+    | DeleteStreamRequest
+    | SetIntakeRequest
+    | TruncateRequest
+    | StagedStreamRequest
+    | ReportArchivedRequest
+)
 Done = Callable[[Response | RemoteError], None]
 Local = Callable[[Request, Done], None]
 
@@ -141,7 +151,9 @@ class MetadataLink:
         if len(self._waiting) >= limits.FORWARDED_REQUESTS_MAX:
             done(RemoteError(ErrorCode.OVERLOADED, "too many changes of streams at once; ask again in a moment"))
             return
-        timeout_ms = request.timeout_ms if isinstance(request, CreateStreamRequest) else limits.FORWARD_TIMEOUT_MS
+        timeout_ms = limits.FORWARD_TIMEOUT_MS
+        if isinstance(request, CreateStreamRequest | StagedStreamRequest):
+            timeout_ms = request.timeout_ms
         timeout_ms = min(timeout_ms, limits.FETCH_WAIT_MS_MAX)  # a client names any
         now_us = self._clock().elapsed_us
         waiting = _Waiting(request, done, now_us + timeout_ms * 1_000, now_us)

@@ -31,29 +31,24 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, PartitionKey
-from penstock.batch.codec import NOBODY, Producer
+from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
-from penstock.hot.rows import Asked
 from penstock.messages import (
     AlterStreamRequest,
-    AppendOnceRequest,
-    AppendRequest,
     CreateStreamRequest,
     DeleteStreamRequest,
     FetchRequest,
     GetRequest,
     JoinResponse,
     ListOffsetsRequest,
-    ListProducersRequest,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
+    ReportArchivedRequest,
     Request,
     Response,
     SetIntakeRequest,
     TruncateRequest,
 )
-from penstock.node.appends import Appending, Appends
 from penstock.node.arrivals import Arrivals
 from penstock.node.clean_stop import mark_if_whole
 from penstock.node.cluster import PEER_REQUESTS, Cluster
@@ -62,18 +57,18 @@ from penstock.node.fetches import Fetches
 from penstock.node.finding import Finder
 from penstock.node.in_flight import Budget
 from penstock.node.internal import check_users_own, users_own
-from penstock.node.leaders import not_leader, not_led
+from penstock.node.leaders import not_leader
 from penstock.node.listening import Listening
 from penstock.node.offsets import GroupOffsets
 from penstock.node.partition import Partition
 from penstock.node.peers import Peers
-from penstock.node.producers import KnownProducers
-from penstock.node.queries import CheckAppend
+from penstock.node.publishing import Publishing
 from penstock.node.questions import Questions
 from penstock.node.replicas import Replicas
 from penstock.node.report import Report
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Outbox, Step
+from penstock.node.storing import Storing
 from penstock.node.streams import deleted_error
 from penstock.vfs import Vfs
 
@@ -97,8 +92,6 @@ class Node:
             refused=lambda partition, reason: self._replicas.streams.refused(partition, reason),
         )
         self._peers = Peers(self._outbox)
-        self._appends = Appends(self._outbox, settings.partition_in_flight_bytes_max, store=self._store)
-        self._producers = KnownProducers(self._outbox, lambda: self._now, known=self._appends.go_on)
         self._budget = Budget(settings.partition_in_flight_bytes_max)
         self._questions = Questions(
             self._outbox,
@@ -119,7 +112,7 @@ class Node:
             ask_metadata=lambda request, done: self._cluster.link.ask(request, done),
             administer=lambda request, done: self._cluster.link.administer(request, done),
             hurry=lambda: self._cluster.standing.hurry(),
-            committed=self._fetches.grown,
+            committed=self._grown,
             resigned=self._resigned,
             closed=self._partition_closed,
         )
@@ -129,7 +122,27 @@ class Node:
             vfs, settings, self._outbox, self._peers, chance, lambda: self._now, self._replicas, lambda: self._report
         )
         self._find = Finder(settings.broker_id, self._cluster, self._partitions, self._replicas.streams.failures)
-        self._offsets = GroupOffsets(self._outbox, self._cluster, self._find, write=self._append_to)
+        self._is_stopped = False
+        self._next_tick_us = 0
+        self._arrivals = Arrivals(self._ingest)
+        self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
+        self._now = Now(0, 0)  # of what is being decided
+        self._handlers: Mapping[type[Request], Handler] = self._all_handlers()
+
+    def _all_handlers(self) -> dict[type[Request], Handler]:
+        settings = self._settings
+        self._storing = Storing(
+            self._outbox,
+            self._find,
+            self._replicas,
+            lambda: self._now,
+            settings.partition_in_flight_bytes_max,
+            image=lambda: self._cluster.image,
+        )
+        self._offsets = GroupOffsets(self._outbox, self._cluster, self._find, write=self._storing.append_to)
+        self._publishing = Publishing(
+            self._outbox, self._cluster, self._find, lambda: self._now, write=self._storing.append_to
+        )
         enquiries = Enquiries(
             settings,
             self._outbox,
@@ -137,30 +150,23 @@ class Node:
             report=lambda: self._report,
             in_flight_bytes=lambda: self.in_flight_bytes,
         )
-        self._is_stopped = False
-        self._next_tick_us = 0
-        self._arrivals = Arrivals(self._ingest)
-        self._stored: list[tuple[Partition, int]] = []  # who got messages, and its committed_end before: see `take`
-        self._now = Now(0, 0)  # of what is being decided
-        self._handlers: Mapping[type[Request], Handler] = {**self._own_handlers(), **enquiries.handlers}
-
-    def _own_handlers(self) -> dict[type[Request], Handler]:
         return {
             CreateStreamRequest: self._administer,
             AlterStreamRequest: self._administer,
             DeleteStreamRequest: self._administer,
             SetIntakeRequest: self._administer,
-            FetchRequest: self._fetch,
+            FetchRequest: partial(self._fetches.ask, self._find),
             GetRequest: self._get,
             ListOffsetsRequest: self._list_offsets,
             TruncateRequest: self._truncate,
-            AppendRequest: self._append,
-            AppendOnceRequest: self._append,
-            ListProducersRequest: partial(self._producers.tell, self._find),
+            ReportArchivedRequest: partial(self._replicas.archives.ask, self._find),
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
+            **self._storing.handlers,
+            **self._publishing.handlers,
             **self._offsets.handlers,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
+            **enquiries.handlers,
         }
 
     # Life
@@ -192,6 +198,7 @@ class Node:
     def give_up_queries(self) -> None:
         """The broker is about to stop: whoever asks long questions is told so now."""
         self._questions.stop()
+        self._fetches.give_up(_STOPPING)
         self._offsets.stop()
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
@@ -221,7 +228,8 @@ class Node:
         for partition in self._partitions.values():
             self._upkeep.close(partition)
             self._fetches.refuse(partition.key, _STOPPING)
-        self._appends.stop(_STOPPING)
+        self._storing.appends.stop(_STOPPING)
+        self._publishing.stop(_STOPPING)
         self._replicas.truncations.stop(_STOPPING)
         self._replicas.streams.confirmations.stop(_STOPPING)
         self._cluster.stop(_STOPPING)
@@ -237,7 +245,7 @@ class Node:
             stored, self._stored = self._stored, []
             for partition, committed_end in stored:
                 if partition.when_idle is None:  # else the stream is gone
-                    self._written(partition, committed_end)
+                    self._storing.written(partition, committed_end)
             self._replicas.settle()
             if not self._outbox.step:
                 return None
@@ -266,7 +274,7 @@ class Node:
     @property
     def in_flight_bytes(self) -> int:
         """Bytes that are written or being checked, and not yet answered."""
-        return self._appends.size_bytes + self._arrivals.size_bytes + self._budget.used_bytes
+        return self._storing.appends.size_bytes + self._arrivals.size_bytes + self._budget.used_bytes
 
     def messages(self, groups: Mapping[int, Group], now: Now) -> None:
         """What one read of the NATS connection delivered, by subscription."""
@@ -384,6 +392,7 @@ class Node:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
         self._arrivals.go_on()
+        self._publishing.tick()
         self._listening.subscriptions.tick(now)
         self._cluster.quorum.keep_reserve()
         self._replicas.chronicle.look(self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone)
@@ -440,7 +449,9 @@ class Node:
 
     def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
         self._fetches.refuse(partition.key, error)
-        self._appends.refuse(partition.key, error)
+        self._storing.appends.refuse(partition.key, error)
+        self._publishing.refuse(partition.key, error)
+        self._publishing.grown(partition)
         self._listening.remove(partition)
         self._offsets.ended(partition)
 
@@ -448,12 +459,14 @@ class Node:
         """Another broker leads it: who waits here is to ask there."""
         error = not_leader(self._cluster.image, partition.stream, partition.key.partition)
         self._fetches.refuse(partition.key, error)
+        self._publishing.refuse(partition.key, error)
         self._offsets.ended(partition)
 
-    # Fetch
-
-    def _fetch(self, caller: Hashable, request: FetchRequest, raw: bytes | memoryview, now: Now) -> None:
-        self._fetches.fetch(caller, self._find.held(request.stream_id, request.partition), request, now)
+    def _grown(self, partition: Partition) -> None:
+        """Readers can have more of it, and what waits to be published."""
+        self._fetches.grown(partition)
+        if self._publishing:
+            self._publishing.grown(partition)
 
     # Queries
 
@@ -468,33 +481,3 @@ class Node:
     def _truncate(self, caller: Hashable, request: TruncateRequest, raw: bytes | memoryview, now: Now) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
         self._replicas.truncations.ask(caller, partition, request)
-
-    # Append
-
-    def _append(self, caller: Hashable, request: Appending, raw: bytes | memoryview, now: Now) -> None:
-        self._appends.add(caller, users_own(self._find.led(request.stream_id, request.partition)), request, raw)
-
-    def _written(self, partition: Partition, committed_end: int) -> None:
-        """Something was written, and `committed_end` was there before."""
-        if partition.leadership is not None:
-            self._replicas.leading.appended(partition)
-        self._upkeep.moved(partition, committed_end)
-
-    def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
-        partition = self._partitions[key]
-        if (refusal := not_led(self._cluster.image, partition)) is not None:
-            self._outbox.reply(caller, refusal)
-            return True
-        is_new = self._producers.is_new(partition, caller, check)
-        if is_new:
-            self._append_to(partition, caller, check.message, check.asked, check.producer)
-        return is_new is not None
-
-    def _append_to(
-        self, partition: Partition, caller: Hashable, data: bytearray, asked: Asked | None = None, by: Producer = NOBODY
-    ) -> None:
-        if not partition.leads:
-            self._upkeep.lead(partition)
-        committed_end = partition.committed_end
-        partition.append(caller, data, self._now, self._outbox.step, asked, by)
-        self._written(partition, committed_end)

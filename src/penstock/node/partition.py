@@ -36,6 +36,7 @@ from penstock.ingest.admission import Admission, Rules
 from penstock.ingest.dedup import Dedup
 from penstock.ingest.last_sequences import LastSequences, Reading
 from penstock.ingest.producers import Place, Producers
+from penstock.ingest.published import PublishedRuns
 from penstock.ingest.waiters import Again, Got, Waiters, again, waiters
 from penstock.metadata.image import StreamState
 from penstock.node.admitting import admitted
@@ -63,8 +64,8 @@ class Partition:
         "_budget", "_followed", "_recovered_end", "_rules", "cannot_lead", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing",
         "following", "impediment", "in_flight", "is_mute", "key", "lasts", "leader_epoch", "leadership", "leads",
-        "listened_us", "log", "producers", "refusal", "rollup_at", "sid", "stall", "stream", "subscribed", "terms",
-        "trouble", "truncated", "vfs", "visit_us", "when_idle",
+        "listened_us", "log", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream",
+        "subscribed", "terms", "trouble", "truncated", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: Budget) -> None:
@@ -75,6 +76,7 @@ class Partition:
         self.dedup: Dedup | None = None  # of this leadership, once somebody sends message ids
         self.lasts: LastSequences | None = None  # of this leadership, once somebody expects one of a subject
         self.producers: Producers | None = None  # of this leadership, once one of them appends
+        self.published: PublishedRuns | None = None  # of this leadership, once a run is to be published
         self.is_mute = False  # it leads, and the metadata leader may have another one lead by now
         self.leads = False  # the log has the beginning of this leadership: from the first message on
         self.cannot_lead = ""  # why it could not begin
@@ -246,7 +248,7 @@ class Partition:
         self.rollup_at = NO_ROLLUP
         self.leads = False
         self.lasts = None
-        self.dedup = self.producers = None
+        self.dedup = self.producers = self.published = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: that would say that nothing was stored, and it would be appended again.
         self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
@@ -399,6 +401,7 @@ class Partition:
         step: Step,
         asked: Asked | None = None,
         producer: Producer = NOBODY,
+        flags: int = 0,
     ) -> None:
         """Append our copy of a checked message, whole, whatever its ids; `caller` hears once it is committed."""
         if (closed := why_closed(self, self._budget)) is not None:
@@ -412,7 +415,7 @@ class Partition:
             base_offset=base_offset,
             timestamp_us=timestamp_us,
             leader_epoch=self.leader_epoch,
-            flags=0 if asked is None else asked_flags(asked),
+            flags=flags if asked is None else flags | asked_flags(asked),
             producer=producer,
         )
         try:
@@ -424,6 +427,8 @@ class Partition:
         self.impediment = ""
         if self.producers is not None:
             self.producers.appended(header)
+        if self.published is not None:
+            self.published.appended(header)
         if asked is not None and asked.ids and self.dedup is not None:
             self.dedup.appended(asked.ids, base_offset, timestamp_us)
         if asked is not None and asked.rollup_row >= 0:

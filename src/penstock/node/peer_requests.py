@@ -20,13 +20,10 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, StreamId
 from penstock.messages import (
-    AlterStreamRequest,
     AwaitStreamRequest,
     AwaitStreamResponse,
     ChangeIsrRequest,
     ClusterMember,
-    CreateStreamRequest,
-    DeleteStreamRequest,
     ForwardRequest,
     ForwardResponse,
     HeartbeatRequest,
@@ -39,11 +36,10 @@ from penstock.messages import (
     RegisterBrokerRequest,
     Request,
     Response,
-    SetIntakeRequest,
     StopBrokerRequest,
-    TruncateRequest,
 )
 from penstock.node.metadata_leader import MetadataLeader
+from penstock.node.metadata_link import Administrative
 from penstock.node.peers import introduced
 from penstock.node.quorum import Quorum
 from penstock.node.settings import Settings
@@ -136,9 +132,7 @@ class PeerRequests:
 
     def _forwarded(self, caller: Hashable, request: ForwardRequest, raw: bytes | memoryview) -> None:
         asked = decode_request_body(request.api, request.version, bytes(raw))
-        if not isinstance(
-            asked, CreateStreamRequest | AlterStreamRequest | DeleteStreamRequest | SetIntakeRequest | TruncateRequest
-        ):
+        if not isinstance(asked, Administrative):
             raise RemoteError(ErrorCode.BAD_REQUEST, f"request number {request.api} is not forwarded")
         if not self._quorum.is_leader:
             leader = self._quorum.leader

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
+from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
-from penstock.base.subjects import subject_mistake
+from penstock.base.subjects import partition_subject, subject_mistake
 from penstock.batch import codec, compression
-from penstock.batch.codec import Buffer, Producer
-from penstock.batch.header import BatchHeader
+from penstock.batch.codec import NOBODY, Buffer, Producer
+from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.commitlog import LogView
 from penstock.hot.group import Group
-from penstock.hot.rows import Asked
+from penstock.hot.rows import Asked, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +129,7 @@ class GetMessage(Query):
             base_offset=self.found_offset,
             timestamp_us=codec.timestamps(data)[row],
             leader_epoch=header.leader_epoch,
-            flags=header.flags,
+            flags=header.flags & OF_ROWS,
         )
 
 
@@ -156,6 +157,52 @@ class FindOffset(Query):
                 return
 
 
+class RowRules(NamedTuple):
+    """What a partition takes."""
+
+    subject: str
+    message_bytes_max: int
+    allows_ttls: bool
+    allows_rollups: bool
+
+    @classmethod
+    def of(cls, config: StreamConfig, partition: int) -> RowRules:
+        """Those of a partition of a stream."""
+        subject = partition_subject(config.subject, partition)
+        return cls(subject, config.max_message_bytes, config.allow_message_ttl, config.allow_rollup)
+
+    def check(self, rows: Rows) -> Asked:
+        """What checked rows ask for; RemoteError too_large, bad_request if one of them cannot be stored."""
+        if (refused := rows.refused_subject(self.subject.encode())) is not None:
+            subject = refused.decode()
+            mistake = subject_mistake(subject)
+            if mistake is None:
+                mistake = f"the subject {subject!r} is not one of this stream's, which is on {self.subject!r}"
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {mistake}")
+        for widest, limit, what in (
+            (rows.widest_message, self.message_bytes_max, "a message (value and headers)"),
+            (rows.widest_key, limits.KEY_BYTES_MAX, "a key"),
+            (rows.widest_headers, limits.HEADER_BLOCK_BYTES_MAX, "a header block"),
+        ):
+            if (found := widest(limit)) > limit:
+                text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
+                raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)
+        asked = rows.asked()
+        if asked.is_bad:
+            text = (
+                "a Nats-TTL is neither seconds, nor a duration such as 1h30m of a second at least, nor 'never'; or a "
+                "Nats-Rollup is neither 'sub' nor 'all'"
+            )
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
+        if asked.has_ttls and not self.allows_ttls:
+            text = "a message has a Nats-TTL, and the stream does not allow that: see allow_message_ttl"
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
+        if (asked.has_rollups or asked.rollup_row >= 0) and not self.allows_rollups:
+            text = "a message has a Nats-Rollup, and the stream does not allow that: see allow_rollup"
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
+        return asked
+
+
 class CheckAppend:
     """Make sure that a client's batch can be stored: layout, CRC, every row, the stream's rules.
 
@@ -163,25 +210,18 @@ class CheckAppend:
     """
 
     def __init__(
-        self,
-        raw: bytes | memoryview,
-        subject: str,
-        message_bytes_max: int,
-        producer: Producer,
-        *,
-        allows_ttls: bool,
-        allows_rollups: bool,
+        self, raw: bytes | memoryview, rules: RowRules, producer: Producer = NOBODY, *, is_staged: bool = False
     ) -> None:
-        """`producer`: who asks for it to be appended once, or zeros."""
+        """`producer`: who asks for it to be appended once, or zeros. `is_staged`: nothing comes of what its rows ask
+        for before they are published.
+        """
         self.raw = raw
         self.producer = producer
         self.message = bytearray()
         self.count = 0
         self.asked: Asked | None = None  # what its rows ask for
-        self._subject = subject
-        self._message_bytes_max = message_bytes_max
-        self._allows_ttls = allows_ttls
-        self._allows_rollups = allows_rollups
+        self._rules = rules
+        self._is_staged = is_staged
 
     def run(self) -> None:
         """RemoteError corrupt_batch, too_large or bad_request says what is wrong."""
@@ -194,32 +234,7 @@ class CheckAppend:
             rows = codec.check_values(self.raw, file="the appended batch")
         except CorruptionError as error:
             raise RemoteError(ErrorCode.CORRUPT_BATCH, f"nothing was stored: {error}") from None
-        if (refused := rows.refused_subject(self._subject.encode())) is not None:
-            subject = refused.decode()
-            mistake = subject_mistake(subject)
-            if mistake is None:
-                mistake = f"the subject {subject!r} is not one of this stream's, which is on {self._subject!r}"
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {mistake}")
-        for widest, limit, what in (
-            (rows.widest_message, self._message_bytes_max, "a message (value and headers)"),
-            (rows.widest_key, limits.KEY_BYTES_MAX, "a key"),
-            (rows.widest_headers, limits.HEADER_BLOCK_BYTES_MAX, "a header block"),
-        ):
-            if (found := widest(limit)) > limit:
-                text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
-                raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)
-        self.asked = asked = rows.asked()
-        if asked.is_bad:
-            text = (
-                "a Nats-TTL is neither seconds, nor a duration such as 1h30m of a second at least, nor 'never'; or a "
-                "Nats-Rollup is neither 'sub' nor 'all'"
-            )
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
-        if asked.has_ttls and not self._allows_ttls:
-            text = "a message has a Nats-TTL, and the stream does not allow that: see allow_message_ttl"
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
-        if (asked.has_rollups or asked.rollup_row >= 0) and not self._allows_rollups:
-            text = "a message has a Nats-Rollup, and the stream does not allow that: see allow_rollup"
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
+        asked = self._rules.check(rows)
+        self.asked = None if self._is_staged else asked
         self.message = codec.own_copy(self.raw)
         self.raw = b""

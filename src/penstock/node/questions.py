@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
@@ -29,7 +30,7 @@ class Questions:
         self._deleted = deleted
         self._stopping = stopping
         self._is_stopped = False
-        self._desk = Desk(outbox)
+        self._desk = Desk(outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX)
         self._open: set[Hashable] = set()  # callers who have no answer yet
 
     def gone(self, callers: Iterable[Hashable]) -> None:

@@ -22,8 +22,16 @@ from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, OpenFiles
-from penstock.messages import LogEnd, ResignedLeadership, Response, TruncateRequest, UnreachableLeader
+from penstock.messages import (
+    LogEnd,
+    ReportArchivedRequest,
+    ResignedLeadership,
+    Response,
+    TruncateRequest,
+    UnreachableLeader,
+)
 from penstock.metadata.image import ClusterImage, Outcome
+from penstock.node.archives import Archives
 from penstock.node.chronicle import Chronicle
 from penstock.node.following import Follows
 from penstock.node.in_flight import Budget
@@ -61,7 +69,7 @@ class Replicas:
         *,
         image: Callable[[], ClusterImage],
         ask_metadata: Callable[[Any, Callable[[Response | RemoteError], None]], None],
-        administer: Callable[[TruncateRequest, Callable[[Response | RemoteError], None]], None],
+        administer: Callable[[TruncateRequest | ReportArchivedRequest, Callable[[Response | RemoteError], None]], None],
         hurry: Callable[[], None],
         committed: Callable[[Partition], None],
         resigned: Callable[[Partition], None],
@@ -96,7 +104,7 @@ class Replicas:
             unreachable=hurry,
             impeded=self.impeded,
         )
-        self.truncations = Truncations(outbox, clock, administer)
+        self.truncations, self.archives = Truncations(outbox, clock, administer), Archives(outbox, administer)
         self.rollups = Rollups(outbox, clock, administer)
         self.chronicle = Chronicle(settings.broker_id, outbox)
         self._log_ends = LogEnds(self.partitions, image, hurry)
@@ -245,6 +253,7 @@ class Replicas:
         """Nobody waits for these answers."""
         self.leading.gone(callers)
         self.truncations.gone(callers)
+        self.archives.gone(callers)
 
     def failed(self, partition: Partition) -> None:
         """Its log takes no more messages until a restart."""

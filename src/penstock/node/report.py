@@ -18,6 +18,7 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.metadata.image import StreamState
+from penstock.node.archives import archived_end
 from penstock.node.cluster import Cluster
 from penstock.node.gaps import Gaps
 from penstock.node.leaders import why_nobody
@@ -150,9 +151,10 @@ class Report:
     def _open_partition(self, state: StreamState, partition: Partition) -> PartitionInfo:
         log = partition.log
         health, reason = self._health(partition.key)
-        known = state.partitions[partition.key.partition]
+        number = partition.key.partition
+        known = state.partitions[number]
         return PartitionInfo(
-            partition=partition.key.partition,
+            partition=number,
             leader=self._address(known.leader),
             leader_id=known.leader,
             leader_epoch=partition.leader_epoch,
@@ -185,6 +187,10 @@ class Report:
             dedup_ids=0 if partition.dedup is None else partition.dedup.count,
             dedup_ids_forgotten=0 if partition.dedup is None else partition.dedup.forgotten,
             producers=0 if partition.producers is None else partition.producers.count,
+            archives={
+                one.archive: one.end_offset for one in state.archived if one.partition == partition.key.partition
+            },
+            archived_end=Offset(archived_end(partition)) if state.archived else None,
         )
 
     def status(self, now_us: int, *, in_flight_bytes: int) -> StatusResponse:

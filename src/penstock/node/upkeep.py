@@ -28,6 +28,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, Removal, Retention
+from penstock.node.archives import removable_end
 from penstock.node.cleaning import Cleaners
 from penstock.node.partition import Partition
 from penstock.node.step import Lane, Outbox
@@ -311,7 +312,7 @@ class Upkeep:
         if _begins_too_early(partition):
             self._move_start(partition)
         try:
-            retention = partition.log.tick(now_us, partition.committed_end)
+            retention = partition.log.tick(now_us, removable_end(partition))
         except (OSError, PenstockError) as error:
             partition.tell(f"cannot roll: {error}", self._outbox)
             return

@@ -49,6 +49,7 @@ from penstock.sim.grouping import Groups
 from penstock.sim.minds import ACK, Generation, kind_of
 from penstock.sim.plan import Act, Operation
 from penstock.sim.producing import Producers
+from penstock.sim.publishing import Publishing
 from penstock.sim.reading import Readers
 from penstock.sim.refusals import Refusals
 from penstock.sim.requests import Client
@@ -96,6 +97,7 @@ class Clients:
         self._changing = [False] * SLOTS
         self.readers = Readers(around, checks, self.generations, self._program)
         self.groups = Groups(around, checks, self.generations, _PLAIN_SLOT, self._program)
+        self.publishing = Publishing(around, checks, self.generations, _PLAIN_SLOT, self._program)
         self._producers = Producers(around, checks, self._program)
         self._messages = self._keyed_messages = self._replies = 0
         self._acts: dict[Act, Callable[[Operation], None]] = {
@@ -108,6 +110,7 @@ class Clients:
             Act.TRUNCATE: self._truncate,
             **self.readers.acts,
             **self.groups.acts,
+            **self.publishing.acts,
         }
 
     def do(self, operation: Operation) -> None:

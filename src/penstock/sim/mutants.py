@@ -44,6 +44,7 @@ _SESSIONS = "penstock.replication.sessions"
 _LEADERSHIPS = "penstock.metadata.leaderships"
 _ELECTIONS = "penstock.metadata.elections"
 _PARTITION = "penstock.node.partition"
+_PUBLISHING = "penstock.node.publishing"
 _COMPACTION = "penstock.commitlog.compaction"
 _MEMBERSHIP = "penstock.groups.membership"
 
@@ -113,6 +114,24 @@ MUTANTS = (
         "penstock.node.producers",
         "                producers.known(work.found)",
         "                producers.known(Backwards(0))",
+    ),
+    Mutant(
+        "runs are not read from the log",
+        _PUBLISHING,
+        "                runs.known(work.found)",
+        "                runs.known(Backwards(0))",
+    ),
+    Mutant(
+        "a piece that is there is stored again",
+        "penstock.ingest.published",
+        "        if last.batch_id > piece.batch_id or piece.number < last.pieces or last.is_complete:",
+        "        if last.batch_id > piece.batch_id:",
+    ),
+    Mutant(
+        "a run does not name its plan",
+        _PUBLISHING,
+        "piece.query_id, piece.plan)",
+        "piece.query_id, 0)",
     ),
     Mutant(
         "merged batches do not say that they have ids",
@@ -211,14 +230,14 @@ CLUSTER_MUTANTS = (
     Mutant(
         "producers outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.producers = None\n        text =",
-        "        self.dedup = None\n        text =",
+        "        self.dedup = self.producers = self.published = None\n        text =",
+        "        self.dedup = self.published = None\n        text =",
     ),
     Mutant(
         "ids outlive the leadership",
         _PARTITION,
-        "        self.dedup = self.producers = None\n        text =",
-        "        self.producers = None\n        text =",
+        "        self.dedup = self.producers = self.published = None\n        text =",
+        "        self.producers = self.published = None\n        text =",
     ),
     Mutant(
         "a follower truncates to what is committed instead of by lineage",

@@ -18,6 +18,7 @@ SECONDS_MAX = 90
 TRUNCATIONS_MAX = 60
 KEYED_OPERATIONS = 400
 GROUP_OPERATIONS = 120
+RUN_OPERATIONS = 90
 
 
 class Act(StrEnum):
@@ -37,6 +38,7 @@ class Act(StrEnum):
     MEMBER = "member"  # of a group: it joins, leaves, is killed, or says nothing for a while
     COMMIT = "commit"  # by the consumer of a group without members
     POSITION = "position"  # where is a group?
+    RUN = "run"  # a driver stages rows, and publishes them
 
 
 _ACTS = (
@@ -58,6 +60,8 @@ _GROUP_ACTS = (
     (Act.COMMIT, 40),
     (Act.POSITION, 20),
 )
+
+_RUN_ACTS = ((Act.RUN, 1),)
 
 _KEYED_ACTS = (
     (Act.PUBLISH, 100),
@@ -208,6 +212,7 @@ def make_plan(seed: int, brokers: int, slots: int) -> Plan:
     operations += _truncations(seed, end_us, slots)
     operations += _drawn_apart(seed, "keys", end_us, keyed_slot, _KEYED_ACTS, KEYED_OPERATIONS)
     operations += _drawn_apart(seed, "groups", end_us, shared_slot, _GROUP_ACTS, GROUP_OPERATIONS)
+    operations += _drawn_apart(seed, "runs", end_us, shared_slot, _RUN_ACTS, RUN_OPERATIONS)
     faults: list[Fault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))

@@ -42,6 +42,10 @@ _ALWAYS = (
     "offsets committed",
     "fenced commits",
     "partitions that changed hands",
+    "published pieces",
+    "pieces that were there",
+    "killed drivers",
+    "batches that were looked at",
     "failed logs",
     "fenced logs",
 )

@@ -141,6 +141,7 @@ class World:
             broker.power_cut()
         self._live_again()
         self._audit()
+        self._clients.publishing.check()
 
     # What happens to brokers
 
@@ -242,6 +243,8 @@ class World:
             if self.checks.subjects.get(stream_id) == OFFSETS_SUBJECT:
                 self._around.count("unclean elections")
                 self._clients.groups.allow_unclean_election()
+            elif self._clients.publishing.allow_unclean_election(stream_id):
+                self._around.count("unclean elections")
             elif (generation := self._clients.of(stream_id)) is not None:
                 self._around.count("unclean elections")
                 for number in range(generation.config.partitions):  # it is allowed for all of the stream, from then on
@@ -268,6 +271,7 @@ class World:
             left |= {(slot, partition): (None, 0) for partition in range(generation.config.partitions)}
         self._clients.groups.go_on()
         groups_wait = self._clients.groups.waits_for(self._is_stuck)
+        drivers_wait = self._clients.publishing.waits_for(self._is_stuck)
 
         def try_all() -> None:
             for slot, partition in list(left):
@@ -293,12 +297,12 @@ class World:
                 self._scheduler.after(_TRY_US, try_all)
 
         def is_over() -> bool:
-            return not (left or groups_wait())
+            return not (left or groups_wait() or drivers_wait())
 
         self._scheduler.after(_TRY_US, try_all)
         self._scheduler.run_until(began_us + LIVENESS_US, is_over)
         if not is_over():
-            which = ", ".join((*(f"s{slot}/{partition}" for slot, partition in left), groups_wait()))
+            which = ", ".join((*(f"s{slot}/{partition}" for slot, partition in left), groups_wait(), drivers_wait()))
             raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: {which}")
 
     def _read_on(self, consumer: Consumer) -> None:

@@ -136,11 +136,11 @@ class Session:
         assert not self.is_full
         spec = API_OF_REQUEST[type(request)]
         version = self._versions.get(spec.api)
-        if version is None:
+        if version is None or version < request.version_needed():
+            known = "that this client knows" if version is None else f"from {request.version_needed()} on"
             raise RemoteError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker does not speak a version of {spec.api.name.lower()} that this client knows; "
-                "upgrade the older of the two",
+                f"the broker does not speak a version of {spec.api.name.lower()} {known}; upgrade the older of the two",
                 api=int(spec.api),
             )
         return self._put_in_flight(request, now_s, deadline_s, version, raw)

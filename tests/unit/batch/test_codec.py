@@ -128,7 +128,7 @@ def test_upper_case_digits_are_another_spelling_and_refused() -> None:
 
 
 @pytest.mark.parametrize("position", [6, *range(176, 192)])
-def test_reserved_digits_must_be_zero(position: int) -> None:
+def test_reserved_digits_and_the_plan_of_no_run_must_be_zero(position: int) -> None:
     message = message_of(SMALL)
     message[HEADER_POSITION + position] = ord("1")
     with pytest.raises(CorruptionError):
@@ -142,6 +142,10 @@ def test_reserved_digits_must_be_zero(position: int) -> None:
         {"version": 2},
         {"flags": 2},
         {"flags": 0x8000},
+        {"flags": 0x80},
+        {"flags": 0x40},
+        {"flags": 0x80, "run_id": bytes(range(16))},
+        {"run_id": bytes(range(16)), "run_plan": 1},
         {"count": 0},
         {"count": 2},
         {"count": limits.BATCH_ROWS_MAX + 1},

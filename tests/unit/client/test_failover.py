@@ -13,6 +13,7 @@ import penstock
 from penstock import aio
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.client.ranges import LogRange, read_range_async
 from penstock.client.values import StreamName
 from penstock.messages import (
     AppendRequest,
@@ -567,3 +568,39 @@ async def test_why_nobody_leads_is_told_when_the_time_is_up(cluster: FakeCluster
         with pytest.raises(penstock.TimedOut, match=reason) as error:
             await offsets_read(client, timeout=0.2)
     assert error.value.details["nobody_leads"] == reason
+
+
+# Ranges from followers
+
+
+async def test_a_range_is_read_from_a_follower_and_who_leads_stays_known(
+    cluster: FakeCluster, client: aio.Client
+) -> None:
+    fill(cluster)
+    info = await client.stream("a")
+    for broker in cluster.brokers:
+        broker.leader_id = broker.broker_id  # these brokers serve what they lead: let each think so
+    found = read_range_async(client, LogRange(info, 0, 0, 100, 1, from_follower=True), batch_rows_min=1)
+    assert [row async for batch in found for row in batch.column("offset").to_pylist()] == list(range(100))
+    assert asked(cluster[1], FetchRequest) == 0
+    assert asked(cluster[2], FetchRequest) + asked(cluster[3], FetchRequest) > 0
+    leader = client._link.view.leader(PartitionKey(info.stream_id, PartitionId(0)))
+    assert leader is not None
+    assert leader.broker_id == 1
+
+
+async def test_what_a_follower_does_not_know_yet_comes_from_the_leader(
+    cluster: FakeCluster, client: aio.Client
+) -> None:
+    fill(cluster)
+    info = await client.stream("a")
+
+    async def knows_nothing(number: int) -> Answer | None:
+        raise RemoteError(ErrorCode.NOT_YET, "this replica has not heard of it")
+
+    for broker_id in (2, 3):
+        on(cluster[broker_id], FetchRequest, knows_nothing)
+    found = read_range_async(client, LogRange(info, 0, 0, 100, 1, from_follower=True), batch_rows_min=1)
+    assert [row async for batch in found for row in batch.column("offset").to_pylist()] == list(range(100))
+    assert asked(cluster[1], FetchRequest) > 0
+    assert asked(cluster[2], FetchRequest) + asked(cluster[3], FetchRequest) > 0

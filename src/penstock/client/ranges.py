@@ -1,0 +1,180 @@
+"""A bounded range of one partition, for programs that split a log among many readers, such as Spark's tasks.
+
+Rules: who splits has asked where the log begins and ends; with a leader epoch, too, nothing of it is asked again for
+each part. Batches have RANGE_BATCH_ROWS_MIN rows at least, the last one apart, however small those of the log are and
+however little one fetch brings: what follows on, in Python or in Java, costs so much for each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base import limits
+from penstock.base.ids import LeaderEpoch, Offset
+from penstock.client import aio, blocking
+from penstock.client.batches import Range
+from penstock.client.checks import wanted_columns
+from penstock.client.errors import LogTruncated, OffsetOutOfRange
+from penstock.client.filters import Filter
+from penstock.client.link import Link
+from penstock.client.reading import Plan, Reader, answers, find_place, out_of_range, partition_number
+from penstock.messages import FetchRequest, FetchResponse, PartitionInfo, StreamInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class LogRange(NamedTuple):
+    """The offsets `[start, end)` of one partition, all of them committed when the range was made.
+
+    `leader_epoch`: of the leader who told that, so that a reader hears of it if the log was cut since; None: each
+    reader asks first, and hears of what is cut from then on.
+    """
+
+    stream: StreamInfo
+    partition: int
+    start: int
+    end: int
+    leader_epoch: int | None = None
+    from_follower: bool = False  # where there is one: its leader then has this much less to do
+
+
+class Joining:
+    """Small batches copied together; large ones pass as they are."""
+
+    def __init__(self, rows_min: int, rows_max: int) -> None:
+        if not 1 <= rows_min <= rows_max:
+            raise ValueError(f"batches are to have {rows_min} rows at least and {rows_max} at most")
+        self._rows_min = rows_min
+        self._rows_max = rows_max
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batches that are done with this one."""
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows < self._rows_min and self._bytes < limits.RANGE_BATCH_BYTES_MAX:
+            return
+        joined = self._joined()
+        for start in range(0, joined.num_rows, self._rows_max):
+            part = joined.slice(start, self._rows_max)
+            if start and part.num_rows < self._rows_min:
+                yield from self.add(part)
+            else:
+                yield part
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """The rest."""
+        if self._waiting:
+            yield self._joined()
+
+    def _joined(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        waiting, self._waiting = self._waiting, []
+        self._rows = self._bytes = 0
+        return waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+
+
+def read_range(
+    client: blocking.Client,
+    what: LogRange,
+    *,
+    columns: Sequence[str] | None = None,
+    where: Filter | None = None,
+    batch_rows_min: int = limits.RANGE_BATCH_ROWS_MIN,
+    batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
+    timeout: float = 10.0,
+) -> Generator[pa.RecordBatch, None, None]:
+    """The rows of a range, in order; as `Client.read`, with its errors, in batches of `batch_rows_min` rows at least.
+
+    Fewer have only the last one, and those of more than RANGE_BATCH_BYTES_MAX (64 MiB).
+    """
+    joining = Joining(batch_rows_min, batch_rows_max)
+    inner = client._client  # noqa: SLF001 (the same client's face)
+    source = answers(lambda: _reader(inner, what, columns, where, batch_rows_max, timeout))
+    for batch in client._iterate(source):  # noqa: SLF001 (the same)
+        yield from joining.add(batch)
+    yield from joining.end()
+
+
+def agreed_end(
+    client: blocking.Client, stream: StreamInfo, partition: int, offset: int, leader_epoch: int, *, timeout: float
+) -> int:
+    """Up to where the log is what a reader knows who has read all before `offset`, told by the leader of that epoch.
+
+    It is `offset`, unless the log was cut below it, or began anew, and was perhaps written up to there with other rows.
+    """
+    inner = client._client  # noqa: SLF001 (the same client's face)
+    request = FetchRequest(
+        stream_id=stream.stream_id,
+        partition=partition_number(stream, partition),
+        offset=Offset(offset),
+        bytes_max=1,
+        leader_epoch=LeaderEpoch(leader_epoch),
+        columns=("offset",),
+    )
+    try:
+        client._thread.run(inner._link.call(request, FetchResponse, timeout_s=timeout))  # noqa: SLF001
+    except LogTruncated as error:
+        return min(offset, int(error.details["end_offset"]))
+    except OffsetOutOfRange as error:
+        return min(offset, int(error.details["committed_end"]))
+    return offset
+
+
+async def read_range_async(
+    client: aio.Client,
+    what: LogRange,
+    *,
+    columns: Sequence[str] | None = None,
+    where: Filter | None = None,
+    batch_rows_min: int = limits.RANGE_BATCH_ROWS_MIN,
+    batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
+    timeout: float = 10.0,
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """The same for asyncio."""
+    joining = Joining(batch_rows_min, batch_rows_max)
+    async with await _reader(client, what, columns, where, batch_rows_max, timeout) as reader:
+        while (found := await reader.next_batches()) is not None:
+            for batch in found:
+                for joined in joining.add(batch):
+                    yield joined
+    for joined in joining.end():
+        yield joined
+
+
+async def _reader(
+    client: aio.Client,
+    what: LogRange,
+    columns: Sequence[str] | None,
+    where: Filter | None,
+    batch_rows_max: int,
+    timeout_s: float,
+) -> Reader:
+    link = client._link  # noqa: SLF001 (the same client)
+    link.learn(what.stream)
+    stream, number = what.stream, partition_number(what.stream, what.partition)
+    epoch = what.leader_epoch
+    if epoch is None:
+        place = await find_place(link, stream.stream_id, number, what.start, timeout_s)
+        if what.end > place.committed_end:
+            raise out_of_range(what.end, place.log_start, place.committed_end)
+        epoch = place.leader_epoch
+    replica = _follower(link, stream.partitions[number]) if what.from_follower else None
+    bounds = Range(what.start, what.end)
+    plan = Plan(stream.stream_id, stream.name, number, bounds, LeaderEpoch(epoch), False, False, replica)
+    return Reader(
+        link, [plan], batch_rows_max=batch_rows_max, columns=wanted_columns(columns), timeout_s=timeout_s, where=where
+    )
+
+
+def _follower(link: Link, part: PartitionInfo) -> str | None:
+    """Where a follower that is in sync is reached, another one each time; None: there is none, or that is not known."""
+    known = (link.view.address_of(one) for one in part.isr if one != part.leader_id)
+    addresses = [address for address in known if address is not None]
+    return random.choice(addresses) if addresses else None  # noqa: S311 (spreads load)

@@ -1,0 +1,244 @@
+"""Exactly-once publishing: rows are staged first, by anybody, and published later, by whoever says which.
+
+Rules: what is staged is read by nobody until it is published. `publish` names a query and the number of its batch, and
+what belongs to it; whoever publishes that batch again, with the same rows or others, stores nothing. A batch whose
+share of a partition goes into one batch of the log is there at once. A larger one goes in pieces, each at once and in
+order; which rows are in which is written down first, in a plan, beside what is staged. Who finds that another attempt
+has begun goes on by that one's plan, so that no batch is made of the rows of two attempts.
+
+| what is lost               | then                                                                                  |
+|----------------------------|---------------------------------------------------------------------------------------|
+| the answer to a `stage`    | it is staged again; what nobody names is never published, and expires                  |
+| the answer to a `publish`  | it is asked again, and hears where the rows are                                        |
+| whoever publishes          | the next one publishes the same batch, and goes on where that one was                  |
+| a leader                   | the next one knows from its log what is published                                      |
+| what was staged            | StagedLost: nothing is published in its place; the batch is to be staged anew          |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode
+from penstock.base.ids import StreamId
+from penstock.base.subjects import partition_subject
+from penstock.client import columns, reading
+from penstock.client.checks import milliseconds
+from penstock.client.errors import StagedLost, StreamChanged
+from penstock.client.link import CREATE_GRACE_S, Link
+from penstock.client.named_streams import NamedStreams
+from penstock.client.staged_runs import Published, Run, StagedBatch, until_taken
+from penstock.client.values import StreamName, datetime_of
+from penstock.messages import (
+    ListPublishedRequest,
+    ListPublishedResponse,
+    Response,
+    StagedStreamRequest,
+    StagedStreamResponse,
+    StageRequest,
+    StageResponse,
+    StreamInfo,
+)
+
+_IN_FLIGHT = 4  # staged batches of one call, each held until it is answered
+_PAUSE_S_MIN = 0.05
+_PAUSE_S_MAX = 1.0
+_PASSING = (ErrorCode.OVERLOADED, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+R = TypeVar("R", bound=Response)
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """Rows that are staged for a partition, in their order: what `publish` takes, here or anywhere else."""
+
+    stream_id: int
+    partition: int
+    staged_stream_id: int  # of the stream that holds them
+    batches: tuple[StagedBatch, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return sum(one.rows for one in self.batches)
+
+    @property
+    def size_bytes(self) -> int:
+        """How large they are, as they are staged."""
+        return sum(one.size_bytes for one in self.batches)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers in dicts and lists, for JSON or whatever carries them."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Staged:
+        """What `to_dict` gave. ValueError if it is none."""
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"this is not what was staged: {error}") from None
+
+
+class PublishedQuery(NamedTuple):
+    """A query, and the last batch that it has published into a partition within the last seven days."""
+
+    partition: int
+    query_id: UUID
+    batch_id: int
+    pieces: int
+    is_complete: bool  # else whoever publishes it goes on with the rest
+    last_offset: int
+    last_publish: datetime
+
+
+class Staging:
+    """`client.staging`: rows staged, and published exactly once. `timeout` is in seconds."""
+
+    def __init__(self, link: Link, streams: NamedStreams) -> None:
+        self._link = link
+        self._streams = streams
+        self._holders: dict[StreamId, StreamInfo] = {}  # what holds what is staged, by the stream that it is for
+
+    async def stage(self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0) -> Staged:
+        """Stage rows for a partition; columns as in `Client.append`. Nobody reads them until they are published.
+
+        They stay for a day, as long as no more than 8 GiB of the partition are staged behind them. `timeout` is for all
+        of it. Refused is what the stream would refuse: RemoteError too_large, bad_request, StreamNotFound,
+        StreamChanged, StorageFailed, TimedOut.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout
+        info = await self._streams.info(stream, timeout)
+        try:
+            return await self._stage(info, data, partition, deadline_s)
+        except StreamChanged:
+            if isinstance(stream, StreamInfo):
+                raise
+        # The name means another stream by now, or what holds its rows was made anew.
+        self._holders.pop(info.stream_id, None)
+        return await self._stage(await self._streams.named(info.name, timeout), data, partition, deadline_s)
+
+    async def _stage(self, info: StreamInfo, data: Any, partition: int, deadline_s: float) -> Staged:
+        number = reading.partition_number(info, partition)
+        table = columns.to_table(data, stream_subject=partition_subject(info.subject, number))
+        bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
+        holder = await self._holder(info.stream_id, deadline_s)
+        request = StageRequest(stream_id=holder.stream_id, partition=number)
+        waiting: deque[asyncio.Task[StagedBatch]] = deque()
+        done: list[StagedBatch] = []
+        try:
+            for message in columns.batch_messages(table, bytes_max=bytes_max, bytes_wanted=limits.PIECE_BYTES_MAX):
+                waiting.append(asyncio.create_task(self._stage_one(request, message, deadline_s)))
+                if len(waiting) == _IN_FLIGHT:
+                    done.append(await waiting.popleft())
+            while waiting:
+                done.append(await waiting.popleft())
+        except BaseException:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            raise
+        return Staged(int(info.stream_id), int(number), int(holder.stream_id), tuple(done))
+
+    async def _stage_one(self, request: StageRequest, message: bytearray, deadline_s: float) -> StagedBatch:
+        answer, _ = await until_taken(self._link, request, StageResponse, deadline_s, message)
+        return StagedBatch(answer.base_offset, answer.end_offset, answer.leader_epoch, len(message))
+
+    async def _holder(self, stream_id: StreamId, deadline_s: float) -> StreamInfo:
+        holder = self._holders.get(stream_id)
+        if holder is None:
+            timeout_s = max(0.001, deadline_s - asyncio.get_running_loop().time())
+            request = StagedStreamRequest(stream_id=stream_id, timeout_ms=milliseconds(timeout_s))
+            answer, _ = await self._link.call(request, StagedStreamResponse, timeout_s=timeout_s + CREATE_GRACE_S)
+            if len(self._holders) >= limits.PUBLISH_ROUTES_MAX:
+                self._holders.clear()
+            holder = self._holders[stream_id] = answer.stream
+        return holder
+
+    async def publish(
+        self,
+        stream: StreamName,
+        staged: Iterable[Staged],
+        *,
+        query_id: UUID | bytes | str,
+        batch_id: int,
+        partition: int = 0,
+        timeout: float = 60.0,
+    ) -> Published:
+        """Publish what was staged for a partition, in this order, as batch `batch_id` of a query; once, whoever asks.
+
+        Batches of a query rise; of each partition the leader knows the last one, for seven days. Without rows nothing
+        is done. It is asked again until it is answered, or `timeout` has passed.
+        StagedLost: some of it has expired, or was lost by an unclean election; nothing of it, or no more of it, is
+        published. RemoteError: run_unfinished, an earlier batch of the query is not published to its end;
+        out_of_sequence, the log has lost what it had acked; too_large; bad_request. StreamChanged, ReadOnly,
+        StorageFailed; TimedOut: it may be published or not, so ask again.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout
+        query = _query_id(query_id)
+        if not 0 <= batch_id < 2**63:
+            raise ValueError(f"batch {batch_id}: they count from 0, up to 2^63")
+        info = await self._streams.info(stream, timeout)
+        number = reading.partition_number(info, partition)
+        parts = list(staged)
+        for one in parts:
+            if one.stream_id != info.stream_id:
+                text = f"rows were staged for stream {one.stream_id}; {info.name!r} is stream {info.stream_id} now"
+                raise StreamChanged(ErrorCode.STREAM_CHANGED, text, stream_id=one.stream_id)
+            if one.partition != number:
+                raise ValueError(f"rows that were staged for partition {one.partition}, and are not for {number}")
+        holders = {one.staged_stream_id for one in parts if one.batches}
+        if not holders:
+            return Published(None, None, 0, duplicate=False)
+        if len(holders) > 1:
+            text = f"they were staged in several streams, {sorted(holders)}, and at most one of those is there"
+            raise StagedLost(ErrorCode.STAGED_LOST, f"nothing was published: {text}; stage all of them again")
+        run = Run(self._link, info.stream_id, number, StreamId(holders.pop()), query, batch_id, deadline_s)
+        return await run.publish([batch for one in parts for batch in one.batches])
+
+    async def queries(
+        self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
+    ) -> list[PublishedQuery]:
+        """Which queries have published into a stream in the last seven days, as the leaders know. StreamNotFound."""
+        info = await self._streams.now(stream, timeout)
+        numbers = [reading.partition_number(info, partition)]
+        if partition is None:
+            numbers = [one.partition for one in info.partitions]
+        found = []
+        for number in numbers:
+            after = b""
+            while True:
+                request = ListPublishedRequest(stream_id=info.stream_id, partition=number, after_query_id=after)
+                answer, _ = await self._link.call(request, ListPublishedResponse, timeout_s=timeout)
+                if not answer.queries:
+                    break
+                after = answer.queries[-1].query_id
+                found += [
+                    PublishedQuery(
+                        int(number),
+                        UUID(bytes=one.query_id),
+                        one.batch_id,
+                        one.pieces,
+                        one.is_complete,
+                        one.last_offset,
+                        datetime_of(one.timestamp_us),
+                    )
+                    for one in answer.queries
+                ]
+        return found
+
+
+def _query_id(query_id: UUID | bytes | str) -> bytes:
+    found = UUID(query_id) if isinstance(query_id, str) else query_id
+    data = found.bytes if isinstance(found, UUID) else bytes(found)
+    if len(data) != 16 or not any(data):
+        raise ValueError(f"the query id is {query_id!r}; it is a UUID, or its 16 bytes, not all zeros")
+    return data

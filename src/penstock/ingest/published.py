@@ -1,0 +1,166 @@
+"""The runs of a log: which batch each query has published last, so that one that comes again is known.
+
+Rules: a query counts its batches, and a batch is published as a run of one piece or more. Of each query the last batch
+is known, no older than the window; of more than PUBLISHED_QUERIES_MAX queries those that published last. So what is
+known is a function of the log and the time, whoever asks and since when.
+
+| a piece of                       | last batch unfinished | last batch complete | query not known   |
+|----------------------------------|-----------------------|---------------------|-------------------|
+| an earlier batch                 | is there              | is there            |                   |
+| the last batch: it is there      | is there              | is there            |                   |
+| … the next one, of the same plan | is stored             | it has no more      |                   |
+| … the next one, of another plan  | another one has begun | it has no more      |                   |
+| … a later one                    | `out_of_sequence`     | it has no more      |                   |
+| a later batch, its first piece   | `run_unfinished`      | is stored           | is stored         |
+| … another piece                  | `run_unfinished`      | `out_of_sequence`   | `out_of_sequence` |
+
+Idea: Kafka's transactions and Flink's committables, without a coordinator: a piece is one batch of the log, so it is
+there whole or not at all, and the log alone says which are.
+"""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.batch.header import ENDS_RUN, OF_RUN, BatchHeader
+
+
+class Piece(NamedTuple):
+    """What somebody wants published; `plan` is one more than the offset of its plan, 0 without one."""
+
+    query_id: bytes
+    batch_id: int
+    number: int
+    plan: int = 0
+
+
+class Published(NamedTuple):
+    """How far the last batch of a query has come; the offsets are those of its last piece."""
+
+    batch_id: int
+    pieces: int
+    is_complete: bool
+    plan: int
+    base_offset: int
+    end_offset: int
+    timestamp_us: int
+
+
+def _published(header: BatchHeader) -> Published:
+    return Published(
+        header.producer_sequence,
+        header.producer_epoch + 1,
+        bool(header.flags & ENDS_RUN),
+        header.run_plan,
+        header.base_offset,
+        header.end_offset,
+        header.max_timestamp_us,
+    )
+
+
+class PublishedRuns:
+    """Those of one leadership: being read from the log, known, or not to be had; see `node.publishing`.
+
+    `failure` says why they could not be read; empty: they are known, or will be.
+    """
+
+    __slots__ = ("_known", "failure")
+
+    def __init__(self) -> None:
+        self.failure = ""
+        self._known: dict[bytes, Published] | None = None  # which published last comes last
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether they are not known yet."""
+        return self._known is None and not self.failure
+
+    @property
+    def count(self) -> int:
+        """Of how many queries they are known."""
+        return 0 if self._known is None else len(self._known)
+
+    def known(self, found: Backwards) -> None:
+        """They are read."""
+        self._known = found.in_order()
+
+    def page(self, after: bytes, count: int, now_us: int) -> list[tuple[bytes, Published]]:
+        """Up to `count` queries with an id above `after`, in the order of their ids, each with its last batch."""
+        assert self._known is not None
+        since_us = now_us - _WINDOW_US
+        ids = (one for one, last in self._known.items() if one > after and last.timestamp_us >= since_us)
+        return [(one, self._known[one]) for one in nsmallest(count, ids)]
+
+    def find(self, piece: Piece, now_us: int) -> Published | None:
+        """What is there in the place of a piece that is not to be stored (again); None if it is to be stored.
+
+        RemoteError run_unfinished, out_of_sequence: it is not to be stored, and was not.
+        """
+        assert self._known is not None
+        last = self._known.get(piece.query_id)
+        if last is not None and last.timestamp_us < now_us - _WINDOW_US:
+            last = None
+        if last is None or last.batch_id < piece.batch_id:
+            if last is not None and not last.is_complete:
+                text = f"batch {last.batch_id} of the query is not published to its end: {last.pieces} pieces are there"
+                raise _refused(ErrorCode.RUN_UNFINISHED, f"{text}, and it comes first", last)
+            if piece.number:
+                text = f"nothing of batch {piece.batch_id} of the query is there, and this is its piece {piece.number}"
+                raise _refused(ErrorCode.OUT_OF_SEQUENCE, text, None)
+            return None
+        if last.batch_id > piece.batch_id or piece.number < last.pieces or last.is_complete:
+            return last
+        if piece.number > last.pieces:
+            text = f"of batch {last.batch_id} of the query {last.pieces} pieces are there, and this is its piece"
+            raise _refused(ErrorCode.OUT_OF_SEQUENCE, f"{text} {piece.number}, counted from 0", last)
+        return None if piece.plan == last.plan else last
+
+    def appended(self, header: BatchHeader) -> None:
+        """A piece that is to be stored, as `find` says, was written behind all others."""
+        if self._known is None or not header.flags & OF_RUN:
+            return
+        self._known.pop(header.run_id, None)
+        self._known[header.run_id] = _published(header)
+        since_us = header.max_timestamp_us - _WINDOW_US
+        while len(self._known) > limits.PUBLISHED_QUERIES_MAX or self._oldest_us() < since_us:
+            del self._known[next(iter(self._known))]
+
+    def _oldest_us(self) -> int:
+        assert self._known is not None
+        return next(iter(self._known.values())).timestamp_us
+
+
+class Backwards:
+    """Gathers runs from the headers of a log, the last one first, back to `since_us`."""
+
+    def __init__(self, since_us: int) -> None:
+        self._since_us = since_us
+        self._found: dict[bytes, Published] = {}
+
+    def wants(self, header: BatchHeader) -> bool:
+        """Whether the batch says something: then it is to be verified, and added."""
+        return (
+            bool(header.flags & OF_RUN)
+            and header.run_id not in self._found
+            and header.max_timestamp_us >= self._since_us
+            and len(self._found) < limits.PUBLISHED_QUERIES_MAX
+        )
+
+    def add(self, header: BatchHeader) -> None:
+        """One that is wanted."""
+        self._found[header.run_id] = _published(header)
+
+    def in_order(self) -> dict[bytes, Published]:
+        """All that were found, which published last at the end."""
+        return dict(reversed(self._found.items()))
+
+
+_WINDOW_US = limits.PUBLISHED_WINDOW_MS * 1_000
+
+
+def _refused(code: ErrorCode, text: str, last: Published | None) -> RemoteError:
+    details = {} if last is None else {"batch_id": last.batch_id, "pieces": last.pieces}
+    return RemoteError(code, f"nothing was published: {text}", **details)

@@ -1,0 +1,149 @@
+"""A fetch of some columns, or of some subjects: looked for in a disk thread, on an immutable view of the log.
+
+Rules: a look goes from batch to batch through what is committed, PROJECTED_SOURCE_BYTES_MAX of it, or until there are
+rows enough. What it reads is verified before it is looked into; small batches are read and looked through many at a
+time, without anything in the interpreter for each. What it cannot take so (compressed, damaged, wanted only in part,
+gone with its file) it asks the view for, batch by batch, which reports damage as it does to everybody. Of damage
+behind rows that are found the next fetch hears.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.batch import codec, projecting
+from penstock.batch.projecting import Projection
+from penstock.commitlog import LogView, Slice
+from penstock.messages import FetchRequest
+from penstock.node.queries import Query, QueryGivenUpError
+from penstock.vfs import File, Vfs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_PIECE_MESSAGES = 4
+"""Of larger messages as many are read at once: the last one of a piece is cut off, mostly, and read again."""
+
+
+class Project(Query):
+    """What `request` wants of a log up to `committed_end`: then in `raw`, which goes as far as `end_offset`."""
+
+    def __init__(self, view: LogView, vfs: Vfs, committed_end: int, request: FetchRequest) -> None:
+        super().__init__(view)
+        self.raw = b""
+        self.raw_crc: int | None = None  # none where there is nothing
+        self.end_offset = int(request.offset)
+        self.last_epoch: int | None = None  # of the last batch that was looked at
+        self._vfs = vfs
+        self._file: File | None = None
+        self._committed_end = committed_end
+        self._request = request
+        self._wanted = (int(request.offset), committed_end if request.end is None else min(request.end, committed_end))
+        self._found: list[pa.RecordBatch] = []
+        self._found_bytes = 0
+        self._looked_bytes = 0
+
+    def run(self) -> None:
+        """Look; RemoteError where nothing can be looked at."""
+        projection = Projection(self._request.columns, self._request.subjects)
+        start, end = self._wanted
+        try:
+            while not self._is_enough:
+                before = self.end_offset
+                self._look(projection)
+                if self.end_offset == before:
+                    break
+        except (RemoteError, CorruptionError) as error:
+            is_damage = isinstance(error, CorruptionError) or error.code == ErrorCode.CORRUPT_RANGE
+            if not is_damage or self.end_offset == start:
+                raise
+        finally:
+            if self._file is not None:
+                self._file.close()
+        self._view.check_not_cut(self.end_offset)  # others may lie there by now
+        self.end_offset = min(self.end_offset, end)
+        raw, crc = projecting.to_stream(self._found, projection.schema)
+        self._found.clear()
+        if raw:
+            self.raw, self.raw_crc = raw, crc
+
+    @property
+    def _is_enough(self) -> bool:
+        return (
+            self.end_offset >= self._wanted[1]
+            or self._looked_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
+            or self._found_bytes >= min(self._request.bytes_max, limits.PROJECTED_BYTES_MAX)
+        )
+
+    def _look(self, projection: Projection) -> None:
+        """Go on in one segment, as far as there are small, sound batches; or by one batch that is not so."""
+        room = limits.PROJECTED_SOURCE_BYTES_MAX - self._looked_bytes
+        found = self._view.slice(self.end_offset, end=self._committed_end, bytes_max=room)
+        if found is None:
+            return
+        position, offset = found.position, found.base_offset
+        end_position = found.position + found.length
+        size = limits.PROJECTED_PIECE_BYTES
+        while position < end_position and not self._is_enough:
+            if not self._is_wanted:
+                raise QueryGivenUpError
+            raw = self._read(found.path, position, min(size, end_position - position))
+            try:
+                taken = projection.of_messages(raw, 0, offset, self._wanted)
+            except CorruptionError:
+                taken = None  # looked at again, one by one
+            if taken is None:
+                if (needed := _size_of_first(raw)) > len(raw) and needed <= end_position - position:
+                    size = _piece_bytes(needed)
+                    continue
+                self._look_at_one(projection, found)
+                return
+            self._take(taken.rows)
+            self.last_epoch = codec.read_header(raw[taken.last_begin :]).leader_epoch
+            self._looked_bytes += taken.end
+            position, offset = position + taken.end, taken.end_offset
+            self.end_offset = offset
+            size = _piece_bytes(taken.end - taken.last_begin)
+
+    def _look_at_one(self, projection: Projection, near: Slice) -> None:
+        """Go on by one batch, whatever it is like."""
+        for header, data in self._batches(self.end_offset, self._committed_end):
+            self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))
+            self.last_epoch = header.leader_epoch
+            self._looked_bytes += len(data)
+            self.end_offset = header.end_offset
+            return
+
+    def _take(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._found.append(rows)
+            self._found_bytes += rows.nbytes
+
+    def _read(self, path: str, position: int, length: int) -> memoryview:
+        """What lies there; nothing if the file has gone."""
+        if self._file is None or self._file.path != path:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            try:
+                self._file = self._vfs.open(path, read_only=True)
+            except FileNotFoundError:
+                return memoryview(b"")
+        return memoryview(self._file.read_at(position, length))
+
+
+def _piece_bytes(message_bytes: int) -> int:
+    """What to read at once of messages of that size."""
+    several = min(_PIECE_MESSAGES * message_bytes, limits.PROJECTED_PIECE_BYTES_MAX)
+    return max(limits.PROJECTED_PIECE_BYTES, several, message_bytes)
+
+
+def _size_of_first(raw: memoryview) -> int:
+    """How large the message is that these bytes begin with; 0 if that is not to be seen."""
+    try:
+        return codec.read_header(raw).size_bytes
+    except CorruptionError:
+        return 0

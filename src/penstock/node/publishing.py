@@ -1,0 +1,387 @@
+"""What was staged, published: each piece of a run once, as one batch, by the leader of the partition that it is for.
+
+Rules: a piece is one batch of the log: replicated, committed, truncated and recovered whole. So a run is never there in
+part but for whole pieces, in their order, and a new leader finds none that is incomplete. What is published is a
+function of the log (`ingest.published`): it is read when the first request comes under a leadership, kept up to date
+while that lasts, and forgotten with it. Requests for one partition are done one after the other, but one whose rows are
+not here yet holds up those of its own query alone. What is there already is answered once it is committed, and nothing
+but what is committed is put together. What waits is bounded.
+
+    asked ─▶ the runs are known ─▶ is it new? ─▶ all of it committed here ─▶ put together ─▶ written ─▶ committed, told
+             (read from the log)       │         (waits for replication)     (disk thread)
+                                       └────▶ told where it stands
+
+The rows come from this broker's own replica of the stream that holds them, whoever leads that: see `internal`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionKey, TimestampUs
+from penstock.batch.codec import Producer
+from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN
+from penstock.commitlog import LogState, LogView
+from penstock.hot.rows import Asked
+from penstock.ingest.producers import Place
+from penstock.ingest.published import Backwards, Piece, Published, PublishedRuns
+from penstock.messages import (
+    AppendResponse,
+    ListPublishedRequest,
+    ListPublishedResponse,
+    PublishStagedRequest,
+    PublishStagedResponse,
+    QueryInfo,
+    Request,
+    Response,
+    StagedRange,
+    StagedStreamRequest,
+)
+from penstock.node.assembling import AssemblePiece, check_size, lost
+from penstock.node.cluster import Cluster
+from penstock.node.enquiries import Handler
+from penstock.node.finding import Finder
+from penstock.node.internal import target_of, users_own
+from penstock.node.partition import Partition
+from penstock.node.queries import RowRules
+from penstock.node.step import Inside, Lane, Outbox
+from penstock.node.wording import as_remote, in_doubt
+
+_NOT_HERE = (ErrorCode.STREAM_NOT_FOUND, ErrorCode.STORAGE_FAILED, ErrorCode.NOT_LEADER)
+"""Of a replica that is not heard of yet, being opened, or failed."""
+_WAIT_US = limits.PUBLISH_WAIT_MS * 1_000
+
+
+class Write(Protocol):
+    """`Storing.append_to`."""
+
+    def __call__(
+        self, partition: Partition, caller: Hashable, data: bytearray, asked: Asked | None, by: Producer, flags: int
+    ) -> None:
+        """Append one batch to a partition that is led here."""
+
+
+class ReadPublished:
+    """Look through the end of a log for the runs no older than `since_us`; in a disk thread."""
+
+    def __init__(self, view: LogView, since_us: int) -> None:
+        self._view = view
+        self._since_us = since_us
+        self.found = Backwards(since_us)
+
+    def run(self) -> None:
+        """Read them; RemoteError corrupt_range, OSError."""
+        view = self._view
+        start = view.offset_at(self._since_us, end=view.log_end)
+        for header, _ in view.batches(start, view.log_end, reverse=True, wants=self.found.wants):
+            self.found.add(header)
+
+
+@dataclass(slots=True, eq=False)
+class _Publish:
+    """A request on its way."""
+
+    caller: Hashable
+    request: PublishStagedRequest
+    piece: Piece
+    deadline_us: int
+    assembled: AssemblePiece | None = None  # under way, or done
+    error: Exception | None = None
+    is_at_work: bool = False
+    is_waiting: bool = False  # its rows are not here yet, as far as was looked
+
+
+class Publishing:
+    """All partitions into which staged rows are published here."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        cluster: Cluster,
+        find: Finder,
+        clock: Callable[[], Now],
+        *,
+        write: Write,
+    ) -> None:
+        self._outbox = outbox
+        self._cluster = cluster
+        self._find = find
+        self._clock = clock
+        self._write = write
+        self._queues: dict[PartitionKey, deque[_Publish]] = {}  # by the partition that they are for
+        self._turns: dict[PartitionKey, _Publish] = {}  # of each queue the one that is being put together, or was
+        self._waiting: dict[PartitionKey, set[PartitionKey]] = {}  # for the replica of what is staged → whose queues
+        self._to_assemble: dict[PartitionKey, None] = {}  # whose turn has not come, in the order in which they came
+        self._at_work = 0
+        self._count = 0
+        self.handlers: Mapping[type[Request], Handler] = {
+            StagedStreamRequest: self._stream,
+            PublishStagedRequest: self._publish,
+            ListPublishedRequest: self._list,
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    # Requests
+
+    def _stream(self, caller: Hashable, request: StagedStreamRequest, raw: bytes | memoryview, now: Now) -> None:
+        self._cluster.administer(caller, request)
+
+    def _publish(self, caller: Hashable, request: PublishStagedRequest, raw: bytes | memoryview, now: Now) -> None:
+        partition = users_own(self._find.led(request.stream_id, request.partition))
+        if request.query_id == NO_RUN:
+            raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was published: a query's id is not zero")
+        if request.plan is None and (request.piece or not request.is_last):
+            text = "nothing was published: a run of several pieces has a plan, and each piece names it"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+        check_size(request.staged)
+        if self._count >= limits.PUBLISHES_WAITING_MAX:
+            raise RemoteError(ErrorCode.OVERLOADED, "too much is to be published at once; wait for some to be answered")
+        plan = 0 if request.plan is None else request.plan + 1
+        piece = Piece(request.query_id, request.batch_id, request.piece, plan)
+        self._count += 1
+        self._queues.setdefault(partition.key, deque()).append(
+            _Publish(caller, request, piece, now.elapsed_us + _WAIT_US)
+        )
+        self._go_on(partition.key)
+
+    def _list(self, caller: Hashable, request: ListPublishedRequest, raw: bytes | memoryview, now: Now) -> None:
+        partition = self._find.led(request.stream_id, request.partition)
+        runs = partition.published or (None if partition.leadership is None else self._read(partition))
+        if runs is None or runs.is_reading:
+            text = f"what was published in {partition.label} is being read; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+        if runs.failure:
+            partition.published = None  # the next one has them read again
+            raise RemoteError(ErrorCode.STORAGE_FAILED, runs.failure)
+        now_us = partition.timestamp_us(now)
+        found = runs.page(request.after_query_id, limits.PUBLISHED_PER_ANSWER_MAX, now_us)
+        told = tuple(
+            QueryInfo(
+                query_id=query_id,
+                batch_id=last.batch_id,
+                pieces=last.pieces,
+                is_complete=last.is_complete,
+                last_offset=Offset(last.end_offset - 1),
+                timestamp_us=TimestampUs(last.timestamp_us),
+            )
+            for query_id, last in found
+        )
+        self._outbox.reply(caller, ListPublishedResponse(queries=told))
+
+    # One after the other
+
+    def _go_on(self, key: PartitionKey) -> None:
+        """Do what can be done for a partition now."""
+        while (publish := self._following(key)) is not None:
+            queue = self._queues[key]
+            try:
+                is_done = self._step(key, publish)
+            except RemoteError as error:
+                self._outbox.reply(publish.caller, error)
+                is_done = True
+            if not is_done and not publish.is_waiting:
+                return
+            if is_done and self._queues.get(key) is queue:
+                self._count -= 1
+                self._turns.pop(key, None)
+                queue.remove(publish)
+                if not queue:
+                    del self._queues[key]
+
+    def _following(self, key: PartitionKey) -> _Publish | None:
+        """Whose turn it is; None: who is at work is waited for, or rows are."""
+        if (publish := self._turns.get(key)) is not None:
+            return None if publish.is_at_work else publish
+        held = set()  # the batches of a query are told apart by their numbers: they keep their order
+        for publish in self._queues.get(key, ()):
+            if not publish.is_waiting and publish.piece.query_id not in held:
+                return publish
+            held.add(publish.piece.query_id)
+        return None
+
+    def _step(self, key: PartitionKey, publish: _Publish) -> bool:
+        """Whether that one is done: it is answered, or will be once it is committed. RemoteError."""
+        partition = self._find.led(*key)
+        if partition.leadership is None:
+            raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")
+        runs = partition.published or self._read(partition)
+        if runs.is_reading:
+            return False
+        if runs.failure:
+            partition.published = None  # the next one has them read again
+            raise RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was published: {runs.failure}")
+        last = runs.find(publish.piece, partition.timestamp_us(self._clock()))
+        if last is not None:
+            self._tell_again(partition, publish, last)
+            return True
+        if publish.assembled is None:
+            publish.is_waiting = not self._is_staged(key, publish)
+            if not publish.is_waiting:
+                self._assemble(key, publish)
+            return False
+        if publish.error is not None:
+            raise as_remote(publish.error)
+        self._store(partition, publish)
+        return True
+
+    def _read(self, partition: Partition) -> PublishedRuns:
+        partition.published = runs = PublishedRuns()
+        since_us = partition.timestamp_us(self._clock()) - limits.PUBLISHED_WINDOW_MS * 1_000
+        work = ReadPublished(partition.view(), since_us)
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                runs.known(work.found)
+            else:
+                runs.failure = f"what was published in the log cannot be read: {as_remote(error)}"
+            self._go_on(partition.key)
+
+        self._outbox.work(Lane.READ, work.run, done)
+        return runs
+
+    # What was staged
+
+    def _is_staged(self, key: PartitionKey, publish: _Publish) -> bool:
+        """Whether all of it is committed, and here; else it is waited for. RemoteError staged_lost, not_yet."""
+        request = publish.request
+        replica = self._staged(request)
+        for one in request.staged:
+            _check_kept(replica, one)
+        end = max(one.end_offset for one in request.staged)
+        if replica.committed_end >= end:
+            return True
+        if self._clock().elapsed_us >= publish.deadline_us:
+            text = f"what is staged up to {end} is not committed here yet, but up to {replica.committed_end}"
+            raise RemoteError(ErrorCode.NOT_YET, f"nothing was published: {text}; ask again in a moment")
+        self._waiting.setdefault(replica.key, set()).add(key)
+        return False
+
+    def _staged(self, request: PublishStagedRequest) -> Partition:
+        try:
+            replica = self._find.held(request.staged_stream_id, request.partition)
+        except RemoteError as error:
+            if error.code == ErrorCode.STREAM_CHANGED:
+                raise lost(request.staged[0], "the stream that held it was deleted") from None
+            if error.code in _NOT_HERE:
+                raise RemoteError(ErrorCode.NOT_YET, f"nothing was published: {error.message}") from None
+            raise
+        if target_of(replica.stream) != request.stream_id:
+            text = f"nothing was published: stream {replica.stream.name!r} does not hold what is staged for this one"
+            raise RemoteError(ErrorCode.BAD_REQUEST, text)
+        return replica
+
+    def _assemble(self, key: PartitionKey, publish: _Publish) -> None:
+        if self._at_work >= limits.PUBLISHES_AT_WORK_MAX:
+            self._to_assemble[key] = None
+            return
+        request = publish.request
+        config = self._cluster.image.by_id(request.stream_id).config
+        rules = RowRules.of(config, request.partition)
+        publish.assembled = work = AssemblePiece(self._staged(request).view(), request.staged, rules)
+        publish.is_at_work = True
+        self._turns[key] = publish
+        self._at_work += 1
+
+        def done(error: Exception | None) -> None:
+            self._at_work -= 1
+            publish.is_at_work = False
+            publish.error = error
+            self._go_on(key)
+            while self._to_assemble and self._at_work < limits.PUBLISHES_AT_WORK_MAX:
+                following = next(iter(self._to_assemble))
+                del self._to_assemble[following]
+                self._go_on(following)
+
+        self._outbox.work(Lane.READ, work.run, done)
+
+    def grown(self, partition: Partition) -> None:
+        """More of it is committed here, or it is gone: whoever waits for that looks again."""
+        for key in self._waiting.pop(partition.key, ()):
+            self._look_again(key)
+
+    def _look_again(self, key: PartitionKey) -> None:
+        for publish in self._queues.get(key, ()):
+            publish.is_waiting = False
+        self._go_on(key)
+
+    # What is told
+
+    def _store(self, partition: Partition, publish: _Publish) -> None:
+        assert publish.assembled is not None
+        piece, request = publish.piece, publish.request
+        by = Producer(0, piece.number, piece.batch_id, piece.query_id, piece.plan)
+        flags = OF_RUN | (ENDS_RUN if request.is_last else 0)
+        there = Published(piece.batch_id, piece.number + 1, request.is_last, piece.plan, 0, 0, 0)
+        caller = Inside(lambda response: self._tell(publish, there, response, duplicate=False))
+        self._write(partition, caller, publish.assembled.message, publish.assembled.asked, by, flags)
+
+    def _tell_again(self, partition: Partition, publish: _Publish, last: Published) -> None:
+        if last.end_offset > partition.committed_end and partition.log.state is LogState.FENCED:
+            self._outbox.reply(publish.caller, in_doubt(partition.log.fence_reason))  # nobody commits it here any more
+            return
+        partition.counters["duplicates"] += 1
+        caller = Inside(lambda response: self._tell(publish, last, response, duplicate=True))
+        place = Place(0, 0, last.base_offset, last.end_offset, last.timestamp_us)
+        partition.append_again(caller, place, self._outbox.step)
+
+    def _tell(self, publish: _Publish, there: Published, response: Response | RemoteError, *, duplicate: bool) -> None:
+        if not isinstance(response, AppendResponse):
+            self._outbox.reply(publish.caller, response)
+            return
+        is_same = there.batch_id == publish.piece.batch_id
+        has_place = is_same and there.pieces == publish.piece.number + 1
+        self._outbox.reply(
+            publish.caller,
+            PublishStagedResponse(
+                duplicate=duplicate,
+                is_complete=there.is_complete if is_same else True,
+                pieces=there.pieces if is_same else None,
+                plan=Offset(there.plan - 1) if is_same and there.plan else None,
+                base_offset=response.base_offset if has_place else None,
+                end_offset=response.end_offset if has_place else None,
+                leader_epoch=LeaderEpoch(response.leader_epoch),
+                fsynced=response.fsynced,
+            ),
+        )
+
+    # The end
+
+    def refuse(self, key: PartitionKey, error: RemoteError) -> None:
+        """The stream is gone, or led by another broker: tell all that wait."""
+        self._turns.pop(key, None)
+        for publish in self._queues.pop(key, ()):
+            self._count -= 1
+            self._outbox.reply(publish.caller, error)
+
+    def stop(self, error: RemoteError) -> None:
+        """The broker stops: tell all that wait."""
+        for key in list(self._queues):
+            self.refuse(key, error)
+
+    def tick(self) -> None:
+        """Time has passed: some may have waited for long enough."""
+        waiting, self._waiting = self._waiting, {}
+        for keys in waiting.values():
+            for key in keys:
+                self._look_again(key)
+
+
+def _check_kept(replica: Partition, staged: StagedRange) -> None:
+    """RemoteError staged_lost where it is known, by what lies here, that those rows are not kept."""
+    if staged.base_offset < replica.log_start:
+        raise lost(staged, f"it has expired: what is staged begins at {replica.log_start}")
+    log, leader_epoch = replica.log, staged.leader_epoch
+    following = next((one for one in log.lineage if one.leader_epoch > leader_epoch), None)
+    if following is not None and following.start_offset < staged.end_offset:
+        raise lost(staged, f"that leader epoch ended at {following.start_offset}")
+    leads = replica.leadership is not None and replica.leader_epoch >= leader_epoch
+    if leads and log.log_end < staged.end_offset:
+        raise lost(staged, f"what is staged ends at {log.log_end}")

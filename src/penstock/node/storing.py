@@ -1,0 +1,133 @@
+"""What clients append over the socket, on its way into partitions that are led here.
+
+Rules: a batch is checked first, in a disk thread (`appends`), then compared with what its producer has appended
+(`producers`), and only then written, in the order of the requests. Whoever else in the node writes batches of its own
+goes through `append_to` as well, so that upkeep, followers and readers hear of all that is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+
+import msgspec
+
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import PartitionKey
+from penstock.batch.codec import NOBODY, Producer
+from penstock.hot.rows import Asked
+from penstock.messages import (
+    AppendOnceRequest,
+    AppendRequest,
+    AppendResponse,
+    ListProducersRequest,
+    Request,
+    Response,
+    StageRequest,
+    StageResponse,
+)
+from penstock.metadata.image import ClusterImage
+from penstock.node.appends import Appends
+from penstock.node.enquiries import Handler
+from penstock.node.finding import Finder
+from penstock.node.internal import target_of, users_own
+from penstock.node.leaders import not_led
+from penstock.node.partition import Partition
+from penstock.node.producers import KnownProducers
+from penstock.node.queries import CheckAppend, RowRules
+from penstock.node.replicas import Replicas
+from penstock.node.step import Inside, Outbox
+
+Appending = AppendRequest | AppendOnceRequest
+
+
+class Storing:
+    """All appends of one broker; `bytes_max` is what may be on its way at once."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        find: Finder,
+        replicas: Replicas,
+        clock: Callable[[], Now],
+        bytes_max: int,
+        *,
+        image: Callable[[], ClusterImage],
+    ) -> None:
+        self.appends = Appends(outbox, bytes_max, store=self._store)
+        self._outbox = outbox
+        self._find = find
+        self._replicas = replicas
+        self._clock = clock
+        self._image = image
+        self._producers = KnownProducers(outbox, clock, known=self.appends.go_on)
+        self.handlers: Mapping[type[Request], Handler] = {
+            AppendRequest: self._append,
+            AppendOnceRequest: self._append,
+            StageRequest: self._stage,
+            ListProducersRequest: partial(self._producers.tell, find),
+        }
+
+    def _append(self, caller: Hashable, request: Appending, raw: bytes | memoryview, now: Now) -> None:
+        partition = users_own(self._find.led(request.stream_id, request.partition))
+        rules = RowRules.of(partition.stream.config, partition.key.partition)
+        self.appends.add(caller, partition.key, CheckAppend(raw, rules, _producer_of(request)))
+
+    def _stage(self, caller: Hashable, request: StageRequest, raw: bytes | memoryview, now: Now) -> None:
+        """It is stored as any other; what the stream that it is for does not take is refused here already."""
+        partition = self._find.led(request.stream_id, request.partition)
+        target = target_of(partition.stream)
+        if target is None:
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing is staged in stream {partition.stream.name!r}")
+        of = partition.stream if request.is_plan else self._image().by_id(target)
+        rules = RowRules.of(of.config, partition.key.partition)
+
+        def heard(response: Response | RemoteError) -> None:
+            if isinstance(response, AppendResponse):
+                response = StageResponse(**msgspec.structs.asdict(response))
+            self._outbox.reply(caller, response)
+
+        self.appends.add(Inside(heard), partition.key, CheckAppend(raw, rules, is_staged=True))
+
+    def _store(self, key: PartitionKey, caller: Hashable, check: CheckAppend) -> bool:
+        partition = self._replicas.partitions[key]
+        if (refusal := self.not_led(partition)) is not None:
+            self._outbox.step.answer(caller, refusal)
+            return True
+        is_new = self._producers.is_new(partition, caller, check)
+        if is_new:
+            self.append_to(partition, caller, check.message, check.asked, check.producer)
+        return is_new is not None
+
+    def not_led(self, partition: Partition) -> RemoteError | None:
+        """Why only another broker can write to it now; None: this one leads it."""
+        return not_led(self._image(), partition)
+
+    def append_to(
+        self,
+        partition: Partition,
+        caller: Hashable,
+        data: bytearray,
+        asked: Asked | None = None,
+        by: Producer = NOBODY,
+        flags: int = 0,
+    ) -> None:
+        """Append a batch of our own making to a partition that is led here; `caller` hears once it is committed."""
+        if not partition.leads:
+            self._replicas.upkeep.lead(partition)
+        committed_end = partition.committed_end
+        partition.append(caller, data, self._clock(), self._outbox.step, asked, by, flags)
+        self.written(partition, committed_end)
+
+    def written(self, partition: Partition, committed_end: int) -> None:
+        """Something was written, and `committed_end` was there before."""
+        if partition.leadership is not None:
+            self._replicas.leading.appended(partition)
+        self._replicas.upkeep.moved(partition, committed_end)
+
+
+def _producer_of(request: Appending) -> Producer:
+    if isinstance(request, AppendRequest):
+        return NOBODY
+    return Producer(request.producer_id, request.producer_epoch, request.sequence)

@@ -1,0 +1,412 @@
+"""Drivers that stage rows and publish them exactly once, as models; and what the leaders are held to.
+
+| what must hold                                                             | is checked at              |
+|----------------------------------------------------------------------------|----------------------------|
+| what was answered as published is there, as any acked message              | an answer, by `checks`     |
+| nothing is said to be lost of what is staged, unless it was lost, as it may | an answer                  |
+| of each batch the rows of one attempt are there, piece by piece, whole     | the audit                  |
+| a batch that was answered as complete is complete                          | the audit                  |
+| every query comes to the end of its batch                                  | the end, when all is mended |
+
+Rules: there is one query for each partition of one stream. A batch is attempted again while an attempt is under way,
+with other rows that are cut otherwise; drivers are killed between any two steps; requests are sent twice. What a power
+loss took from the log, as it may, or somebody gave up, ends what that partition is held to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
+from penstock.base.subjects import partition_subject
+from penstock.batch import codec
+from penstock.hot.group import Group
+from penstock.messages import (
+    AlterStreamRequest,
+    GetRequest,
+    GetResponse,
+    PublishStagedRequest,
+    PublishStagedResponse,
+    Response,
+    StagedRange,
+    StagedStreamRequest,
+    StagedStreamResponse,
+    StageRequest,
+    StageResponse,
+)
+from penstock.node.internal import staged_config
+from penstock.sim.broker import Surroundings
+from penstock.sim.checks import Checks, History, Rows, ViolationError
+from penstock.sim.minds import Generation, kind_of
+from penstock.sim.plan import Act, Operation
+from penstock.sim.requests import Client
+
+_AGAIN_US = 700_000
+_TRIES_MAX = 6
+_GONE = (ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND)
+_PIECE_ROWS = 2
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is known of one batch of a query."""
+
+    number: int
+    attempts: int = 0
+    is_complete: bool = False
+
+
+@dataclass(slots=True)
+class _Query:
+    """Of one partition. `era` rises where a query cannot go on: what it had staged is lost, as it may be."""
+
+    partition: int
+    era: int = 1
+    batch: _Batch = field(default_factory=lambda: _Batch(0))
+    completed: int = 0
+
+    @property
+    def query_id(self) -> bytes:
+        return b"%08d%08d" % (self.partition + 1, self.era)
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """One driver's: the pieces that it goes by, its own or another's, and how far it has come."""
+
+    query: _Query
+    era: int
+    batch: _Batch
+    number: int
+    wanted: int  # pieces
+    tries: int
+    lives: int  # steps until it is killed; below 0: it is not
+    twice: bool  # sends everything twice
+    values: list[list[bytes]] = field(default_factory=list)
+    ranges: list[StagedRange] = field(default_factory=list)
+    plan: int | None = None
+    piece: int = 0
+
+
+class Publishing:
+    """All of one run. `generations`: the streams, slot by slot, as they are now; `program`: one that asks."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        checks: Checks,
+        generations: list[Generation | None],
+        slot: int,
+        program: Callable[[], Client],
+    ) -> None:
+        self.acts: dict[Act, Callable[[Operation], None]] = {Act.RUN: self._run}
+        self._around = around
+        self._checks = checks
+        self._generations = generations
+        self._slot = slot
+        self._program = program
+        self._queries: dict[int, _Query] = {}
+        self._plans: dict[bytes, tuple[list[list[bytes]], list[StagedRange]]] = {}  # by what the row says
+        self._stream_id = 0  # of the stream that holds what is staged, once somebody has said it
+        self._is_asked = False
+        self._complete: set[tuple[int, int, int]] = set()  # partition, era, batch
+
+    def _trace(self, what: str) -> None:
+        self._around.trace.add("driver", what)
+
+    def _history(self, partition: int, *, staged: bool) -> History:
+        generation = self._generations[self._slot]
+        assert generation is not None
+        subject = self._holder(generation).subject if staged else generation.config.subject
+        return self._checks.of(subject, partition)
+
+    @staticmethod
+    def _holder(generation: Generation) -> StreamConfig:
+        return staged_config(StreamId(generation.stream_id), generation.config)
+
+    def _generation(self) -> Generation | None:
+        """The stream that is written to; None: not both it and what is staged for it are there yet."""
+        generation = self._generations[self._slot]
+        if generation is None or not generation.stream_id:
+            return None
+        if not self._is_asked:
+            self._is_asked = True
+            self._checks.begin(self._holder(generation))
+            self._ask_for_holder(generation)
+        return generation if self._stream_id else None
+
+    def _ask_for_holder(self, generation: Generation) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            if isinstance(response, StagedStreamResponse):
+                self._stream_id = int(response.stream.stream_id)
+                self._trace(f"staged rows are in {self._stream_id}")
+                return
+            self._around.scheduler.after(_AGAIN_US, lambda: self._ask_for_holder(generation))
+
+        self._program().ask(StagedStreamRequest(stream_id=StreamId(generation.stream_id), timeout_ms=3_000), done)
+
+    # Attempts
+
+    def _run(self, operation: Operation) -> None:
+        generation = self._generation()
+        if generation is None:
+            return
+        partition = operation.number % generation.config.partitions
+        chance = operation.number // 8
+        query = self._queries.setdefault(partition, _Query(partition))
+        if query.batch.is_complete and chance % 5:
+            query.batch = _Batch(query.batch.number + 1)
+        lives = -1 if chance // 5 % 3 else chance // 15 % 8
+        self._attempt(query, 1 + chance // 120 % 3, lives, _TRIES_MAX, twice=chance // 360 % 4 == 0)
+
+    def _attempt(self, query: _Query, pieces: int, lives: int, tries: int, *, twice: bool) -> None:
+        query.batch.attempts += 1
+        attempt = _Attempt(query, query.era, query.batch, query.batch.attempts, pieces, tries, lives, twice)
+        self._around.count("attempts to publish")
+        self._stage(attempt)
+
+    def _stage(self, attempt: _Attempt) -> None:
+        """The next piece, until all are staged; then the plan, if there are several."""
+        generation = self._generations[self._slot]
+        assert generation is not None
+        query = attempt.query
+        count = len(attempt.ranges)
+        if count == attempt.wanted:
+            self._write_plan(attempt) if count > 1 else self._publish(attempt)
+            return
+        name = f"{generation.config.subject}/r/{query.partition}/{attempt.era}/{attempt.batch.number}/{attempt.number}"
+        values = [f"{name}/{count}/{row}".encode() for row in range(_PIECE_ROWS)]
+        for value in values:
+            self._checks.sent[value] = generation.config.subject
+        subject = partition_subject(generation.config.subject, query.partition).encode()
+        data = _batch([subject] * len(values), values)
+
+        def staged(response: StageResponse) -> None:
+            history = self._history(query.partition, staged=True)
+            for row, value in enumerate(values):
+                inner = b"staged %d.%d " % (response.base_offset, response.leader_epoch) + value
+                self._checks.sent[inner] = history.config.subject
+                offset = response.base_offset + row
+                self._checks.promised(history, offset, response.leader_epoch, inner, fsynced=response.fsynced)
+            attempt.values.append(values)
+            attempt.ranges.append(_range(response))
+            self._stage(attempt)
+
+        self._ask_to_stage(attempt, data, staged, is_plan=False)
+
+    def _write_plan(self, attempt: _Attempt) -> None:
+        holder = self._history(attempt.query.partition, staged=True).config
+        value = b"plan %d" % len(self._plans)
+        self._plans[value] = (attempt.values, attempt.ranges)
+        data = _batch([partition_subject(holder.subject, attempt.query.partition).encode()], [value])
+
+        def staged(response: StageResponse) -> None:
+            attempt.plan = int(response.base_offset)
+            self._publish(attempt)
+
+        self._ask_to_stage(attempt, data, staged, is_plan=True)
+
+    def _ask_to_stage(
+        self, attempt: _Attempt, data: bytes, staged: Callable[[StageResponse], None], *, is_plan: bool
+    ) -> None:
+        if self._dies(attempt):
+            return
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"staged: {kind_of(response)}")
+            if isinstance(response, StageResponse):
+                staged(response)
+            else:
+                self._again(attempt, response, lambda: self._ask_to_stage(attempt, data, staged, is_plan=is_plan))
+
+        request = StageRequest(
+            stream_id=StreamId(self._stream_id), partition=PartitionId(attempt.query.partition), is_plan=is_plan
+        )
+        self._program().ask_leader(self._stream_id, attempt.query.partition, request, done, data)
+
+    def _dies(self, attempt: _Attempt) -> bool:
+        if attempt.lives == 0:
+            self._around.count("killed drivers")
+            return True
+        attempt.lives -= attempt.lives > 0
+        return False
+
+    def _again(self, attempt: _Attempt, response: object, ask: Callable[[], None]) -> None:
+        if isinstance(response, RemoteError) and response.code in _GONE:
+            return
+        attempt.tries -= 1
+        if attempt.tries > 0:
+            self._around.scheduler.after(_AGAIN_US, ask)
+
+    def _publish(self, attempt: _Attempt) -> None:
+        if self._dies(attempt) or attempt.query.era != attempt.era:
+            return
+        query, number = attempt.query, attempt.piece
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"published {query.partition}/{attempt.batch.number}.{number}: {kind_of(response)}")
+            if isinstance(response, PublishStagedResponse):
+                self._told(attempt, number, response)
+            elif isinstance(response, RemoteError) and response.code == ErrorCode.STAGED_LOST:
+                self._lost(attempt, response)
+            else:
+                self._again(attempt, response, lambda: self._publish(attempt))
+
+        generation = self._generations[self._slot]
+        assert generation is not None
+        request = PublishStagedRequest(
+            stream_id=StreamId(generation.stream_id),
+            partition=PartitionId(query.partition),
+            staged_stream_id=StreamId(self._stream_id),
+            query_id=query.query_id,
+            batch_id=attempt.batch.number,
+            piece=number,
+            is_last=number == len(attempt.ranges) - 1,
+            plan=None if attempt.plan is None else Offset(attempt.plan),
+            staged=(attempt.ranges[number],),
+        )
+        self._program().ask_leader(generation.stream_id, query.partition, request, done)
+        if attempt.twice:
+            self._program().ask_leader(generation.stream_id, query.partition, request, lambda _response, _raw: None)
+
+    def _told(self, attempt: _Attempt, number: int, response: PublishStagedResponse) -> None:
+        query, batch = attempt.query, attempt.batch
+        history = self._history(query.partition, staged=False)
+        self._around.count("pieces that were there" if response.duplicate else "published pieces")
+        is_mine = not response.duplicate or (response.plan is not None and response.plan == attempt.plan)
+        if is_mine and response.base_offset is not None:
+            for row, value in enumerate(attempt.values[number]):
+                offset = response.base_offset + row
+                self._checks.promised(history, offset, response.leader_epoch, value, fsynced=response.fsynced)
+        if response.is_complete:
+            self._complete.add((query.partition, attempt.era, batch.number))
+            if not batch.is_complete:
+                batch.is_complete = True
+                query.completed += 1
+            return
+        if response.plan is None or response.pieces is None:
+            raise ViolationError(f"{history.name()}: a part of batch {batch.number} is there, by no plan: {response}")
+        attempt.piece = response.pieces
+        if response.plan == attempt.plan:
+            self._publish(attempt)
+        else:
+            attempt.plan = int(response.plan)
+            self._read_plan(attempt)
+
+    def _read_plan(self, attempt: _Attempt) -> None:
+        assert attempt.plan is not None
+        offset = attempt.plan
+
+        def done(response: Response | RemoteError | None, raw: bytes) -> None:
+            self._trace(f"the plan: {kind_of(response)}")
+            if isinstance(response, GetResponse):
+                rows = Rows(raw)
+                value = rows.values[rows.offsets.index(offset)]
+                attempt.values, attempt.ranges = self._plans.get(value, ([], []))
+                if len(attempt.ranges) > attempt.piece:
+                    self._publish(attempt)
+                else:
+                    self._lost(attempt, RemoteError(ErrorCode.STAGED_LOST, f"the plan is {value!r}"))
+            elif isinstance(response, RemoteError) and response.code in _LOST_PLAN:
+                self._lost(attempt, response)
+            else:
+                self._again(attempt, response, lambda: self._read_plan(attempt))
+
+        request = GetRequest(
+            stream_id=StreamId(self._stream_id), partition=PartitionId(attempt.query.partition), offset=Offset(offset)
+        )
+        self._program().ask_leader(self._stream_id, attempt.query.partition, request, done)
+
+    def _lost(self, attempt: _Attempt, error: RemoteError) -> None:
+        """It is said that what was staged is gone: the query begins anew."""
+        history = self._history(attempt.query.partition, staged=True)
+        if not (history.cuts or history.may_lose or history.damaged or history.is_given_up):
+            raise ViolationError(f"{history.name()}: it was staged, and nothing was lost: {error.message}")
+        self._around.count("staged rows that were lost")
+        if attempt.query.era == attempt.era:
+            attempt.query.era += 1
+            attempt.query.batch = _Batch(attempt.query.batch.number)
+
+    # The end
+
+    def allow_unclean_election(self, stream_id: int) -> bool:
+        """Let whoever is there lead, whatever it lacks; False: it is another stream."""
+        generation = self._generations[self._slot]
+        if stream_id != self._stream_id or generation is None:
+            return False
+        for partition in range(generation.config.partitions):
+            history = self._history(partition, staged=True)
+            history.is_damaged = history.is_given_up = True
+        name = self._holder(generation).name
+        request = AlterStreamRequest(name=name, changes={"allow_unclean_election": True})
+        self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
+        return True
+
+    def waits_for(self, is_stuck: Callable[[History], bool]) -> Callable[[], str]:
+        """Which query has not come to the end of a batch since now, asked again and again; empty: all have."""
+        before = {query.partition: query.completed for query in self._queries.values()}
+        turn = 0
+
+        def left() -> str:
+            nonlocal turn
+            turn += 1
+            for partition, completed in before.items():
+                query = self._queries[partition]
+                histories = [self._history(partition, staged=staged) for staged in (False, True)]
+                # A replica of what is staged that is damaged is not repaired, and its broker may lead the other one.
+                if query.completed > completed or any(is_stuck(one) or one.damaged for one in histories):
+                    continue
+                if turn % 8 == 1:
+                    if query.batch.is_complete:
+                        query.batch = _Batch(query.batch.number + 1)
+                    self._attempt(query, 1 + turn // 8 % 3, -1, _TRIES_MAX, twice=False)
+                return f"batch {query.batch.number} of the query of partition {partition} is not published"
+            return ""
+
+        return left
+
+    def check(self) -> None:
+        """All has been read: what of the batches is there?"""
+        for partition in sorted(self._queries):
+            history = self._history(partition, staged=False)
+            if not (history.is_damaged or history.is_given_up or history.cuts):
+                self._check(history, partition)
+
+    def _check(self, history: History, partition: int) -> None:
+        found: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}  # era, batch → attempt, piece, row, offset
+        for offset, value in sorted(history.known.items()):
+            if b"/r/" in value and offset >= history.truncating:
+                era, batch, attempt, piece, row = map(int, value.split(b"/")[3:])
+                found.setdefault((era, batch), []).append((attempt, piece, row, offset))
+        for (_, batch), rows in found.items():
+            text = f"{history.name()}: batch {batch} of its query is there as {rows}"
+            if len({attempt for attempt, *_ in rows}) != 1:
+                raise ViolationError(f"{text}: the rows of several attempts")
+            pieces = [(piece, [one[2:] for one in own]) for piece, own in groupby(rows, key=lambda one: one[1])]
+            numbers = [piece for piece, _ in pieces]
+            if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or (numbers[0] and not history.truncating):
+                raise ViolationError(f"{text}: pieces that do not follow each other")
+            for _, places in pieces:
+                (row, offset), *_ = places
+                if row == 0 and places != [(one, offset + one) for one in range(_PIECE_ROWS)]:
+                    raise ViolationError(f"{text}: a piece that is not whole")
+            self._around.count("batches that were looked at")
+        for place, era, batch in self._complete:
+            if place == partition and (era, batch) not in found and not history.truncating:
+                raise ViolationError(f"{history.name()}: batch {batch} of its query was published, and is not there")
+
+
+_LOST_PLAN = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.MESSAGE_NOT_FOUND)
+
+
+def _range(response: StageResponse) -> StagedRange:
+    return StagedRange(response.base_offset, response.end_offset, LeaderEpoch(response.leader_epoch))
+
+
+def _batch(subjects: list[bytes], values: list[bytes]) -> bytes:
+    group = Group.of(subjects, values, keys=[None] * len(values))
+    return bytes(codec.encode(group, 0, len(values), base_offset=0, timestamp_us=0, leader_epoch=0)[0])

@@ -1,0 +1,106 @@
+"""What a broker takes out of a log is what whoever reads all of it would select: of any columns, subjects and range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base import limits
+from penstock.base.config import Compression
+from penstock.base.ids import Offset, StreamId
+from penstock.base.subjects import matches
+from penstock.batch import codec, projecting
+from penstock.batch.schema import arrow_schema
+from penstock.commitlog import LogConfig, LogView
+from penstock.messages import FetchRequest
+from penstock.node.projections import Project
+from penstock.vfs.memory import MemoryVfs
+from tests.batch_samples import ROWS, Row, message_of, with_header
+from tests.logs import open_log
+
+COLUMNS = tuple(arrow_schema().names)
+BATCHES = st.tuples(
+    ROWS, st.integers(1, 6), st.integers(0, 3), st.sampled_from([None, None, *Compression]), st.integers(0, 1)
+)
+"""Rows, how often they are there, how many offsets are missing behind them, the codec, how much the epoch rises."""
+PATTERNS = st.lists(st.sampled_from([">", "*", "orders.*", "orders.eu", "x", "a.>", "größe.→"]), min_size=1, max_size=2)
+
+
+def log_of(batches: list[tuple[list[Row], int, int, Compression | None, int]]) -> tuple[MemoryVfs, LogView, list[Any]]:
+    """A log of several segments; its rows, and the epoch of each."""
+    vfs, epoch, rows = MemoryVfs(), 1, []
+    log = open_log(vfs, LogConfig(segment_bytes=4096))
+    for content, times, gap, wished, more in batches:
+        epoch += more
+        base = log.log_end
+        message = message_of(content * times, base_offset=base, leader_epoch=epoch)
+        message = with_header(message, end_offset=base + times * len(content) + gap)
+        rows += [(row, epoch) for row in codec.check_rows(message).to_pylist()]
+        if wished is not None and wished is not Compression.NONE:
+            message = bytearray(codec.compressed(message, wished)[0])
+        log.append(bytes(message), codec.read_header(message))
+        log.tick(0)
+    return vfs, log.view(), rows
+
+
+@given(
+    batches=st.lists(BATCHES, min_size=1, max_size=8),
+    columns=st.none() | st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=6, unique=True),
+    subjects=st.none() | PATTERNS,
+    part=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    has_end=st.booleans(),
+    piece_bytes=st.sampled_from([1_000, 2_500, 100_000]),
+    source_bytes=st.sampled_from([1, 3_000, 2**30]),
+    bytes_max=st.sampled_from([1, 500, 2**30]),
+)
+def test_what_is_taken_out_is_what_would_be_selected(
+    batches: list[tuple[list[Row], int, int, Compression | None, int]],
+    columns: list[str] | None,
+    subjects: list[str] | None,
+    part: tuple[float, float],
+    has_end: bool,
+    piece_bytes: int,
+    source_bytes: int,
+    bytes_max: int,
+) -> None:
+    vfs, view, rows = log_of(batches)
+    first, last = sorted(round(one * view.log_end) for one in part)
+    end = last if has_end else None
+    names = COLUMNS if columns is None else columns
+    expected = [
+        {name: row[name] for name in names}
+        for row, _ in rows
+        if first <= row["offset"] < (view.log_end if end is None else end)
+        and (subjects is None or any(matches(one, row["subject"]) for one in subjects))
+    ]
+    found: list[Any] = []
+    offset = first
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "PROJECTED_PIECE_BYTES", piece_bytes)
+        patch.setattr(limits, "PROJECTED_SOURCE_BYTES_MAX", source_bytes)
+        while offset < (view.log_end if end is None else end):
+            request = FetchRequest(
+                stream_id=StreamId(7),
+                offset=Offset(offset),
+                columns=None if columns is None else tuple(columns),  # type: ignore[arg-type]
+                subjects=None if subjects is None else tuple(subjects),
+                end=None if end is None else Offset(end),
+                bytes_max=bytes_max,
+            )
+            query = Project(view, vfs, view.log_end, request)
+            query.run()
+            assert offset < query.end_offset <= (view.log_end if end is None else end)
+            schema = projecting.schema_of(names)
+            if query.raw:
+                table = pa.Table.from_batches(
+                    projecting.from_stream(query.raw, query.raw_crc, schema, source="here"), schema
+                )
+                found += table.to_pylist()
+            before = [epoch for row, epoch in rows if row["offset"] < query.end_offset]
+            assert not before or query.last_epoch == before[-1]
+            offset = query.end_offset
+    assert found == expected

@@ -1,0 +1,33 @@
+"""Patterns on a column say what `matches` says of each subject."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.subjects import matches
+from penstock.batch.subject_patterns import SubjectPatterns
+
+TOKENS = st.sampled_from(["a", "b", "a+b", "(c", "é", "$SYS", "_INBOX", "[^.]", "\\z"])
+SUBJECTS = st.lists(TOKENS, min_size=1, max_size=4).map(".".join)
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> str:
+    tokens = draw(st.lists(TOKENS | st.just("*"), min_size=1, max_size=4))
+    if draw(st.booleans()):
+        tokens[-1] = ">"
+    return ".".join(tokens)
+
+
+@given(st.lists(patterns(), min_size=1, max_size=3), st.lists(st.none() | SUBJECTS, max_size=8))
+def test_a_row_matches_as_its_subject_does(wanted: list[str], subjects: list[str | None]) -> None:
+    found = SubjectPatterns(wanted).mask(pa.array(subjects, pa.utf8()))
+    expected = [one is not None and any(matches(pattern, one) for pattern in wanted) for one in subjects]
+    assert found.to_pylist() == expected
+
+
+def test_a_part_of_a_column_is_looked_at_by_itself() -> None:
+    column = pa.array(["a", "b.c", "b"], pa.utf8()).slice(1)
+    assert SubjectPatterns(["b.*"]).mask(column).to_pylist() == [True, False]
