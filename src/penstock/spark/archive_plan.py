@@ -1,0 +1,140 @@
+"""What an archive is to be: `Plan`, from what was asked for and from what the first run has fixed.
+
+Rules: nothing is written before all mistakes are told. An archive's name is fixed by its first run, and unless one is
+given it has a part that no other archive has: two folders of the same name are two archives to the brokers, who delete
+only what each of them has.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError
+from penstock.spark import lake
+from penstock.spark.decoding import COLUMNS, DECODERS, inferred_json, rows_schema
+from penstock.spark.lake import About, Table
+from penstock.spark.options import SourceOptions, source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.ARCHIVE_NAME_CHARS_MAX}}}")
+_ID_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is archived, and how; see `archive`."""
+
+    root: Path
+    format: str
+    source: SourceOptions
+    name: str
+    stream: str = ""
+    rows_max: int = limits.ARCHIVE_BATCH_ROWS_DEFAULT
+    rows_min: int = 1
+    delay_s: float = 0.0
+    trigger_s: float = 0.0
+    file_bytes: int = limits.LAKE_FILE_BYTES_DEFAULT
+    decode: str = ""
+    schema: str = ""
+
+
+def open_table(plan: Plan) -> Table:
+    """The table of a plan. ConfigError: what is there is an archive of another format."""
+    about = lake.read_about(plan.root)
+    if about is not None and about.format != plan.format:
+        raise ConfigError([f"format: {plan.root} is an archive as {about.format}, not {plan.format}"])
+    return lake.open_table(plan.root, plan.format, rows_schema(plan.decode, plan.schema))
+
+
+def decoded(spark: SparkSession, plan: Plan, decode: str, schema: str) -> Plan:
+    """The plan with what the first run has fixed, or is to fix. ConfigError: the first run has fixed something else."""
+    if decode and decode not in DECODERS:
+        raise ConfigError([f"decode: it is {decode!r}; there are {', '.join(DECODERS)}"])
+    if decode == "avro" and not schema and not lake.about_file(plan.root).exists():
+        raise ConfigError(["schema: Avro cannot be read without one"])
+    about = lake.read_about(plan.root)
+    if about is not None:
+        given = {"decode": (decode, about.decode), "schema": (schema, about.schema)}
+        if other := [name for name, (mine, fixed) in given.items() if mine and mine != fixed]:
+            text = f"the first run of {plan.root} has fixed another one; leave it out, or archive elsewhere"
+            raise ConfigError([f"{name}: {text}" for name in other])
+        return replace(plan, decode=about.decode, schema=about.schema)
+    if decode == "json" and not schema:
+        options = {"servers": ",".join(plan.source.servers), "stream": plan.stream}
+        schema = inferred_json(spark.read.format("penstock").options(**options).load())
+    return replace(plan, decode=decode, schema=schema)
+
+
+def plan_of(
+    stream: str,
+    to: str | Path,
+    *,
+    format: str,  # noqa: A002
+    servers: str,
+    name: str,
+    max_batch: int,
+    min_batch: int,
+    max_delay_s: float,
+    trigger_s: float,
+    file_bytes: int,
+    fail_on_data_loss: bool,
+) -> Plan:
+    """ConfigError lists every mistake."""
+    mistakes = []
+    if format not in lake.FORMATS:
+        mistakes.append(f"format: it is {format!r}; there are {', '.join(lake.FORMATS)}")
+    if not limits.LAKE_FILE_BYTES_MIN <= file_bytes <= limits.LAKE_FILE_BYTES_MAX:
+        bounds = f"{limits.LAKE_FILE_BYTES_MIN} to {limits.LAKE_FILE_BYTES_MAX}"
+        mistakes.append(f"file_bytes: it is {file_bytes}; give {bounds}")
+    if not 1 <= min_batch <= max_batch:
+        mistakes.append(f"min_batch: it is {min_batch}; give 1 up to max_batch, {max_batch}")
+    if "://" in str(to):
+        mistakes.append(f"to: {to} is no folder; mount it where the driver and all workers see it by the same path")
+    options = {"stream": stream, "failOnDataLoss": str(fail_on_data_loss).lower(), "servers": servers}
+    source = None
+    try:
+        source = source_options(options)
+    except ConfigError as error:
+        mistakes += error.mistakes
+    root = Path(to).absolute()
+    about = None if mistakes else lake.read_about(root)
+    mistakes += _name_mistakes(name, about)
+    if mistakes or source is None:
+        raise ConfigError(mistakes)
+    return Plan(
+        root=root,
+        format=format,
+        source=replace(source, columns=COLUMNS),
+        name=(about.name if about else "") or name or default_name(root),
+        stream=stream,
+        rows_max=max_batch,
+        rows_min=min_batch,
+        delay_s=max_delay_s,
+        trigger_s=trigger_s,
+        file_bytes=file_bytes,
+    )
+
+
+def _name_mistakes(name: str, about: About | None) -> list[str]:
+    if not name:
+        return []
+    if not _NAME.fullmatch(name):
+        text = f"give up to {limits.ARCHIVE_NAME_CHARS_MAX} letters, digits, `.`, `-` and `_`"
+        return [f"name: it is {name!r}; {text}"]
+    if about is not None and about.name not in ("", name):
+        return [f"name: the first run has named this archive {about.name}; leave it out, or archive elsewhere"]
+    return []
+
+
+def default_name(root: Path) -> str:
+    """The folder's name and an id, for others may have folders of that name."""
+    mark = secrets.token_hex(_ID_BYTES)
+    kept = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in root.name)
+    return f"{kept[: limits.ARCHIVE_NAME_CHARS_MAX - len(mark) - 1] or 'lake'}-{mark}"

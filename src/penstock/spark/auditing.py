@@ -1,0 +1,367 @@
+"""What passed, when and how much; what is missing or there twice; and whether an archive is equal to the log.
+
+Rules: Spark computes all of it, without a function of ours for each row. A range is `range_rows` offsets of a
+partition. Its checksum is the XOR of a hash of each row, over offset, timestamp, subject, key, value and headers: the
+offset is in it, so rows that changed places change it, and neither files nor batches matter. Rows that are there twice
+cancel out in it: so the count belongs to it.
+
+    checksum(range) = (count, xor over rows of xxhash64(offset, timestamp, subject, key, value, headers))
+
+Where two ranges differ, their rows are compared by offset: missing, changed, there twice, or only in the archive. The
+last is no mistake where messages may go from the log: by retention, compaction, a time to live or rollups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError
+from penstock.messages import StreamInfo
+from penstock.spark import brokers
+from penstock.spark.history import History
+from penstock.spark.options import SourceOptions, source_options
+from penstock.spark.places import Earliest, Key
+from penstock.spark.planning import choose, find
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_HASHED = ("offset", "timestamp", "subject", "key", "value", "headers")
+_MESSAGE_ID = "Nats-Msg-Id"
+
+
+class RangeSum(NamedTuple):
+    """What `range_rows` offsets of a partition hold, from `start` on."""
+
+    topic: str
+    partition: int
+    start: int
+    rows: int
+    checksum: int  # unsigned, 64 bits
+
+
+class Group(NamedTuple):
+    """Messages on one subject, or with one key."""
+
+    name: str | bytes | None
+    messages: int
+    bytes: int  # of values
+    first: datetime
+    last: datetime
+
+
+class Gap(NamedTuple):
+    """Offsets of a partition that have no message. `is_expected`: the stream lets messages go from its middle."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    is_expected: bool
+
+
+class Repeated(NamedTuple):
+    """A message id that several messages of a stream have."""
+
+    topic: str
+    message_id: str
+    messages: int
+    offsets: tuple[tuple[int, int], ...]  # (partition, offset), a few of them
+
+
+class Difference(NamedTuple):
+    """A range in which log and archive are not equal. `is_mistake`: it cannot come of messages that may go."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    missing: int  # in the log, and not in the archive
+    changed: int
+    twice: int  # offsets that the archive has several times
+    only_archived: int  # in the archive, and not in the log
+    is_mistake: bool
+
+
+@dataclass(frozen=True)
+class Span:
+    """What was looked at of one partition, and what of it the archive could be compared with."""
+
+    key: Key
+    start: int
+    end: int
+    compared_start: int = 0
+    compared_end: int = 0
+
+    @property
+    def lacking(self) -> tuple[tuple[int, int], ...]:
+        """Ranges `[start, end)` that the archive does not reach."""
+        if self.compared_start >= self.compared_end:
+            return ((self.start, self.end),) if self.start < self.end else ()
+        parts = (self.start, self.compared_start), (self.compared_end, self.end)
+        return tuple(one for one in parts if one[0] < one[1])
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit has found.
+
+    `is_equal`: all partitions that hold messages were compared, and are equal as far as the archive reaches; where
+    nothing was compared it is False, without an archive None.
+    """
+
+    spans: tuple[Span, ...]
+    groups: tuple[Group, ...]
+    gaps: tuple[Gap, ...]
+    repeated: tuple[Repeated, ...]
+    sums: tuple[RangeSum, ...] = field(repr=False, default=())
+    differences: tuple[Difference, ...] = ()
+    is_equal: bool | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+        return sum(one.rows for one in self.sums)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there is nothing that cannot be explained."""
+        return self.is_equal is not False and all(one.is_expected for one in self.gaps)
+
+
+def audit(
+    stream: str = "",
+    *,
+    subject: str = "",
+    start: str = "earliest",
+    end: str = "latest",
+    by: str = "subject",
+    against: str | Path | None = None,
+    top: int = 20,
+    range_rows: int = limits.AUDIT_RANGE_ROWS_DEFAULT,
+    spark: SparkSession | None = None,
+    servers: str = "",
+) -> Audit:
+    """Look at the messages of streams (names with commas between, or patterns), or on a subject, of all that store it.
+
+    `start`, `end`: "earliest", "latest", or a time as `2026-11-20T10:00:00Z`. `by`: "subject" or "key"; the `top` with
+    the most messages are told. `against`: an archive's folder that is to be equal to the log, wherever both have
+    offsets, and to have some of each partition that holds messages; a subject cannot be given then. ConfigError,
+    DataLossError, OperationalError.
+    """
+    if by not in ("subject", "key"):
+        raise ConfigError([f"by: it is {by!r}; there are subject and key"])
+    if against is not None and subject:
+        raise ConfigError(["subject: a comparison with an archive is of whole streams; leave it out"])
+    options = {"stream": stream, "subject": subject, "servers": servers}
+    options |= _place("starting", start) | _place("ending", end)
+    source = source_options({name: text for name, text in options.items() if text})
+    if spark is None:
+        from penstock.spark.sessions import session
+
+        spark = session(name="penstock audit")
+    return Auditor(spark, source, against, range_rows).run(by, top)
+
+
+def _place(which: str, text: str) -> dict[str, str]:
+    if text in ("earliest", "latest"):
+        return {f"{which}Offsets": text}
+    found = {f"{which}Timestamp": text}
+    if which == "starting":
+        found["startingOffsetsByTimestampStrategy"] = "latest"
+    return found
+
+
+class Auditor:
+    """One audit. Both ends are fixed when it begins."""
+
+    def __init__(self, spark: SparkSession, source: SourceOptions, against: str | Path | None, range_rows: int) -> None:
+        self._spark = spark
+        self._source = source
+        self._range_rows = range_rows
+        self._client = brokers.client(source.servers, source.timeout_s)
+        self._chosen = choose(self._client, source.selection, source.timeout_s)
+        self._against = None if against is None else Path(against).absolute()
+        self._history = None if against is None else History(str(against), self._chosen, self._client, source.timeout_s)
+
+    def run(self, by: str, top: int) -> Audit:
+        """See `audit`."""
+        spans = self._spans()
+        log = self._rows({one.key: (one.start, one.end) for one in spans})
+        sums = self._sums(log)
+        groups = self._groups(log, by, top)
+        found = Audit(spans, groups, tuple(self._gaps(sums, spans)), self._repeated(log, top), sums)
+        if self._history is None:
+            return found
+        differences = tuple(self._compare(spans))
+        compared = [one for one in spans if one.compared_start < one.compared_end]
+        are_all = bool(compared) and all(one.start == one.end for one in spans if one not in compared)
+        is_equal = are_all and not any(one.is_mistake for one in differences)
+        return replace(found, differences=differences, is_equal=is_equal)
+
+    # What is looked at
+
+    def _spans(self) -> tuple[Span, ...]:
+        source = self._source
+        starts = find(self._client, self._chosen, source.start or Earliest(), source)
+        ends = find(self._client, self._chosen, source.end, source, otherwise=-1)
+        out = []
+        for key in self._chosen.keys:
+            start, end = starts[key].offset, max(starts[key].offset, ends[key].offset)
+            first, last = start, start
+            if self._history is not None and key in self._history.starts:
+                first = min(end, max(start, self._history.starts[key]))
+                last = max(first, min(end, self._history.ends[key]))
+            out.append(Span(key, start, end, first, last))
+        return tuple(out)
+
+    def _rows(self, wanted: Mapping[Key, tuple[int, int]], archive: Path | None = None) -> DataFrame:
+        """These offsets, from the log or from an archive."""
+        from pyspark.sql import functions as sql
+
+        assign: dict[str, list[int]] = {}
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for key, (start, end) in wanted.items():
+            assign.setdefault(key.stream, []).append(key.partition)
+            starts.setdefault(key.stream, {})[str(key.partition)] = start
+            ends.setdefault(key.stream, {})[str(key.partition)] = end
+        options = {
+            "servers": ",".join(self._source.servers),
+            "assign": json.dumps(assign),
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": json.dumps(ends),
+            "includeHeaders": "true",
+        }
+        if archive is not None:
+            options["archive"] = str(archive)
+        if self._source.selection.subjects:
+            options["subjects"] = ",".join(self._source.selection.subjects)
+        rows = self._spark.read.format("penstock").options(**options).load()
+        present = [sql.col(name).isNull() for name in ("key", "value", "headers")]  # a hash passes over what is null
+        hashed = sql.xxhash64(*[sql.col(name) for name in _HASHED], *present)
+        return rows.withColumn("range", sql.floor(sql.col("offset") / self._range_rows)).withColumn("hash", hashed)
+
+    def _sums(self, rows: DataFrame) -> tuple[RangeSum, ...]:
+        from pyspark.sql import functions as sql
+
+        found = rows.groupBy("topic", "partition", "range").agg(sql.count("*"), sql.bit_xor("hash")).collect()
+        made = [RangeSum(row[0], row[1], row[2] * self._range_rows, row[3], row[4] % 2**64) for row in found]
+        return tuple(sorted(made))
+
+    def _groups(self, rows: DataFrame, by: str, top: int) -> tuple[Group, ...]:
+        from pyspark.sql import functions as sql
+
+        size = sql.coalesce(sql.sum(sql.length("value")), sql.lit(0))
+        moments = [sql.unix_micros(made("timestamp")) for made in (sql.min, sql.max)]
+        found = rows.groupBy(by).agg(sql.count("*").alias("messages"), size, *moments)
+        listed = found.orderBy(sql.desc("messages"), by).limit(top).collect()
+        return tuple(Group(_plain(row[0]), row[1], row[2], _utc(row[3]), _utc(row[4])) for row in listed)
+
+    # What is missing, and what is there twice
+
+    def _gaps(self, sums: Iterable[RangeSum], spans: Iterable[Span]) -> Iterable[Gap]:
+        """Only of ranges that are not full: those are read again."""
+        if self._source.selection.subjects:
+            return  # other subjects have the offsets between
+        from pyspark.sql import Window
+        from pyspark.sql import functions as sql
+
+        there = {(one.topic, one.partition, one.start): one.rows for one in sums}
+        for span in spans:
+            key = span.key
+            info = self._chosen.streams[key.stream]
+            step = self._range_rows
+            for at in range(span.start // step * step, span.end, step):
+                start, end = max(span.start, at), min(span.end, at + step)
+                rows_there = there.get((key.stream, key.partition, at), 0)
+                if rows_there == end - start:
+                    continue
+                if not rows_there:
+                    yield Gap(key.stream, key.partition, start, end, may_lose(info))
+                    continue
+                here = self._rows({key: (start, end)}).select("offset")
+                before = sql.lag("offset", 1, start - 1).over(Window.orderBy("offset"))
+                holes = here.withColumn("before", before).where("offset > before + 1").limit(limits.AUDIT_GAPS_MAX)
+                found = [(row.before + 1, row.offset) for row in holes.orderBy("offset").collect()]
+                last = here.agg(sql.max("offset")).first()
+                assert last is not None
+                found += [(last[0] + 1, end)] if last[0] + 1 < end else []
+                yield from (Gap(key.stream, key.partition, *one, may_lose(info)) for one in found)
+
+    def _repeated(self, rows: DataFrame, top: int) -> tuple[Repeated, ...]:
+        from pyspark.sql import functions as sql
+
+        ids = sql.expr(f"filter(headers, one -> lower(one.key) = '{_MESSAGE_ID.lower()}')[0].value")
+        named = rows.where("headers IS NOT NULL").select("topic", ids.alias("id"), "partition", "offset")
+        named = named.where("id IS NOT NULL")
+        places = sql.slice(sql.sort_array(sql.collect_list(sql.struct("partition", "offset"))), 1, 10)
+        found = named.groupBy("topic", "id").agg(sql.count("*").alias("messages"), places).where("messages > 1")
+        listed = found.orderBy(sql.desc("messages"), "topic", "id").limit(top).collect()
+        return tuple(
+            Repeated(row[0], _text(row[1]), row[2], tuple((one[0], one[1]) for one in row[3])) for row in listed
+        )
+
+    # An archive
+
+    def _compare(self, spans: Iterable[Span]) -> Iterable[Difference]:
+        both = [one for one in spans if one.compared_start < one.compared_end]
+        wanted = {one.key: (one.compared_start, one.compared_end) for one in both}
+        if not wanted:
+            return
+        log = {one[:3]: one[3:] for one in self._sums(self._rows(wanted))}
+        lake = {one[:3]: one[3:] for one in self._sums(self._rows(wanted, self._against))}
+        for place in sorted(log.keys() | lake.keys()):
+            if log.get(place) == lake.get(place):
+                continue
+            topic, partition, at = place
+            start, end = wanted[Key(topic, partition)]
+            yield self._difference(Key(topic, partition), max(start, at), min(end, at + self._range_rows))
+
+    def _difference(self, key: Key, start: int, end: int) -> Difference:
+        """The rows of one range, by offset."""
+        from pyspark.sql import functions as sql
+
+        one = {key: (start, end)}
+        log = self._rows(one).groupBy("offset").agg(sql.min("hash").alias("log"))
+        several = sql.min("hash").alias("least"), sql.max("hash").alias("most"), sql.count("*").alias("copies")
+        lake = self._rows(one, self._against).groupBy("offset").agg(*several)
+        changed = sql.expr("log != least OR log != most")
+        row = (
+            log.join(lake, "offset", "full_outer")
+            .agg(
+                sql.count_if(sql.col("copies").isNull()),
+                sql.count_if(changed),
+                sql.count_if(sql.col("copies") > 1),
+                sql.count_if(sql.col("log").isNull()),
+            )
+            .first()
+        )
+        assert row is not None
+        missing, other, twice, only = row
+        is_mistake = bool(missing or other or twice) or not may_lose(self._chosen.streams[key.stream])
+        return Difference(key.stream, key.partition, start, end, missing, other, twice, only, is_mistake)
+
+
+def may_lose(info: StreamInfo) -> bool:
+    """Whether messages may go from the middle of a stream's log."""
+    config = info.config
+    return bool(config.compact or config.allow_message_ttl or config.allow_rollup)
+
+
+def _plain(found: Any) -> Any:
+    return bytes(found) if isinstance(found, bytearray) else found
+
+
+def _text(found: Any) -> str:
+    return bytes(found).decode("utf-8", "backslashreplace")
+
+
+def _utc(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC)

@@ -1,0 +1,22 @@
+"""One client per process and cluster: Spark's Python workers serve many tasks, and are asked many times to plan."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from penstock.client.blocking import Client, connect
+
+_lock = threading.Lock()
+_clients: dict[tuple[int, tuple[str, ...]], Client] = {}
+
+CLIENT_NAME = "penstock-spark"
+
+
+def client(servers: tuple[str, ...], timeout_s: float) -> Client:
+    """Connected, and kept for the next one who asks in this process. Unavailable, TimedOut."""
+    key = (os.getpid(), servers)  # a worker may be forked from one that has clients: those are not its own
+    with _lock:
+        if (found := _clients.get(key)) is None:
+            found = _clients[key] = connect(servers, name=CLIENT_NAME, timeout=timeout_s)
+        return found

@@ -1,0 +1,170 @@
+"""A stream's messages as the columns that Spark sees: Kafka's names where they mean the same.
+
+Rules: Spark takes a batch only if its schema is exactly the one announced: names, order, types, every field nullable.
+What nobody asked for is not fetched. Nothing is done row by row in Python.
+
+| column          | what                                                                                |
+|-----------------|-------------------------------------------------------------------------------------|
+| `key`, `value`  | as published; a `value` of null is a tombstone                                      |
+| `topic`         | the stream's name                                                                   |
+| `partition`     | its partition                                                                       |
+| `offset`        | the message's place in it                                                           |
+| `timestamp`     | when it was stored: never decreasing within a partition                             |
+| `timestampType` | 1, as Kafka says of such a time                                                     |
+| `subject`       | the NATS subject                                                                    |
+| `headers`       | with `includeHeaders`: name and value of each, in their order; null: it has none    |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.base.errors import ConfigError
+
+LOG_APPEND_TIME = 1
+"""Kafka's `timestampType` of a time that the broker has set."""
+
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+"""One header: a header may be there several times, and its value need not be text."""
+
+
+class Place(NamedTuple):
+    """Whose rows a batch holds."""
+
+    stream: str
+    partition: int
+
+
+class Column(NamedTuple):
+    """One column: what Spark calls its type, and how it is made of the log's column `of`, if of one."""
+
+    ddl: str
+    arrow: pa.DataType
+    of: str | None
+    make: Callable[[pa.RecordBatch, Place], pa.Array]
+
+
+def _as_it_is(name: str) -> Callable[[pa.RecordBatch, Place], pa.Array]:
+    return lambda batch, _: batch.column(name)
+
+
+def _repeated(value: Callable[[Place], pa.Scalar]) -> Callable[[pa.RecordBatch, Place], pa.Array]:
+    return lambda batch, place: pa.repeat(value(place), batch.num_rows)
+
+
+COLUMNS = {
+    "key": Column("BINARY", pa.binary(), "key", _as_it_is("key")),
+    "value": Column("BINARY", pa.binary(), "value", _as_it_is("value")),
+    "topic": Column("STRING", pa.string(), None, _repeated(lambda place: pa.scalar(place.stream, pa.string()))),
+    "partition": Column("INT", pa.int32(), None, _repeated(lambda place: pa.scalar(place.partition, pa.int32()))),
+    "offset": Column("BIGINT", pa.int64(), "offset", _as_it_is("offset")),
+    "timestamp": Column("TIMESTAMP", pa.timestamp("us", "UTC"), "timestamp", _as_it_is("timestamp")),
+    "timestampType": Column("INT", pa.int32(), None, _repeated(lambda _: pa.scalar(LOG_APPEND_TIME, pa.int32()))),
+    "subject": Column("STRING", pa.string(), "subject", _as_it_is("subject")),
+    "headers": Column(
+        "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+        pa.list_(HEADER),
+        "headers",
+        lambda batch, _: parsed_headers(batch.column("headers")),
+    ),
+}
+"""All columns, in their order."""
+
+_DEFAULT = tuple(name for name in COLUMNS if name != "headers")
+
+
+def default_columns(*, headers: bool) -> tuple[str, ...]:
+    """What a reader gets who asks for nothing in particular."""
+    return (*_DEFAULT, "headers") if headers else _DEFAULT
+
+
+def ddl_of(names: Sequence[str]) -> str:
+    """A schema of these columns, as Spark writes one."""
+    return ", ".join(f"{name} {COLUMNS[name].ddl}" for name in names)
+
+
+def arrow_schema(names: Sequence[str]) -> pa.Schema:
+    """The same, as Arrow has it; element fields are named as Spark names them."""
+    return pa.schema([pa.field(name, _arrow_type(name)) for name in names])
+
+
+def _arrow_type(name: str) -> pa.DataType:
+    if name == "headers":
+        return pa.list_(pa.field("element", HEADER))
+    return COLUMNS[name].arrow
+
+
+def log_columns(names: Sequence[str]) -> list[str]:
+    """What must be fetched for these columns: at least one of the log's, for rows must be counted."""
+    wanted = {COLUMNS[name].of for name in names}
+    return [name for name in ("offset", "timestamp", "subject", "key", "value", "headers") if name in wanted] or [
+        "offset"
+    ]
+
+
+def spark_batch(batch: pa.RecordBatch, schema: pa.Schema, place: Place) -> pa.RecordBatch:
+    """A batch with the log's columns as one that Spark takes."""
+    made = [COLUMNS[name].make(batch, place) for name in schema.names]
+    return pa.RecordBatch.from_arrays(
+        [one if one.type == field.type else one.cast(field.type) for one, field in zip(made, schema, strict=True)],
+        schema=schema,
+    )
+
+
+def check_schema(names: Sequence[str], types: Sequence[str]) -> None:
+    """ConfigError: a schema that a user gave has columns that there are not, or of another type.
+
+    `types` are Spark's, as its `simpleString` says them.
+    """
+    mistakes = []
+    for name, kind in zip(names, types, strict=True):
+        if name not in COLUMNS:
+            mistakes.append(f"{name}: there is no such column; there are {', '.join(COLUMNS)}")
+        elif kind != _simple(name):
+            mistakes.append(f"{name}: it is of type {_simple(name)}, not {kind}; cast it after reading")
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def _simple(name: str) -> str:
+    return COLUMNS[name].ddl.lower().replace(": ", ":").replace(", ", ",")
+
+
+# Headers
+
+_LINE_END = b"\r\n"
+_HEADER_LINE = r"(?s)\A(?P<key>[^:]*):[ \t]*(?P<value>.*?)[ \t]*\z"
+
+
+def parsed_headers(blocks: pa.Array) -> pa.Array:
+    """NATS header blocks as lists of names and values: list<struct<key: string, value: binary>>, null for null.
+
+    The first line of a block is `NATS/1.0`; what is no `name: value` is left out.
+    """
+    import numpy as np  # both are loaded only where headers are read: Spark starts many a process that reads none
+    import pyarrow.compute as pc
+
+    lines = pc.split_pattern(blocks, _LINE_END)
+    values = lines.flatten()
+    starts = np.asarray(lines.value_lengths().fill_null(0), dtype=np.int64)
+    ends = np.cumsum(starts)
+    kept = np.asarray(pc.match_substring(values, b":").fill_null(False), dtype=bool)
+    is_first = np.zeros(len(values), dtype=bool)
+    is_first[(ends - starts)[starts > 0]] = True
+    kept &= ~is_first
+    owner = np.repeat(np.arange(len(blocks)), starts)[kept]
+    parts = pc.extract_regex(values.filter(pa.array(kept)), _HEADER_LINE)
+    headers = pa.StructArray.from_arrays([_text(parts.field("key")), parts.field("value")], fields=list(HEADER))
+    offsets = np.zeros(len(blocks) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(owner, minlength=len(blocks)), out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), headers, mask=blocks.is_null())
+
+
+def _text(names: pa.Array) -> pa.Array:
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:  # a header's name that is no UTF-8: rare, and not worth losing a query for
+        return pa.array([None if one is None else one.decode(errors="replace") for one in names.to_pylist()])

@@ -1,0 +1,277 @@
+"""Values as typed columns: JSON by Spark's own reader, Avro by fastavro; what is neither is rejected, with a reason.
+
+Rules: the archive keeps each value as it was published, beside the struct `data` that it was decoded to: so it stays
+equal to the log, and a schema that was wrong costs nothing. A tombstone has no `data`, and is no mistake. A value that
+cannot be decoded has none either, and a row in the rejects' table; nothing stops for it. The schema is fixed by the
+first run, and kept in the archive.
+
+What it costs: JSON is read in Java, without Python for each row; Avro takes a call of fastavro for each.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError, OperationalError
+from penstock.spark import fetching
+from penstock.spark.columns import arrow_schema, default_columns
+from penstock.spark.lake import LakeFile
+from penstock.spark.lake_files import LakeWriter, Writing, told_files
+from penstock.spark.planning import Piece
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COLUMNS = default_columns(headers=True)
+"""What an archive has of a message: all."""
+DECODERS = ("json", "avro")
+DATA, REASON = "data", "reason"
+_CORRUPT = "_penstock_corrupt"
+_REJECTED = ("topic", "partition", "offset", "timestamp", "subject", "key", "value")
+_NOT_JSON = "it is not JSON of the archive's schema"
+_SINGLE_OBJECT = b"\xc3\x01"
+_FINGERPRINT_BYTES = 8
+
+Decode = Callable[[pa.Array], tuple[pa.Array, pa.Array]]
+"""Values → (data: a struct, or null; reason: why not, or null)."""
+
+
+def rejects_schema() -> pa.Schema:
+    """The columns of the rejects' table."""
+    fields = arrow_schema(_REJECTED)
+    return pa.schema([*fields, pa.field(REASON, pa.string())])
+
+
+def rows_schema(decode: str, schema: str) -> pa.Schema:
+    """The columns of an archive, decoded or not. ConfigError: the schema is none."""
+    if not decode:
+        return arrow_schema(COLUMNS)
+    return pa.schema([*arrow_schema(COLUMNS), pa.field(DATA, data_type(decode, schema))])
+
+
+def data_type(decode: str, schema: str) -> pa.DataType:
+    """What `data` is in Arrow. ConfigError: the schema is none."""
+    return avro_type(parsed_avro(schema)) if decode == "avro" else _json_type(schema)
+
+
+# JSON, in Spark
+
+
+def inferred_json(rows: DataFrame) -> str:
+    """The schema of the values of some rows, as DDL. ConfigError: there is none in them."""
+    spark = rows.sparkSession
+    some = rows.where("value IS NOT NULL").limit(limits.DECODE_INFERRED_ROWS)
+    texts = some.selectExpr("cast(value AS STRING) AS text")
+    found = spark.read.json(texts.rdd.map(_text), columnNameOfCorruptRecord=_CORRUPT).schema
+    fields = [field for field in found.fields if field.name != _CORRUPT]
+    if not fields:
+        text = "no value of the first messages is a JSON object: give a schema"
+        raise ConfigError([f"schema: {text}"])
+    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)
+
+
+def _text(row: Any) -> str:
+    return str(row[0])
+
+
+def _json_type(ddl: str) -> pa.DataType:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(json_type(ddl), timezone="UTC")
+
+
+def json_type(ddl: str) -> Any:
+    """Spark's type of a schema that is DDL (`amount DOUBLE, city STRING`), or JSON as Spark writes one."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        return StructType.fromJson(json.loads(ddl)) if ddl.lstrip().startswith("{") else StructType.fromDDL(ddl)
+    except (PySparkException, ValueError, KeyError, TypeError) as error:
+        raise ConfigError([f"schema: it is neither DDL nor Spark's JSON: {error}"]) from None
+
+
+def with_json(rows: DataFrame, ddl: str) -> DataFrame:
+    """The rows with `data` and `reason`."""
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import StringType, StructType
+
+    kind = json_type(ddl)
+    with_corrupt = StructType([*kind.fields]).add(_CORRUPT, StringType())
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    parsed = rows.withColumn("parsed", sql.from_json(sql.col("value").cast("string"), with_corrupt, options))
+    is_bad = sql.col("value").isNotNull() & (sql.col("parsed").isNull() | sql.col(f"parsed.{_CORRUPT}").isNotNull())
+    fields = sql.struct(*[sql.col("parsed").getField(name).alias(name) for name in kind.fieldNames()])
+    data = sql.when(sql.col("value").isNotNull() & ~is_bad, fields)
+    reason = sql.when(is_bad, sql.lit(_NOT_JSON))
+    return parsed.withColumn(DATA, data).withColumn(REASON, reason).drop("parsed")
+
+
+# Avro, in the tasks
+
+
+def parsed_avro(schema: str) -> Any:
+    """The schema as fastavro has it. ConfigError; OperationalError: fastavro is not installed."""
+    try:
+        import fastavro
+    except ImportError:
+        raise OperationalError('fastavro is not installed: `pip install "penstock[lake]"`') from None
+    try:
+        found = fastavro.parse_schema(json.loads(schema))
+    except (ValueError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise ConfigError([f"schema: it is no Avro schema: {error}"]) from None
+    if not isinstance(found, dict) or found.get("type") != "record":
+        raise ConfigError(["schema: it is not that of an Avro record"])
+    return found
+
+
+def avro_decoder(schema: str) -> Decode:
+    """Decodes Avro datums, bare or as single objects with the schema's fingerprint before them."""
+    import fastavro
+    from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+    parsed = parsed_avro(schema)
+    kind = avro_type(parsed)
+    mark = bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema)), "CRC-64-AVRO"))
+    begins = {_SINGLE_OBJECT + mark, _SINGLE_OBJECT + mark[::-1]}
+
+    def one(value: bytes) -> Any:
+        start = len(_SINGLE_OBJECT) + _FINGERPRINT_BYTES if value[: 2 + _FINGERPRINT_BYTES] in begins else 0
+        source = io.BytesIO(value[start:])
+        found = fastavro.schemaless_reader(source, parsed, None)
+        if source.read(1):
+            raise ValueError("there are bytes behind it")
+        return found
+
+    def decode(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        data, reasons = [], []
+        for value in values.to_pylist():
+            made, reason = None, None
+            try:
+                made = None if value is None else one(value)
+            except Exception as error:  # noqa: BLE001 (whatever fastavro makes of other people's bytes)
+                reason = f"{type(error).__name__}: {error}"
+            data.append(made)
+            reasons.append(reason)
+        return pa.array(data, kind), pa.array(reasons, pa.string())
+
+    return decode
+
+
+_AVRO = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+_LOGICAL = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "uuid": pa.string(),
+}
+
+
+def avro_type(schema: Any) -> pa.DataType:
+    """The Arrow type of an Avro schema. ConfigError: a union of several types, or a logical type without one here."""
+    if isinstance(schema, list):
+        others = [one for one in schema if one != "null"]
+        if len(others) != 1:
+            raise ConfigError([f"schema: the union {schema} has no column type; give one type, or one and null"])
+        return avro_type(others[0])
+    if isinstance(schema, str):
+        if schema not in _AVRO:
+            raise ConfigError([f"schema: the type {schema!r} has no column type, or is used a second time by its name"])
+        return _AVRO[schema]
+    if (logical := schema.get("logicalType")) == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    if logical in _LOGICAL and logical != "uuid":
+        return _LOGICAL[logical]
+    kind = schema["type"]
+    if kind == "record":
+        return pa.struct([pa.field(one["name"], avro_type(one["type"])) for one in schema["fields"]])
+    if kind == "array":
+        return pa.list_(avro_type(schema["items"]))
+    if kind == "map":
+        return pa.map_(pa.string(), avro_type(schema["values"]))
+    if kind == "enum":
+        return pa.string()
+    if kind == "fixed":
+        return pa.binary(schema["size"])
+    return avro_type(kind)
+
+
+# Rows and rejects
+
+
+class DecodedWriter:
+    """Writes rows, and in another table those whose values could not be decoded.
+
+    `begins`: of each partition the offset from which on rejects are written; those before are there already.
+    """
+
+    def __init__(self, rows: Writing, rejects: Writing, begins: dict[tuple[str, int], int]) -> None:
+        self._rows = LakeWriter(rows)
+        self._rejects = LakeWriter(rejects)
+        self._begins = begins
+
+    def add(self, rows: pa.RecordBatch, data: pa.Array, reasons: pa.Array) -> None:
+        """Rows without `data` and `reason`, and these."""
+        self._rows.add(rows.append_column(pa.field(DATA, data.type), data))
+        if reasons.null_count < len(reasons):
+            bad = rows.select(list(_REJECTED)).append_column(pa.field(REASON, pa.string()), reasons)
+            self._reject(bad.filter(pc.is_valid(reasons)))
+
+    def _reject(self, bad: pa.RecordBatch) -> None:
+        for (topic, partition), begin in self._begins.items():
+            here = pc.and_(pc.equal(bad.column("topic"), topic), pc.equal(bad.column("partition"), partition))
+            self._rejects.add(bad.filter(pc.and_(here, pc.greater_equal(bad.column("offset"), begin))))
+
+    def finish(self) -> Iterator[LakeFile]:
+        """All files, on the disk."""
+        yield from self._rows.finish()
+        yield from self._rejects.finish()
+
+
+def write_json(
+    rows: Writing, rejects: Writing, begins: dict[tuple[str, int], int], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """In a task: write what Spark has read and decoded; gives the files as JSON."""
+    writer = DecodedWriter(rows, rejects, begins)
+    schema = arrow_schema(COLUMNS)
+    for batch in batches:
+        plain = [batch.column(field.name).cast(field.type) for field in schema]
+        made = pa.RecordBatch.from_arrays(plain, schema=schema)
+        writer.add(made, batch.column(DATA), batch.column(REASON))
+    yield told_files(list(writer.finish()))
+
+
+def write_avro(
+    tasks: Sequence[Sequence[Piece]],
+    how: fetching.Fetching,
+    rows: Writing,
+    rejects: Writing,
+    begins: dict[tuple[str, int], int],
+    schema: str,
+    numbers: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """In a task: fetch the ranges that its number names, decode and write them; gives the files as JSON."""
+    decode = avro_decoder(schema)
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            writer = DecodedWriter(rows, rejects, begins)
+            for piece in tasks[number]:
+                for found in fetching.read(how, piece):
+                    writer.add(found, *decode(found.column("value")))
+            yield told_files(list(writer.finish()))

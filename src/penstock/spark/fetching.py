@@ -1,0 +1,75 @@
+"""The task's part: one range of one partition, from the brokers to the executor as Arrow batches.
+
+Rules: only what was asked for is fetched. A range that has a hole, because messages are gone, is an error, unless
+they may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.base.errors import RemoteError
+from penstock.client.blocking import Client
+from penstock.client.errors import LogTruncated, OffsetOutOfRange, StreamChanged
+from penstock.client.filters import Filter
+from penstock.client.ranges import LogRange, read_range
+from penstock.spark import brokers
+from penstock.spark.columns import Place, arrow_schema, log_columns, spark_batch
+from penstock.spark.places import Key
+from penstock.spark.planning import DataLossError, Piece, check_there, passed_over
+
+
+class Fetching(NamedTuple):
+    """How a task reads: the same for all of a query."""
+
+    servers: tuple[str, ...]
+    columns: tuple[str, ...]
+    subjects: tuple[str, ...]
+    fail_on_data_loss: bool
+    timeout_s: float
+
+
+def read(how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece, in Spark's schema. DataLossError; what the client raises."""
+    client = brokers.client(how.servers, how.timeout_s)
+    schema = arrow_schema(how.columns)
+    place = Place(piece.stream, piece.partition)
+    for batch in _rows(client, how, piece):
+        yield spark_batch(batch, schema, place)
+
+
+def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch]:
+    info = client.stream(piece.stream, timeout=how.timeout_s)
+    key = Key(piece.stream, piece.partition)
+    if int(info.stream_id) != piece.stream_id:
+        raise DataLossError(f"stream {piece.stream} was deleted and made anew while it was being read")
+    where = Filter(subject=how.subjects) if how.subjects else None
+    what = LogRange(info, piece.partition, piece.start, piece.end, piece.leader_epoch or None, from_follower=True)
+    has_begun = False
+    while True:
+        try:
+            for batch in read_range(client, what, columns=log_columns(how.columns), where=where, timeout=how.timeout_s):
+                has_begun = True
+                yield batch
+            return
+        except (OffsetOutOfRange, LogTruncated, StreamChanged) as error:
+            if has_begun or isinstance(error, StreamChanged):
+                # Some rows are handed over, others were on their way: only another attempt knows which are there.
+                raise DataLossError(f"{key.stream}, partition {key.partition}: {error}") from error
+            start = _where_it_goes_on(key, what, error, fail=how.fail_on_data_loss)
+            if start >= what.end:
+                return
+            what = what._replace(start=start, leader_epoch=None)
+
+
+def _where_it_goes_on(key: Key, what: LogRange, error: RemoteError, *, fail: bool) -> int:
+    """The offset, or the end of the range; DataLossError."""
+    start = check_there(key, what.start, int(error.details["log_start"]), fail=fail)
+    if start == what.start:
+        passed_over(str(error), fail=fail)
+        if what.leader_epoch is None or int(error.details["committed_end"]) < what.end:
+            return what.end  # nothing of it is there
+    return start

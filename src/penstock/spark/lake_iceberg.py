@@ -1,0 +1,155 @@
+"""A lake as an Iceberg table: the driver commits with `pyiceberg`, in a catalog that is an SQLite file in the lake.
+
+Rules: the end of each partition and its leader epoch are properties of the table, set in the transaction that adds the
+files. A commit upon an older snapshot is refused: the table says that pyiceberg shall not make it again upon the newer
+one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.base import limits
+from penstock.spark.lake import OWN, Commit, LakeFile, OvertakenError, Range, check_new
+from penstock.spark.places import Key, Position
+
+CATALOG, NAMESPACE, TABLE = "penstock", "penstock", "archive"
+_END, _EPOCH = "penstock.end.", "penstock.epoch."
+_NO_RETRY = {"commit.retry.num-retries": "0"}
+
+
+class IcebergLake:
+    """See the module; `Table` says what it does. `columns`: those of its files."""
+
+    def __init__(self, root: Path, columns: pa.Schema | None) -> None:
+        self._root = root
+        self._columns = columns
+        self._kept: Any = None
+
+    def finish(self) -> None:
+        """A commit leaves nothing to do."""
+
+    def _catalog(self) -> Any:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        if self._kept is None:
+            (self._root / OWN).mkdir(parents=True, exist_ok=True)
+            uri = f"sqlite:///{self._root / OWN / 'catalog.db'}"
+            self._kept = SqlCatalog(CATALOG, uri=uri, warehouse=str(self._root))
+        return self._kept
+
+    def _open(self) -> Any | None:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        if not (self._root / OWN / "catalog.db").exists():
+            return None
+        try:
+            return self._catalog().load_table((NAMESPACE, TABLE))
+        except NoSuchTableError:
+            return None
+
+    def _make(self) -> Any:
+        from pyiceberg.transforms import DayTransform, IdentityTransform
+
+        catalog = self._catalog()
+        catalog.create_namespace_if_not_exists(NAMESPACE)
+        with (
+            catalog.create_table_transaction(
+                (NAMESPACE, TABLE), schema=self._columns, location=str(self._root), properties=_NO_RETRY
+            ) as making,
+            making.update_spec() as spec,
+        ):
+            spec.add_field("timestamp", DayTransform(), "date")
+            spec.add_field("topic", IdentityTransform(), "stream")
+        return catalog.load_table((NAMESPACE, TABLE))
+
+    def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
+        """The table's properties."""
+        return {} if (table := self._open()) is None else _ends(table, keys)
+
+    def commit(self, commit: Commit) -> None:
+        """One snapshot of the table."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        table = self._open() or self._make()
+        if not _NO_RETRY.items() <= table.properties.items():
+            with table.transaction() as transaction:
+                transaction.set_properties(_NO_RETRY)
+        if not check_new(str(self._root), _ends(table, commit.ends), commit):
+            return
+        ends = {_property(key): str(end.offset) for key, end in sorted(commit.ends.items())}
+        ends |= {_property(key, _EPOCH): str(end.leader_epoch) for key, end in sorted(commit.ends.items())}
+        try:
+            with _quiet(), table.transaction() as transaction:
+                transaction.set_properties(ends)
+                if commit.files:
+                    transaction.add_files(
+                        [str(self._root / one.path) for one in commit.files],
+                        snapshot_properties=ends,
+                        check_duplicate_files=False,
+                    )
+        except CommitFailedException as error:
+            raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
+
+    def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
+        """Those of the newest snapshot. A file's ranges are as wide as its statistics say: its rows may be fewer."""
+        wanted = None if topics is None else set(topics)
+        if (table := self._open()) is None:
+            return []
+        schema = table.schema()
+        found = [_file(self._root, one.file, schema) for one in table.scan().plan_files()]
+        return [one for one in found if wanted is None or one.topic in wanted]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a warning for each column of each file that has no statistics: those by which rows are found have."""
+    log = logging.getLogger("pyiceberg.io.pyarrow")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def _property(key: Key, what: str = _END) -> str:
+    return f"{what}{key.stream}.{key.partition}"
+
+
+def _ends(table: Any, keys: Iterable[Key]) -> dict[Key, Position]:
+    found = {key: table.properties.get(_property(key)) for key in keys}
+    return {
+        key: Position(int(end), int(table.properties.get(_property(key, _EPOCH), 0)))
+        for key, end in found.items()
+        if end is not None
+    }
+
+
+def _file(root: Path, file: Any, schema: Any) -> LakeFile:
+    from datetime import date, timedelta
+
+    low = {name: _bound(file.lower_bounds, schema, name) for name in ("offset", "partition")}
+    high = {name: _bound(file.upper_bounds, schema, name) for name in ("offset", "partition")}
+    end = limits.OFFSET_MAX if high["offset"] is None else high["offset"] + 1
+    first, final = low["partition"], high["partition"]
+    partitions = () if first is None or final is None else range(first, final + 1)
+    ranges = tuple(Range(number, low["offset"] or 0, end) for number in partitions)
+    path = file.file_path.removeprefix("file://")
+    day = str(date(1970, 1, 1) + timedelta(days=file.partition[0]))
+    relative = str(Path(path).relative_to(root))
+    return LakeFile(relative, file.partition[1], day, file.record_count, file.file_size_in_bytes, ranges)
+
+
+def _bound(bounds: Any, schema: Any, name: str) -> int | None:
+    from pyiceberg.conversions import from_bytes
+
+    field = schema.find_field(name)
+    raw = bounds.get(field.field_id)
+    return None if raw is None else int(from_bytes(field.field_type, raw))

@@ -1,0 +1,134 @@
+"""A lake of plain Parquet files that each reader sees every row of once: pyarrow, pandas, Polars, DuckDB and Spark.
+
+Rules: the executors write files aside, under names that no reader takes for data. A commit is one more numbered file,
+which says what they are to be called and where each partition ends then; it is there, or it is not. Then the files are
+moved to where they belong. Who is killed between the two has the next one move the rest: a name is taken once.
+
+| file                                | what it is                                       |
+|-------------------------------------|--------------------------------------------------|
+| `_penstock/commits/0…12.json`       | a commit, and the ends of all partitions since    |
+| `_penstock/staged/*.part`           | files of no commit, or of the last one            |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from penstock.base.errors import CorruptionError
+from penstock.spark.lake import OWN, Commit, LakeFile, OvertakenError, check_new, sync_up
+from penstock.spark.lake_files import staged
+from penstock.spark.places import Key, Position
+
+Move = Callable[[Path, Path], Any]
+
+
+class ParquetTable:
+    """See the module; `Table` says what it does. `move` renames a file."""
+
+    def __init__(self, root: Path, move: Move = os.replace) -> None:
+        self._root = root
+        self._commits = root / OWN / "commits"
+        self._move = move
+
+    def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
+        """What the last commit says."""
+        known = _ends(self._last()[1])
+        return {key: known[key] for key in keys if key in known}
+
+    def commit(self, commit: Commit) -> None:
+        """One more file; then all are moved."""
+        number, last = self._last()
+        self._publish(last)
+        known = _ends(last)
+        if not check_new(self._root, known, commit):
+            return
+        ends = known | dict(commit.ends)
+        listed: dict[str, dict[str, int]] = {}
+        epochs: dict[str, dict[str, int]] = {}
+        for key, end in sorted(ends.items()):
+            listed.setdefault(key.stream, {})[str(key.partition)] = end.offset
+            epochs.setdefault(key.stream, {})[str(key.partition)] = end.leader_epoch
+        made = {"version": 1, "ends": listed, "epochs": epochs, "files": [one.to_json() for one in commit.files]}
+        self._write(number + 1, made)
+        self._publish(made)
+
+    def _write(self, number: int, made: dict[str, Any]) -> None:
+        self._commits.mkdir(parents=True, exist_ok=True)
+        new = self._commits / f".{number:020d}.{os.getpid()}.new"
+        with new.open("w", encoding="utf-8") as file:
+            json.dump(made, file)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(new, self._commits / _name(number))  # unlike a rename, it replaces nothing
+        except FileExistsError:
+            raise OvertakenError(f"{self._root}: another job has committed at the same time") from None
+        finally:
+            new.unlink()
+        sync_up([self._commits], self._root)
+
+    def _publish(self, made: dict[str, Any] | None) -> None:
+        folders = set()
+        for one in (made or {}).get("files", ()):
+            place, aside = self._root / one["path"], self._root / staged(one["path"])
+            if not aside.exists():
+                continue  # it was moved before
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._move(aside, place)
+            folders.add(place.parent)
+        sync_up(folders, self._root)
+
+    def finish(self) -> None:
+        """Move what the last commit names and a killed job has left aside."""
+        self._publish(self._last()[1])
+
+    def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
+        """All that commits name. One that is not moved yet is where it lies."""
+        wanted = None if topics is None else set(topics)
+        out = []
+        for number in self._numbers():
+            for found in self._read(number)["files"]:
+                one = LakeFile.of_json(found)
+                if wanted is not None and one.topic not in wanted:
+                    continue
+                is_aside = not (self._root / one.path).exists() and (self._root / staged(one.path)).exists()
+                out.append(one._replace(path=staged(one.path)) if is_aside else one)
+        return out
+
+    def _numbers(self) -> list[int]:
+        if not self._commits.is_dir():
+            return []
+        return sorted(int(one.stem) for one in self._commits.glob("[0-9]*.json"))
+
+    def _last(self) -> tuple[int, dict[str, Any] | None]:
+        numbers = self._numbers()
+        return (numbers[-1], self._read(numbers[-1])) if numbers else (-1, None)
+
+    def _read(self, number: int) -> dict[str, Any]:
+        file = self._commits / _name(number)
+        try:
+            found: dict[str, Any] = json.loads(file.read_bytes())
+            if found["version"] != 1:
+                raise ValueError(f"version {found['version']}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(str(file), 0, "a commit of an archive", f"{error}") from None
+        return found
+
+
+def _name(number: int) -> str:
+    return f"{number:020d}.json"
+
+
+def _ends(made: dict[str, Any] | None) -> dict[Key, Position]:
+    if made is None:
+        return {}
+    epochs = made.get("epochs", {})
+    return {
+        Key(name, int(number)): Position(end, epochs.get(name, {}).get(number, 0))
+        for name, one in made["ends"].items()
+        for number, end in one.items()
+    }

@@ -1,0 +1,398 @@
+"""The options of `format("penstock")`, parsed once into frozen types; all mistakes are reported together.
+
+Rules: Spark hands over text, and names in any case. Kafka's names mean what Kafka's mean. One that there is not is
+refused, with the nearest one that there is. Nothing secret is an option: Spark shows options in plans and in its log.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError
+from penstock.base.subjects import stream_name_mistake, subject_mistake
+from penstock.client.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
+from penstock.spark.columns import COLUMNS, default_columns
+from penstock.spark.places import Earliest, Latest, Moment, Offsets, Where
+
+T = TypeVar("T")
+
+
+class Option(NamedTuple):
+    """One line of the reference: what is taken when nothing is said, and what it means."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+SOURCE_OPTIONS = (
+    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
+    Option("stream", "", "streams by name, with commas between; `*` and `?` stand for any characters, as in files"),
+    Option("subscribe", "", "Kafka's name of `stream`, for names alone"),
+    Option("subscribePattern", "", "a regular expression that the whole name of a stream matches"),
+    Option("assign", "", 'JSON: the partitions of each stream, as `{"orders": [0, 1]}`'),
+    Option("subject", "", "only messages on it, `*` and `>` allowed; without a stream: of all that store it"),
+    Option("subjects", "", "several of them, with commas between"),
+    Option("columns", "", "only these columns, with commas between; as a narrow `.schema()`, nothing else is fetched"),
+    Option("includeHeaders", "false", "also the column `headers`"),
+    Option(
+        "startingOffsets", "earliest; of a stream query: latest",
+        '`earliest`, `latest`, or JSON as `{"orders": {"0": 23, "1": -2}}`, where -2 is earliest and -1 latest',
+    ),
+    Option("endingOffsets", "latest", "the same, for the end of a batch"),
+    Option(
+        "startingTimestamp", "",
+        "milliseconds since 1970 UTC, or a time as `2026-11-20T10:00:00Z`: the first message stored then or later",
+    ),
+    Option("endingTimestamp", "", "the same: end before it"),
+    Option("startingOffsetsByTimestamp", "", 'JSON of such milliseconds, as `{"orders": {"0": 1700000000000}}`'),
+    Option("endingOffsetsByTimestamp", "", "the same, for the end of a batch"),
+    Option("startingOffsetsByTimestampStrategy", "error", "where no message is as late as that: `error`, or `latest`"),
+    Option("failOnDataLoss", "true", "fail where messages are gone that were to be read; false: go on behind them"),
+    Option("archive", "", "a folder that `penstock pipeline archive` has made: what it holds is read from there"),
+    Option("maxOffsetsPerTrigger", "", "of a stream query: the most messages of a batch, shared as they wait"),
+    Option("minOffsetsPerTrigger", "", "of a stream query: wait for so many"),
+    Option("maxTriggerDelay", "15m", "but no longer than that"),
+    Option("minPartitions", "", "at least so many tasks, if there are so many messages"),
+    Option("maxRecordsPerPartition", "", "at most so many messages in a task"),
+    Option("group", "spark", "of a stream query: the group that shows how far it is; give each its own; empty: none"),
+    Option("timeout", "60s", "how long one answer of the brokers is waited for, failovers included"),
+)  # fmt: skip
+"""What a reader takes, in the order of the reference."""
+
+SINK_OPTIONS = (
+    Option("servers", f"${SERVER_VARIABLE}, or {DEFAULT_SERVER}", "brokers, `HOST:PORT` with commas between"),
+    Option("stream", "", "where rows go; those with a `topic` go to the stream of that name"),
+    Option("topic", "", "Kafka's name of `stream`"),
+    Option("txnAppId", "", "of a batch write: a name, with which the same `txnVersion` is written once"),
+    Option(
+        "txnVersion", "", "a number that rises from one write of that name to the next, such as `foreachBatch` gives"
+    ),
+    Option("republish", "", "a prefix: what is written is published on NATS, too, on this and the message's subject"),
+    Option("timeout", "60s", "how long one answer of the brokers is waited for, failovers included"),
+)
+"""What a writer takes, in the order of the reference."""
+
+_IGNORED = frozenset(
+    {
+        *("path", "checkpointlocation", "queryname", "serialization.format", "mergeschema", "__partition_columns"),
+        *("provider", "owner", "location", "comment", "external", "is_managed_location", "collation", "header"),
+    }
+)
+"""What Spark adds by itself: to tables that were made with SQL, its own properties of a table."""
+_OF_TABLE = "option."
+"""How Spark has the options of such a table among its properties."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which streams are read, and which messages of them."""
+
+    names: tuple[str, ...] = ()
+    globs: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+    subjects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a reader is to do."""
+
+    servers: tuple[str, ...]
+    selection: Selection
+    columns: tuple[str, ...]
+    start: Where | None  # None: as is usual there
+    end: Where
+    fail_on_data_loss: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay_s: float
+    partitions_min: int | None
+    records_max: int | None
+    group: str
+    timeout_s: float
+    archive: str = ""
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """ConfigError lists every mistake."""
+    reader = _Reader(options, SOURCE_OPTIONS)
+    selection = _selection(reader)
+    columns = reader.get("columns", _columns)
+    headers = reader.get("includeHeaders", _flag, default=False)
+    parsed = SourceOptions(
+        servers=servers_of(reader),
+        selection=selection,
+        columns=columns or default_columns(headers=headers),
+        start=_place(reader, "starting", selection),
+        end=_place(reader, "ending", selection) or Latest(),
+        fail_on_data_loss=reader.get("failOnDataLoss", _flag, default=True),
+        max_offsets=reader.get("maxOffsetsPerTrigger", _count),
+        min_offsets=reader.get("minOffsetsPerTrigger", _count),
+        max_delay_s=reader.get("maxTriggerDelay", seconds, default=900.0),
+        partitions_min=reader.get("minPartitions", _count),
+        records_max=reader.get("maxRecordsPerPartition", _count),
+        group=options.get("group", "spark").strip(),
+        timeout_s=reader.get("timeout", seconds, default=60.0),
+        archive=reader.text("archive"),
+    )
+    if parsed.max_offsets and parsed.min_offsets and parsed.min_offsets > parsed.max_offsets:
+        reader.mistakes.append("minOffsetsPerTrigger: it is more than maxOffsetsPerTrigger")
+    reader.check()
+    return parsed
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a writer is to do; an empty `stream`: each row says where it goes."""
+
+    servers: tuple[str, ...]
+    stream: str
+    republish: str
+    txn_app_id: str
+    txn_version: int
+    timeout_s: float
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """ConfigError lists every mistake."""
+    reader = _Reader(options, SINK_OPTIONS)
+    stream = reader.text("stream") or reader.text("topic")
+    if stream and (mistake := stream_name_mistake(stream)) is not None:
+        reader.mistakes.append(f"stream: {mistake}")
+    republish = reader.text("republish")
+    if republish and (mistake := subject_mistake(republish)) is not None:
+        reader.mistakes.append(f"republish: {mistake}")
+    parsed = SinkOptions(
+        servers=servers_of(reader),
+        stream=stream,
+        republish=republish,
+        txn_app_id=reader.text("txnAppId"),
+        txn_version=reader.get("txnVersion", _version, default=-1),
+        timeout_s=reader.get("timeout", seconds, default=60.0),
+    )
+    if bool(parsed.txn_app_id) != bool(reader.text("txnVersion")):
+        reader.mistakes.append("txnAppId, txnVersion: one is given without the other")
+    reader.check()
+    return parsed
+
+
+class _Reader:
+    """Reads options one by one, and gathers what is wrong with them."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[Option, ...]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        plain = {name: value for name, value in given.items() if not name.startswith(_OF_TABLE)}
+        self._options = {name.removeprefix(_OF_TABLE): value for name, value in given.items()} | plain
+        self.mistakes = []
+        names = {one.name.lower(): one.name for one in known}
+        for name in sorted(self._options.keys() - names.keys() - _IGNORED):
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {names[near[0]]}?" if near else ""
+            self.mistakes.append(f"{name}: there is no such option{hint}")
+
+    mistakes: list[str]
+
+    def text(self, name: str) -> str:
+        return str(self._options.get(name.lower(), "")).strip()
+
+    def get(self, name: str, parse: Callable[[str], T], default: Any = None) -> Any:
+        text = self.text(name)
+        if not text:
+            return default
+        try:
+            return parse(text)
+        except (ValueError, TypeError) as error:
+            self.mistakes.append(f"{name}: {error}")
+            return default
+
+    def check(self) -> None:
+        if self.mistakes:
+            raise ConfigError(self.mistakes)
+
+
+def servers_of(reader: _Reader) -> tuple[str, ...]:
+    """Where the brokers are: by the option, the environment of the driver, or on this machine."""
+    text = reader.text("servers") or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    try:
+        return parse_servers(text)
+    except ValueError as error:
+        reader.mistakes.append(f"servers: {error}")
+        return ()
+
+
+# Which streams
+
+
+def _selection(reader: _Reader) -> Selection:
+    given = [name for name in ("stream", "subscribe", "subscribePattern", "assign") if reader.text(name)]
+    subjects = tuple(_list(reader.text("subject")) + _list(reader.text("subjects")))
+    for subject in subjects:
+        if (mistake := subject_mistake(subject, wildcards=True)) is not None:
+            reader.mistakes.append(f"subject: {mistake}")
+    if len(given) > 1:
+        reader.mistakes.append(f"{given[1]}: {given[0]} is given, too; one of them says which streams are read")
+    elif not given and not subjects:
+        reader.mistakes.append("stream: it is missing; give a stream's name, or the subject of messages")
+    if not given:
+        return Selection(subjects=subjects)
+    assigned = reader.get("assign", _assigned)
+    pattern = reader.get("subscribePattern", _pattern)
+    listed = _list(reader.text("stream"))
+    names = [one for one in listed if not _is_glob(one)] + _list(reader.text("subscribe")) + list(assigned or ())
+    for name in names:
+        if (mistake := stream_name_mistake(name)) is not None:
+            reader.mistakes.append(f"{given[0]}: {mistake}")
+    globs = tuple(one for one in listed if _is_glob(one))
+    return Selection(tuple(dict.fromkeys(names)), globs, pattern, assigned, subjects)
+
+
+def _is_glob(name: str) -> bool:
+    return "*" in name or "?" in name
+
+
+def _list(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
+def _assigned(text: str) -> dict[str, tuple[int, ...]]:
+    found = _json(text)
+    if not all(isinstance(one, list) and all(type(number) is int for number in one) for one in found.values()):
+        raise ValueError(f'{text!r} is not JSON of a list of partitions for each stream, as {{"orders": [0, 1]}}')
+    return {name: tuple(sorted(set(numbers))) for name, numbers in found.items()}
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(_list(text)))
+    if unknown := [name for name in names if name not in COLUMNS]:
+        raise ValueError(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+    return names
+
+
+# Where reading begins and ends
+
+
+def _place(reader: _Reader, which: str, selection: Selection) -> Where | None:
+    is_start = which == "starting"
+    names = [f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp"]
+    given = [name for name in names if reader.text(name)]
+    if len(given) > 1:
+        reader.mistakes.append(f"{given[1]}: {given[0]} is given, too; one of them says where reading is {which}")
+    latest_if_none = reader.get("startingOffsetsByTimestampStrategy", _strategy, default=False) or not is_start
+
+    def moments(text: str) -> Where:
+        return Moment(None, _numbers(text), latest_if_none)
+
+    def moment(text: str) -> Where:
+        return Moment(_milliseconds(text), {}, latest_if_none)
+
+    parsers: tuple[Callable[[str], Where], ...] = (_offsets, moment, moments)
+    found = [reader.get(name, parse) for name, parse in zip(names, parsers, strict=True)]
+    place = next((one for one in found if one is not None), None)
+    if is_start and isinstance(place, Offsets) and selection.assigned is not None:
+        for stream in place.offsets.keys() - selection.assigned.keys():
+            reader.mistakes.append(f"startingOffsets: stream {stream!r} is not among those of assign")
+    return place
+
+
+def _strategy(text: str) -> bool:
+    if text.lower() not in ("error", "latest"):
+        raise ValueError(f"it is {text!r}; there are error and latest")
+    return text.lower() == "latest"
+
+
+def _offsets(text: str) -> Where:
+    if text.lower() == "earliest":
+        return Earliest()
+    if text.lower() == "latest":
+        return Latest()
+    found = _numbers(text)
+    for stream, numbers in found.items():
+        for number, offset in numbers.items():
+            if offset < -2:
+                raise ValueError(f"the offset {offset} of {stream}, partition {number}, is negative")
+    return Offsets(found)
+
+
+def _numbers(text: str) -> dict[str, dict[int, int]]:
+    example = '{"orders": {"0": 23}}'
+    found = _json(text)
+    out: dict[str, dict[int, int]] = {}
+    for stream, numbers in found.items():
+        if not isinstance(numbers, dict):
+            raise ValueError(f"{text!r} is not JSON as {example}")
+        for partition, number in numbers.items():
+            if not (partition.isascii() and partition.isdigit() and type(number) is int):
+                raise ValueError(f"{partition!r}: {number!r} of {stream} is not a partition and a number, as {example}")
+            out.setdefault(stream, {})[int(partition)] = number
+    return out
+
+
+def _milliseconds(text: str) -> int:
+    if text.lstrip("-").isdigit():
+        return int(text)
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither milliseconds since 1970 nor a time as 2026-11-20T10:00:00Z") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{text!r} is no JSON object")
+    return found
+
+
+# Numbers
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"it is {text!r}; there are true and false")
+    return text.lower() == "true"
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= limits.OFFSET_MAX):
+        raise ValueError(f"it is {text!r}; give a whole number from 1 on")
+    return int(text)
+
+
+def _version(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise ValueError(f"it is {text!r}; give a whole number from 0 on")
+    return int(text)
+
+
+_UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """A time with its unit, as `500ms`, `15m`; ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)", text.strip().lower())
+    if found is None or float(found[1]) <= 0:
+        raise ValueError(f"it is {text!r}; give a time with its unit, as 500ms, 30s or 15m")
+    return float(found[1]) * _UNIT_S[found[2]]

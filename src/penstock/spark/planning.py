@@ -1,0 +1,220 @@
+"""What is to be read: from options to ranges of partitions, and from those to pieces for tasks.
+
+Rules: only the driver plans. A range is fixed when it is planned: a task that is run again reads the same rows. What
+the log does not hold any more is an error, unless the reader was told to go on without it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+from penstock.base.errors import ConfigError, PenstockError
+from penstock.base.subjects import overlap
+from penstock.client.blocking import Client
+from penstock.client.values import EARLIEST, LATEST
+from penstock.messages import StreamInfo
+from penstock.spark.options import Selection, SourceOptions
+from penstock.spark.places import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Earliest,
+    Key,
+    Latest,
+    Moment,
+    Offsets,
+    Position,
+    Where,
+)
+
+_log = logging.getLogger(__name__)
+
+PIECE_BYTES = 128 * 1024 * 1024
+"""One task reads about so much: as Spark takes of files (spark.sql.files.maxPartitionBytes)."""
+_PIECE_ROWS_MIN = 10_000  # a smaller one costs more to begin than to read
+
+
+class DataLossError(PenstockError):
+    """Messages that were to be read are not in the log any more."""
+
+
+class Piece(NamedTuple):
+    """What one task reads: offsets `[start, end)` of a partition; the epochs are those of whoever told these."""
+
+    stream: str
+    stream_id: int
+    partition: int
+    start: int
+    end: int
+    leader_epoch: int = 0
+    end_epoch: int = 0
+
+
+class Chosen(NamedTuple):
+    """The streams that are read, and which partitions of them."""
+
+    streams: Mapping[str, StreamInfo]
+    keys: tuple[Key, ...]
+
+    @property
+    def stream_ids(self) -> dict[str, int]:
+        """Which stream bears each name."""
+        return {name: int(info.stream_id) for name, info in self.streams.items()}
+
+
+def choose(client: Client, selection: Selection, timeout_s: float) -> Chosen:
+    """The streams there are that were asked for. ConfigError: there is none, or a partition is not there."""
+    found = _streams(client, selection, timeout_s)
+    if not found:
+        text = "no stream is there that was asked for; `penstock stream list` shows those that are"
+        raise ConfigError([f"stream: {text}"])
+    keys = []
+    for name, info in sorted(found.items()):
+        there = [int(one.partition) for one in info.partitions]
+        wanted = there if selection.assigned is None else list(selection.assigned[name])
+        if missing := sorted(set(wanted) - set(there)):
+            raise ConfigError([f"assign: stream {name} has no partition {missing[0]}; it has {len(there)}"])
+        keys += [Key(name, number) for number in wanted]
+    return Chosen(found, tuple(keys))
+
+
+def _streams(client: Client, selection: Selection, timeout_s: float) -> dict[str, StreamInfo]:
+    if selection.names and not selection.globs:
+        return {name: client.stream(name, timeout=timeout_s) for name in selection.names}
+    patterns = [re.compile(fnmatch.translate(one)) for one in selection.globs]
+    if selection.pattern is not None:
+        patterns.append(re.compile(f"(?:{selection.pattern})\\Z"))
+    users_own = [info for info in client.streams(timeout=timeout_s) if not info.config.is_internal]
+    named = {name: client.stream(name, timeout=timeout_s) for name in selection.names}
+    if not (patterns or named):
+        storing = selection.subjects
+        return {one.name: one for one in users_own if any(overlap(one.subject, subject) for subject in storing)}
+    return named | {one.name: one for one in users_own if any(pattern.match(one.name) for pattern in patterns)}
+
+
+def find(
+    client: Client, chosen: Chosen, where: Where, options: SourceOptions, *, otherwise: int = EARLIEST_OFFSET
+) -> dict[Key, Position]:
+    """The place in each partition; a partition of which `where` says nothing: `otherwise`. ConfigError."""
+    named = where.offsets if isinstance(where, Offsets) else where.each_ms if isinstance(where, Moment) else {}
+    if unknown := sorted({Key(name, number) for name, one in named.items() for number in one} - set(chosen.keys)):
+        text = f"{unknown[0].stream}, partition {unknown[0].partition}, is not among what is read"
+        raise ConfigError([f"startingOffsets, endingOffsets: {text}"])
+    return {key: _find_one(client, chosen.streams[key.stream], key, where, options, otherwise) for key in chosen.keys}
+
+
+def _find_one(
+    client: Client, info: StreamInfo, key: Key, where: Where, options: SourceOptions, otherwise: int
+) -> Position:
+    if isinstance(where, Earliest):
+        offset = EARLIEST_OFFSET
+    elif isinstance(where, Latest):
+        offset = LATEST_OFFSET
+    elif isinstance(where, Moment):
+        return _at_moment(client, info, key, where, options, otherwise)
+    else:
+        offset = where.offsets.get(key.stream, {}).get(key.partition, otherwise)
+    at = EARLIEST if offset == EARLIEST_OFFSET else LATEST
+    found = client.offsets(info, at, partition=key.partition, timeout=options.timeout_s)
+    epoch = int(info.partitions[key.partition].leader_epoch)
+    if offset < 0:
+        return Position(found.offset, epoch)
+    if offset > found.committed_end:
+        text = f"offset {offset} of {key.stream}, partition {key.partition}, is beyond its end, {found.committed_end}"
+        raise ConfigError([f"startingOffsets, endingOffsets: {text}"])
+    return Position(offset, epoch)
+
+
+def _at_moment(
+    client: Client, info: StreamInfo, key: Key, where: Moment, options: SourceOptions, otherwise: int
+) -> Position:
+    at_ms = where.all_ms if where.all_ms is not None else where.each_ms.get(key.stream, {}).get(key.partition)
+    epoch = int(info.partitions[key.partition].leader_epoch)
+    if at_ms is None:
+        at = EARLIEST if otherwise == EARLIEST_OFFSET else LATEST
+        return Position(client.offsets(info, at, partition=key.partition, timeout=options.timeout_s).offset, epoch)
+    try:
+        moment = datetime.fromtimestamp(at_ms / 1_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        text = f"{at_ms} milliseconds since 1970 are beyond the calendar"
+        raise ConfigError([f"startingTimestamp, endingTimestamp: {text}"]) from None
+    found = client.offsets(info, moment, partition=key.partition, timeout=options.timeout_s)
+    if found.timestamp is None and not where.latest_if_none:
+        text = f"no message of {key.stream}, partition {key.partition}, is as late as {moment.isoformat()}"
+        hint = "set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+        raise ConfigError([f"startingTimestamp: {text}; {hint}"])
+    return Position(found.offset, epoch)
+
+
+def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
+    """DataLossError, unless a reader may go on without what is gone; then the log says so."""
+    if fail:
+        raise DataLossError(f"{text}. Set failOnDataLoss to false to go on all the same{hint}")
+    _log.warning("%s", text)
+
+
+def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
+    """Where reading can begin. DataLossError: messages from `start` on are gone, unless that is to be passed over."""
+    if start >= log_start:
+        return start
+    text = f"messages {start} to {log_start - 1} of stream {key.stream}, partition {key.partition}, are not in the log"
+    passed_over(f"{text} any more: retention, or a truncation, was quicker than this query", fail=fail)
+    return log_start
+
+
+def cut(
+    pieces: Iterable[Piece], row_bytes: Mapping[Key, float], partitions_min: int | None, records_max: int | None
+) -> list[Piece]:
+    """The same ranges in pieces of about PIECE_BYTES, at least `partitions_min` of them, none over `records_max`."""
+    ranges = [one for one in pieces if one.end > one.start]
+    total = sum(one.end - one.start for one in ranges)
+    out = []
+    for one in ranges:
+        rows = one.end - one.start
+        size = row_bytes.get(Key(one.stream, one.partition), 0.0)
+        count = max(1, min(int(rows * size // PIECE_BYTES) + 1, rows // _PIECE_ROWS_MIN))
+        if partitions_min is not None:
+            count = max(count, min(rows, -(-partitions_min * rows // total)))
+        if records_max is not None:
+            count = max(count, -(-rows // records_max))
+        bounds = [one.start + rows * number // count for number in range(count + 1)]
+        # Another leader may have written what lies between: whoever told the end had all before it.
+        epochs = [one.leader_epoch, *[one.end_epoch] * (count - 1)]
+        parts = zip(pairwise(bounds), epochs, strict=True)
+        out += [one._replace(start=start, end=end, leader_epoch=epoch) for (start, end), epoch in parts]
+    return out
+
+
+def row_bytes(chosen: Chosen) -> dict[Key, float]:
+    """What a message of each partition takes on the disk, on average."""
+    out = {}
+    for name, info in chosen.streams.items():
+        for one in info.partitions:
+            rows = (one.log_end or 0) - (one.log_start or 0)
+            out[Key(name, int(one.partition))] = one.size_bytes / rows if rows > 0 else 0.0
+    return out
+
+
+def share(waiting: Mapping[Key, int], count_max: int) -> dict[Key, int]:
+    """At most `count_max` of what waits, in proportion, and one at least where something waits and there is room."""
+    total = sum(waiting.values())
+    if total <= count_max:
+        return dict(waiting)
+    out = {key: count * count_max // total for key, count in waiting.items()}
+    left = count_max - sum(out.values())
+    for key in sorted((key for key, count in waiting.items() if count), key=lambda key: (out[key], key)):
+        if left <= 0:
+            break
+        out[key] += 1
+        left -= 1
+    return out
+
+
+def ordered(pieces: Sequence[Piece]) -> list[Piece]:
+    """By stream, partition and offset."""
+    return sorted(pieces, key=lambda one: (one.stream, one.partition, one.start))

@@ -1,0 +1,94 @@
+"""A job's streaming query, from its start to its end: what it tells meanwhile, and why it failed.
+
+Rules: whoever interrupts a job has its query stopped; the next run goes on from the query's checkpoint. Spark wraps
+what went wrong in the traces of several processes: told is what our own code, or the user's, said.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from penstock.base import limits
+from penstock.base.errors import OperationalError
+from penstock.spark.jobs import BatchDone, Report
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class JobError(OperationalError):
+    """A job's query has failed."""
+
+
+def follow(writer: DataStreamWriter, *, once: bool, trigger_s: float, report: Report) -> tuple[int, int]:
+    """Run a query until all that is there is done, or, unless `once`, until it is stopped; its batches and messages.
+
+    JobError.
+    """
+    from pyspark.errors import PySparkException
+
+    trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{trigger_s * 1_000:.0f} ms"}
+    try:
+        query = writer.trigger(**trigger).start()
+        seen = _Seen(report)
+        try:
+            while not query.awaitTermination(limits.JOB_LOOK_S):
+                seen.look(query)
+            seen.look(query)
+        finally:
+            if query.isActive:
+                query.stop()
+    except PySparkException as error:
+        raise JobError(reason(str(error))) from error
+    return seen.batches, seen.rows
+
+
+class _Seen:
+    """What of a query's progress was told: Spark keeps that of the last hundred batches."""
+
+    def __init__(self, report: Report) -> None:
+        self.batches = 0
+        self.rows = 0
+        self._report = report
+        self._last = -1
+
+    def look(self, query: StreamingQuery) -> None:
+        for one in query.recentProgress:
+            if one["batchId"] <= self._last or not one["numInputRows"]:
+                continue
+            self._last = one["batchId"]
+            self.batches += 1
+            self.rows += one["numInputRows"]
+            seconds = one["batchDuration"] / 1_000
+            self._report(BatchDone(self.batches, one["numInputRows"], 0, seconds, _lag(one)))
+
+
+def _lag(progress: Any) -> int:
+    """The messages between where a batch ended and where the log did; -1: not known."""
+    behind = 0
+    for source in progress["sources"]:
+        ends = [source[name] for name in ("endOffset", "latestOffset")]
+        done, there = (json.loads(one) if isinstance(one, str) else one for one in ends)
+        if not (isinstance(done, dict) and isinstance(there, dict)):
+            return -1
+        for stream, one in there.items():
+            before = done.get(stream, {}).get("offsets", {})
+            behind += sum(max(0, end - before.get(number, 0)) for number, end in one["offsets"].items())
+    return behind
+
+
+def reason(text: str) -> str:
+    """What went wrong, in one line: the last line of a Python trace, without the error's module; else the first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, sign, said = line.partition(": ")
+        kind = name.rpartition(".")[2]
+        is_error = sign and name.replace(".", "").replace("_", "").isalnum() and kind.endswith(("Error", "Exception"))
+        if is_error and not name.startswith(("org.", "java.", "py4j.")):
+            return said if name.startswith("penstock.") else f"{kind}: {said}"
+    if not lines:
+        return "Spark says nothing of it"
+    return re.sub(r"^\[STREAM_FAILED\].*terminated with exception: | SQLSTATE: \w+$", "", lines[0])

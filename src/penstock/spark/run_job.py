@@ -1,0 +1,199 @@
+"""The job `run`: a user's own function from DataFrame to DataFrame, over a stream as it comes.
+
+Rules: Spark's checkpoint says how far a query is, and keeps what its windows hold. What it writes to a Delta table or a
+stream is there once; what it writes as plain Parquet is, for readers that heed Spark's own list of files.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError
+from penstock.base.subjects import stream_name_mistake
+from penstock.spark.delta_sink import DeltaSink
+from penstock.spark.jobs import Report, no_report
+from penstock.spark.options import source_options
+from penstock.spark.queries import follow
+from penstock.spark.rows import check_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+FORMATS = ("delta", "parquet")
+OUTPUT_MODES = ("append", "complete")
+CHECKPOINT = "_penstock/checkpoint"
+"""In the folder that a job writes: readers leave alone what begins with an underscore."""
+
+Function = Callable[["DataFrame"], "DataFrame"]
+
+
+class Ran(NamedTuple):
+    """What a run has done: batches, and messages that it read."""
+
+    batches: int
+    rows: int
+
+
+def run(
+    function: Function | str,
+    stream: str,
+    to: str | os.PathLike[str],
+    *,
+    format: str = "delta",  # noqa: A002 (Spark's word)
+    servers: str = "",
+    spark: SparkSession | None = None,
+    once: bool = False,
+    trigger_s: float = 0.0,
+    max_batch: int = limits.RUN_BATCH_ROWS_DEFAULT,
+    checkpoint: str | None = None,
+    output_mode: str = "append",
+    options: Mapping[str, str] | None = None,
+    report: Report = no_report,
+) -> Ran:
+    """Write what `function` makes of a stream to a folder or another stream: until interrupted, or `once`.
+
+    `function` takes a streaming DataFrame with the columns of `format("penstock")`, and gives one; as text it is
+    `FILE.py:NAME`. `to` is a stream's name, or a path (it has a `/`). A stream takes the column `value` and, if there
+    are such, `key`, `subject`, `headers`, `partition`. `checkpoint`: where Spark notes how far it is, if not in the
+    folder that is written. With `output_mode` "complete" a Delta table is replaced by the whole result with each batch.
+    `options` are of the source: it begins with the earliest message unless they say otherwise.
+
+    ConfigError: there is no such file or function, or the result cannot be written; JobError: the query failed.
+    """
+    target = _Target.of(to, format, checkpoint, output_mode)
+    given = _source_options(options or {}, stream, servers, max_batch)
+    source_options(given)
+    call = loaded(function) if isinstance(function, str) else function
+    if spark is None:
+        from penstock.spark.sessions import session
+
+        spark = session(name=f"penstock run {stream}")
+    rows = spark.readStream.format("penstock").options(**given).load()
+    made = _called(call, rows)
+    writer = target.writer(made, servers).outputMode(target.mode)
+    batches, count = follow(writer, once=once, trigger_s=trigger_s, report=report)
+    return Ran(batches, count)
+
+
+def _source_options(options: Mapping[str, str], stream: str, servers: str, max_batch: int) -> dict[str, str]:
+    """What the source is told: what is ours, and the defaults of a job; Spark does not heed the case of names."""
+    ours = {"stream": stream, "servers": servers}
+    given = {name: value for name, value in options.items() if name.lower() not in ours}
+    names = {name.lower() for name in given}
+    if not names & {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}:
+        given["startingOffsets"] = "earliest"
+    if "maxoffsetspertrigger" not in names:
+        given["maxOffsetsPerTrigger"] = str(max_batch)
+    return given | ours
+
+
+class _Target(NamedTuple):
+    """Where results go."""
+
+    stream: str
+    folder: Path | None
+    format: str
+    checkpoint: str
+    mode: str
+
+    @classmethod
+    def of(cls, to: str | os.PathLike[str], format_: str, checkpoint: str | None, mode: str) -> _Target:
+        text = os.fspath(to)
+        mistakes = []
+        if format_ not in FORMATS:
+            mistakes.append(f"format: it is {format_!r}; there are {', '.join(FORMATS)}")
+        if "://" in text:
+            mistakes.append(
+                f"to: {text} is no folder; mount it where the driver and all workers see it by the same path"
+            )
+        is_folder = isinstance(to, Path) or "/" in text
+        if not is_folder:
+            if (mistake := stream_name_mistake(text)) is not None:
+                mistakes.append(f"to: {mistake}; a folder is written with a slash, as ./{text}")
+            if checkpoint is None:
+                mistakes.append("checkpoint: it is missing; where is Spark to note how far it is?")
+        if mode not in OUTPUT_MODES:
+            mistakes.append(f"output_mode: it is {mode!r}; there are {', '.join(OUTPUT_MODES)}")
+        elif mode == "complete" and not (is_folder and format_ == "delta"):
+            mistakes.append("output_mode: only a Delta table can be replaced as a whole with each batch")
+        if mistakes:
+            raise ConfigError(mistakes)
+        if not is_folder:
+            return cls(text, None, format_, str(checkpoint), mode)
+        folder = Path(text).absolute()
+        return cls("", folder, format_, checkpoint or str(folder / CHECKPOINT), mode)
+
+    def writer(self, rows: DataFrame, servers: str) -> DataStreamWriter:
+        """What writes there."""
+        if self.folder is None:
+            types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+            check_columns(types, stream=self.stream)
+            told = {"stream": self.stream, **({"servers": servers} if servers else {})}
+            writer = rows.writeStream.format("penstock").options(**told)
+        elif self.format == "delta":
+            writer = rows.writeStream.foreachBatch(DeltaSink(self.folder, is_whole=self.mode == "complete"))
+        else:
+            writer = rows.writeStream.format("parquet").option("path", str(self.folder))
+        return writer.option("checkpointLocation", self.checkpoint)
+
+
+def loaded(text: str) -> Function:
+    """The function that `FILE.py:NAME` names. ConfigError."""
+    path, sign, name = text.rpartition(":")
+    if not (sign and path and name):
+        raise ConfigError([f"function: {text!r} is not FILE.py:NAME"])
+    file = Path(path).absolute()
+    if not file.is_file():
+        raise ConfigError([f"function: there is no file {file}"])
+    module = _imported(file)
+    found = getattr(module, name, None)
+    if not callable(found):
+        there = [
+            one
+            for one, what in vars(module).items()
+            if callable(what) and getattr(what, "__module__", "") == module.__name__
+        ]
+        hint = f"; there are {', '.join(there)}" if there else ""
+        raise ConfigError([f"function: {file.name} has no function {name!r}{hint}"])
+    function: Function = found
+    return function
+
+
+def _imported(file: Path) -> ModuleType:
+    from pyspark import cloudpickle
+
+    if not file.stem.isidentifier():
+        raise ConfigError([f"function: {file.name} cannot be imported: {file.stem!r} is no name in Python"])
+    name = f"penstock_run_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError([f"function: {file} is no Python file"])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError([f"function: {file.name} cannot be imported: {type(error).__name__}: {error}"]) from error
+    # Workers do not have the file: what of it they call goes to them as it is.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module
+
+
+def _called(function: Function, rows: DataFrame) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    made = function(rows)
+    if not isinstance(made, DataFrame):
+        raise ConfigError([f"function: it gave {type(made).__name__}, not a DataFrame"])
+    if not made.isStreaming:
+        raise ConfigError(["function: what it gave is not made of the stream that it was given"])
+    return made

@@ -1,0 +1,248 @@
+"""Writing streams, exactly once: `df.write.format("penstock")` and `df.writeStream.format("penstock")`.
+
+Rules: a task stages its rows, by partition of the stream, where no reader sees them; what it hands to the driver says
+where they lie. The driver has each partition's leader publish what the tasks staged, in their order, as the batch of
+that query: once, however often that is asked. Nothing is ever taken back: what was staged and not published expires.
+
+Theory: Spark replays a batch of a query under the same number until it is committed, and a replay may spread rows over
+tasks in another way. Tasks are retried, and run twice at once; a driver may die between any two steps. So neither a
+task nor its rows can be known again; the query's id and the batch's number can. They go with the rows into the log,
+and the leader that finds them there has nothing left to do.
+
+| what fails               | then                                                                             |
+|--------------------------|----------------------------------------------------------------------------------|
+| a task                   | another one stages the rows again; of the first nobody speaks                    |
+| the driver, while staging | the batch is planned again, and staged again                                    |
+| … while publishing       | the batch is staged again; partitions that have it answer that they do           |
+| a leader                 | another one has what is staged, and knows what was published                     |
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.base.errors import OperationalError
+from penstock.client.blocking import Client
+from penstock.client.staging import Staged
+from penstock.messages import StreamInfo
+from penstock.spark import brokers
+from penstock.spark.options import SinkOptions
+from penstock.spark.republish import republish
+from penstock.spark.rows import BadRowsError, Share, shares, streams_of
+
+_log = logging.getLogger(__name__)
+
+STAGE_BYTES = 16 * 1024 * 1024
+"""Rows for one partition are gathered up to so much before they are staged."""
+STAGE_ROWS = 65_536
+STAGE_BYTES_ALL = 128 * 1024 * 1024
+"""Of all partitions of one task: then what waits for the fullest is staged."""
+_PUBLISH_AT_ONCE = 8
+_PUBLISHED_A_SECOND_MIN = 10_000  # rows of a large batch: it is given so much more time
+
+_APPLICATIONS = uuid.UUID("0d5bd4b2-4a1c-4a3e-9d5e-6a1f2c3b4d5e")
+"""The namespace of what users call their applications: never another one."""
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+class Batch(NamedTuple):
+    """What makes rows the same rows when they are written again."""
+
+    query_id: str
+    batch_id: int
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """What a task hands to the driver: where its rows for each partition lie. Plain values, for it is pickled."""
+
+    query_id: str
+    batch_id: int
+    task: int
+    staged: list[dict[str, Any]] = field(default_factory=list)
+    rows: int = 0
+
+
+class _Writing:
+    """The part of a task and that of the driver; Spark makes copies of it for both."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    # In a task
+
+    def _batch(self, context: TaskContext) -> Batch:
+        raise NotImplementedError
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage what the task is given; where it lies."""
+        context = TaskContext.get()
+        assert context is not None
+        staging = _Staging(self._client(), self._options)
+        for batch in iterator:
+            staging.take(batch)
+        return StagedMessage(*self._batch(context), context.partitionId(), staging.finish(), staging.rows)
+
+    # On the driver
+
+    def _publish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        found = sorted((one for one in messages if isinstance(one, StagedMessage)), key=lambda one: one.task)
+        work: dict[tuple[str, int], list[Staged]] = {}
+        for message in found:
+            for one in message.staged:
+                work.setdefault((one["stream"], one["partition"]), []).append(Staged.from_dict(one["staged"]))
+        if not work:
+            return
+        batch = Batch(found[0].query_id, found[0].batch_id)
+        client = self._client()
+        with ThreadPoolExecutor(min(_PUBLISH_AT_ONCE, len(work)), "penstock-publish") as threads:
+            done = [
+                threads.submit(self._publish_one, client, stream, partition, batch, staged)
+                for (stream, partition), staged in sorted(work.items())
+            ]
+            for future in done:
+                future.result()
+        if self._options.republish:
+            for (_, _), staged in sorted(work.items()):
+                republish(client, self._options.republish, staged, self._options.timeout_s)
+
+    def _publish_one(self, client: Client, stream: str, partition: int, batch: Batch, staged: list[Staged]) -> None:
+        rows = sum(one.rows for one in staged)
+        published = client.staging.publish(
+            stream,
+            staged,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            partition=partition,
+            timeout=self._options.timeout_s + rows / _PUBLISHED_A_SECOND_MIN,
+        )
+        if published.overtaken:
+            self._overtaken(f"stream {stream}, partition {partition}, has a later batch than {batch.batch_id}")
+        elif published.duplicate:
+            _log.info("%s, partition %d, has batch %d of query %s already", stream, partition, *reversed(batch))
+
+    def _overtaken(self, text: str) -> None:
+        """It has more of this query than this batch."""
+        _log.warning("%s: nothing of it is written", text)
+
+    def _client(self) -> Client:
+        return brokers.client(self._options.servers, self._options.timeout_s)
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    """`df.write`: by itself, or in `foreachBatch`, where a batch may be written any number of times, each on purpose.
+
+    So what a query has set for its tasks means nothing here: a job is one of its own, unless its options say which
+    version of what it is.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        super().__init__(options)
+        self._job = Batch(str(uuid.uuid4()), 0)  # the same for all its tasks
+        if options.txn_app_id:
+            self._job = Batch(str(uuid.uuid5(_APPLICATIONS, options.txn_app_id)), options.txn_version)
+
+    def _batch(self, context: TaskContext) -> Batch:
+        return self._job
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have staged: publish."""
+        self._publish(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing: Spark also calls it when `commit` failed, and that may have published."""
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """`df.writeStream`."""
+
+    def _batch(self, context: TaskContext) -> Batch:
+        query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        assert query_id is not None
+        assert batch_id is not None
+        return Batch(query_id, int(batch_id))
+
+    def _overtaken(self, text: str) -> None:
+        # Spark replays the last batch and no other one. So this is an old driver that lives on, or an old checkpoint
+        # that was put back, under whose next numbers there would be other rows.
+        raise OperationalError(
+            f"{text} of this query: another driver runs it, or its checkpoint is older than what it has written. "
+            "Begin with another checkpointLocation, from offsets of your choice"
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks of a batch have staged: publish."""
+        self._publish(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: Spark also calls it when `commit` failed, and that may have published."""
+
+
+class _Waiting:
+    """Rows for one partition that are not staged yet."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.rows = self.size_bytes = 0
+
+
+class _Staging:
+    """What one task stages."""
+
+    def __init__(self, client: Client, options: SinkOptions) -> None:
+        self._client = client
+        self._options = options
+        self._streams: dict[str, StreamInfo] = {}
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._staged: list[dict[str, Any]] = []
+        self._bytes = 0  # of all that waits
+        self.rows = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Rows as Spark hands them over."""
+        for name in streams_of(batch, self._options.stream):
+            if name not in self._streams:
+                if not name:
+                    raise BadRowsError("a row's topic is null, and the option stream does not say where it goes")
+                self._streams[name] = self._client.stream(name, timeout=self._options.timeout_s)
+        for share in shares(batch, self._streams, self._options.stream):
+            self._add(share)
+        self.rows += batch.num_rows
+
+    def _add(self, share: Share) -> None:
+        key = (share.stream, share.partition)
+        waiting = self._waiting.setdefault(key, _Waiting())
+        waiting.batches.append(share.rows)
+        waiting.rows += share.rows.num_rows
+        waiting.size_bytes += share.rows.nbytes
+        self._bytes += share.rows.nbytes
+        if waiting.size_bytes >= STAGE_BYTES or waiting.rows >= STAGE_ROWS:
+            self._stage(key)
+        while self._bytes >= STAGE_BYTES_ALL:
+            self._stage(max(self._waiting, key=lambda one: self._waiting[one].size_bytes))
+
+    def _stage(self, key: tuple[str, int]) -> None:
+        stream, partition = key
+        waiting = self._waiting.pop(key)
+        self._bytes -= waiting.size_bytes
+        table = pa.Table.from_batches(waiting.batches)
+        staged = self._client.staging.stage(
+            self._streams[stream], table, partition=partition, timeout=self._options.timeout_s
+        )
+        self._staged.append({"stream": stream, "partition": partition, "staged": staged.to_dict()})
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Stage the rest; where all of it lies, in the order in which it came."""
+        for key in sorted(self._waiting):
+            self._stage(key)
+        return self._staged

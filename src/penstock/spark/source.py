@@ -1,0 +1,80 @@
+"""What Spark is handed: `format("penstock")`.
+
+Rules: this class crosses to other processes, by Spark's own pickling: it holds the options, and connects nowhere. What
+is wrong with the options is said when Spark first asks for a schema or a reader.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from penstock.base.errors import ConfigError
+from penstock.spark.columns import check_schema, ddl_of
+from penstock.spark.options import SinkOptions, sink_options, source_options
+from penstock.spark.sql_tables import is_table, options_with, table_schema
+
+FORMAT = "penstock"
+
+
+class DefaultSource(DataSource):
+    """The readers and writers of streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As in `format("penstock")` and `USING penstock`."""
+        return FORMAT
+
+    def schema(self) -> str | StructType:
+        """The columns of a reader whose user gives no schema."""
+        names = source_options(self.options).columns
+        return table_schema(names, self.options) if is_table(self.options) else ddl_of(names)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`. A user's schema says which columns are fetched."""
+        from penstock.spark.batch import BatchReader
+
+        return BatchReader(source_options(options_with(self.options, schema)), _columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`."""
+        from penstock.spark.stream import StreamReader
+
+        return StreamReader(source_options(options_with(self.options, schema)), _columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`."""
+        from penstock.spark.sink import BatchWriter
+
+        return BatchWriter(self._sink_options(schema, overwrite, 'mode("append")'))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For `df.writeStream`."""
+        from penstock.spark.sink import StreamWriter
+
+        options = self._sink_options(schema, overwrite, 'outputMode("append")')
+        if options.txn_app_id:
+            raise ConfigError(["txnAppId: a query is known by its checkpoint; the option is for df.write"])
+        return StreamWriter(options)
+
+    def _sink_options(self, schema: StructType, overwrite: bool, instead: str) -> SinkOptions:
+        if overwrite:
+            raise ConfigError([f"a log is only appended to, and never overwritten: use {instead}"])
+        from penstock.spark.rows import check_columns
+
+        options = sink_options(self.options)
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        check_columns(types, stream=options.stream)
+        return options
+
+
+def _columns(schema: StructType) -> tuple[str, ...]:
+    names = tuple(schema.fieldNames())
+    check_schema(names, [field.dataType.simpleString() for field in schema.fields])
+    return names

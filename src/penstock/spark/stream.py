@@ -1,0 +1,295 @@
+"""Reading what comes: `spark.readStream.format("penstock")`.
+
+Rules: Spark keeps the offsets, in its checkpoint, and plans a batch again as it was planned before. `latestOffset`
+waits for messages rather than to be asked twenty times a second. What a query has done is also committed as a group, so
+that whoever looks at the brokers sees how far it is; nothing depends on it.
+
+| Spark asks                      | answered with                                                                   |
+|---------------------------------|---------------------------------------------------------------------------------|
+| `initialOffset`                 | where a query begins that has no checkpoint                                      |
+| `latestOffset`                  | where the next batch ends: within the limits, and once there is enough           |
+| `prepareForTriggerAvailableNow` | from then on nothing beyond what is there now                                   |
+| `partitions`                    | the ranges between two offsets, in pieces                                        |
+| `commit`                        | the group's offsets                                                              |
+| `reportLatestOffset`            | where the log ends, for the lag that Spark reports                               |
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import LeaderEpoch
+from penstock.client.blocking import Client
+from penstock.client.errors import StreamNotFound
+from penstock.client.growth import wait_for_more
+from penstock.client.ranges import agreed_end
+from penstock.messages import StreamInfo
+from penstock.spark import brokers, fetching
+from penstock.spark.batch import Task, fetching_of
+from penstock.spark.history import History, LakeTask, Wanted, read_files
+from penstock.spark.options import SourceOptions
+from penstock.spark.places import Earliest, Key, Latest, Position, Positions, Where
+from penstock.spark.planning import (
+    Chosen,
+    Piece,
+    check_there,
+    choose,
+    cut,
+    find,
+    ordered,
+    passed_over,
+    row_bytes,
+    share,
+)
+
+_log = logging.getLogger(__name__)
+
+WAIT_S = 3.0
+"""`latestOffset` waits so long for a message: longer would hold up a query that is being stopped."""
+_POLL_S = 1.0  # one long poll: what is left of it when another partition had news is soon gone
+_CHOOSE_S = 10.0  # streams that match a pattern are looked for so often
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module. One object lives as long as its query; the tasks have copies of it, for `read` alone."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._fetching = fetching_of(options, columns, options.selection.subjects)
+        self._last_batch_s = time.monotonic()
+        self._available: Positions | None = None  # with Trigger.AvailableNow: where the query ends
+        self._chosen: Chosen | None = None
+        self._chosen_s = 0.0
+        self._agreed: dict[Key, tuple[Position, LeaderEpoch]] = {}  # what was found to be right, under which leader
+
+    # Where batches begin and end
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Of a query without a checkpoint."""
+        chosen = self._choose(now=True)
+        where = self._options.start or Latest()
+        places = find(self._client(), chosen, where, self._options, otherwise=-1)
+        if self._options.archive:
+            places = self._with_archive(chosen, where, places)
+        return Positions(chosen.stream_ids, places).to_json()
+
+    def _with_archive(self, chosen: Chosen, where: Where, places: Mapping[Key, Position]) -> dict[Key, Position]:
+        """Where a query begins that reads what was archived, too. What is older than a time it gets whole."""
+        history = History(self._options.archive, chosen, self._client(), self._options.timeout_s)
+        out = {}
+        for key, place in places.items():
+            log_start = int(chosen.streams[key.stream].partitions[key.partition].log_start or 0)
+            offset, _ = history.begin_of(where, key, place.offset, log_start)
+            out[key] = place._replace(offset=offset)
+        return out
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As `maxOffsetsPerTrigger` says."""
+        limit = self._options.max_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is all that this run reads."""
+        chosen = self._choose(now=True)
+        self._available = Positions(chosen.stream_ids, find(self._client(), chosen, Latest(), self._options))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the batch from `start` on ends; `start` itself: there is nothing to do."""
+        begin = Positions.of_json(start)
+        give_up_s = time.monotonic() + WAIT_S
+        while True:
+            end = self._next_end(begin, limit)
+            if end is not None:
+                self._last_batch_s = time.monotonic()
+                return end.to_json()
+            if self._available is not None or time.monotonic() >= give_up_s:
+                return start
+            self._wait_for_more()
+
+    def _wait_for_more(self) -> None:
+        chosen, ends = self._choose(), self._ends()
+        where = {(chosen.stream_ids[key.stream], key.partition): at.offset for key, at in ends.positions.items()}
+        wait_for_more(self._client(), where, _POLL_S)
+
+    def _next_end(self, begin: Positions, limit: ReadLimit) -> Positions | None:
+        ends = self._ends()
+        known = {key: self._begin(begin, key, ends.stream_ids[key.stream]) for key in ends.positions}
+        for key, end in ends.positions.items():
+            if end.offset < known[key].offset or end.leader_epoch != known[key].leader_epoch:
+                known[key] = self._check_cut(key, known[key], LeaderEpoch(end.leader_epoch))
+        waiting = {key: max(0, end.offset - known[key].offset) for key, end in ends.positions.items()}
+        count = sum(waiting.values())
+        if not count or (self._available is None and self._is_too_little(count)):
+            return None
+        if isinstance(limit, ReadMaxRows):
+            waiting = share(waiting, limit.max_rows)
+        # What is not reached now keeps the epoch that it had: the same place must be the same text.
+        positions = {
+            key: Position(known[key].offset + rows, ends.positions[key].leader_epoch) if rows else known[key]
+            for key, rows in waiting.items()
+        }
+        begins = {
+            key: known[key].offset
+            for key in positions
+            if begin.of(key, ends.stream_ids[key.stream]) != known[key] and waiting[key]
+        }
+        stream_ids = {**begin.stream_ids, **ends.stream_ids}
+        # A partition whose leader does not answer, and a stream that is gone, stay where they are.
+        kept = {key: at for key, at in begin.positions.items() if begin.of(key, stream_ids[key.stream]) is not None}
+        return Positions(stream_ids, {**kept, **positions}, begins)
+
+    def _check_cut(self, key: Key, known: Position, now: LeaderEpoch) -> Position:
+        """Where a partition goes on whose leader is another one by now, or knows of less than was read.
+
+        DataLossError: what was read is not in the log any more.
+        """
+        if not known.leader_epoch or self._agreed.get(key) == (known, now):
+            return known
+        info = self._choose().streams[key.stream]
+        end = agreed_end(
+            self._client(), info, key.partition, known.offset, known.leader_epoch, timeout=self._options.timeout_s
+        )
+        if end == known.offset:
+            self._agreed[key] = (known, now)
+            return known
+        passed_over(
+            f"messages {end} to {known.offset - 1} of stream {key.stream}, partition {key.partition}, were read and "
+            "are not in the log any more: it was cut, or began anew",
+            fail=self._options.fail_on_data_loss,
+        )
+        return Position(end)
+
+    def _is_too_little(self, count: int) -> bool:
+        wanted = self._options.min_offsets
+        if wanted is None or count >= wanted:
+            return False
+        return time.monotonic() - self._last_batch_s < self._options.max_delay_s
+
+    def _ends(self) -> Positions:
+        """Where each partition ends: now, or when a query that takes what is there began."""
+        if self._available is not None:
+            return self._available
+        chosen = self._choose()
+        streams = self._streams_now(chosen.stream_ids)
+        if any(streams[name].stream_id != number for name, number in chosen.stream_ids.items() if name in streams):
+            chosen = self._choose(now=True)
+        ends = {}
+        for key in chosen.keys:
+            if key.stream not in streams:
+                continue
+            one = streams[key.stream].partitions[key.partition]
+            if one.committed_end is not None:  # else its leader does not answer: nothing is new there
+                ends[key] = Position(int(one.committed_end), int(one.leader_epoch))
+        return Positions({name: int(info.stream_id) for name, info in streams.items()}, ends)
+
+    def _streams_now(self, names: Iterable[str]) -> dict[str, StreamInfo]:
+        """Those that are still there. DataLossError: one is not."""
+        found = {}
+        for name in names:
+            try:
+                found[name] = self._client().stream(name, timeout=self._options.timeout_s)
+            except StreamNotFound:
+                self._chosen = None
+                passed_over(f"stream {name} was deleted while it was being read", fail=self._options.fail_on_data_loss)
+        return found
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the log ends, whatever the limits; for metrics."""
+        try:
+            return self._ends().to_json()
+        except PenstockError as error:
+            _log.warning("cannot say how far behind the query is: %s", error)
+            return None
+
+    def _begin(self, begin: Positions, key: Key, stream_id: int) -> Position:
+        """Where a partition is read from. One that is new is read from its beginning.
+
+        DataLossError: the name is that of another stream by now.
+        """
+        if (found := begin.of(key, stream_id)) is not None:
+            return found
+        if begin.stream_ids.get(key.stream, stream_id) != stream_id:
+            text = f"stream {key.stream} was deleted and made anew since this query has read it last"
+            hint = "; another checkpointLocation begins anew, too"
+            passed_over(text, fail=self._options.fail_on_data_loss, hint=hint)
+        one = Chosen({key.stream: self._choose().streams[key.stream]}, (key,))
+        earliest = find(self._client(), one, Earliest(), self._options)
+        return (self._with_archive(one, Earliest(), earliest) if self._options.archive else earliest)[key]
+
+    # What is read
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The ranges between two offsets, in pieces."""
+        begin, finish = Positions.of_json(start), Positions.of_json(end)
+        options = self._options
+        firsts = {key: _first(begin, finish, key) for key in finish.positions}
+        moved = [key for key, last in finish.positions.items() if firsts[key].offset < last.offset]
+        streams = self._streams_now({key.stream for key in moved})
+        there = Chosen(streams, tuple(key for key in moved if key.stream in streams))
+        history = History(options.archive, there, self._client(), options.timeout_s) if options.archive else None
+        pieces, archived = [], []
+        for key in there.keys:  # a stream that is not there may be passed over
+            info, first, last = streams[key.stream], firsts[key], finish.positions[key]
+            if int(info.stream_id) != finish.stream_ids[key.stream]:
+                text = f"stream {key.stream} was deleted and made anew before a batch of it was read"
+                passed_over(text, fail=options.fail_on_data_loss)
+                continue
+            log_start = int(info.partitions[key.partition].log_start or 0)
+            offset, epoch = first
+            if history is not None and offset < last.offset:
+                part, (offset, epoch) = history.split(Wanted(key, offset, last.offset), epoch)
+                archived += [part] if part else []
+            if offset < last.offset:
+                offset = check_there(key, offset, min(log_start, last.offset), fail=options.fail_on_data_loss)
+            if offset < last.offset:
+                which = (key.stream, int(info.stream_id), key.partition)
+                pieces.append(Piece(*which, offset, last.offset, epoch, last.leader_epoch))
+        tasks = ordered(cut(pieces, row_bytes(there), options.partitions_min, options.records_max))
+        return [*(history.tasks(archived) if history else ()), *map(Task, tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece: in a task."""
+        if isinstance(partition, LakeTask):
+            return read_files(self._fetching.columns, partition, self._fetching.subjects)
+        assert isinstance(partition, Task)
+        return fetching.read(self._fetching, partition.piece)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A batch is done: say so to whoever looks at groups. It may fail: the checkpoint is what counts."""
+        group = self._options.group
+        if not group:
+            return
+        done = Positions.of_json(end)
+        for name in done.stream_ids:
+            offsets = {key.partition: place.offset for key, place in done.positions.items() if key.stream == name}
+            try:
+                self._client().groups.commit(group, name, offsets, timeout=self._options.timeout_s)
+            except PenstockError as error:
+                _log.warning("group %s does not show how far the query is in %s: %s", group, name, error)
+
+    # Which streams
+
+    def _client(self) -> Client:
+        return brokers.client(self._options.servers, self._options.timeout_s)
+
+    def _choose(self, *, now: bool = False) -> Chosen:
+        is_old = time.monotonic() - self._chosen_s >= _CHOOSE_S
+        if self._chosen is None or now or is_old:
+            self._chosen = choose(self._client(), self._options.selection, self._options.timeout_s)
+            self._chosen_s = time.monotonic()
+        return self._chosen
+
+
+def _first(begin: Positions, finish: Positions, key: Key) -> Position:
+    """Where a batch begins in a partition."""
+    if (said := finish.begins.get(key)) is not None:
+        return Position(said)
+    return begin.of(key, finish.stream_ids[key.stream]) or finish.positions[key]

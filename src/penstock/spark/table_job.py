@@ -1,0 +1,476 @@
+"""The job `table`: the latest message of each key of a stream, as a Delta table that is kept up to date.
+
+Rules: the table says how far it goes, in the commit that changes it: Delta keeps the end of each partition beside the
+rows, and the leader epoch in which that was told. Whatever is killed, whenever: the next run asks the table, and goes
+on, unless the log lost what the table has: no merge takes that out. Spark's checkpoints have no part in it.
+A tombstone takes its key out; messages without a key are passed over.
+
+Theory: a merge that rewrites the files it touches, as Delta's own MERGE. But each bucket of keys is merged by the task
+that has all that is new in it: so all cores take part, and the driver holds nothing but names.
+
+| who      | does                                                                                    |
+|----------|-----------------------------------------------------------------------------------------|
+| driver   | plans a range of offsets of each partition, from where the table ends                   |
+| task     | fetches ranges, and keeps the latest row of each key (`latest.read_latest`)             |
+| shuffle  | brings each row to the task of its bucket: `pmod(xxhash64(key), buckets)`               |
+| task     | merges what is new in a bucket with its file, and writes a new one (`latest.rewrite`)   |
+| driver   | commits: new files in place of the old ones, and the end of each partition              |
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import ConfigError, OperationalError, PenstockError
+from penstock.base.ids import LeaderEpoch
+from penstock.client.blocking import Client
+from penstock.client.ranges import agreed_end
+from penstock.client.values import LATEST
+from penstock.messages import StreamInfo
+from penstock.spark import brokers, fetching, latest
+from penstock.spark.jobs import BatchDone, Pace, Report, no_report, without_pandas_warning
+from penstock.spark.options import SourceOptions, source_options
+from penstock.spark.places import Earliest, Key, Offsets, Position
+from penstock.spark.planning import Chosen, DataLossError, Piece, check_there, choose, cut, find, row_bytes, share
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_KIND = "penstock table"
+_EPOCH = "/epoch"  # behind what Delta calls the end of a partition: the leader epoch in which that was told
+
+
+class OvertakenError(OperationalError):
+    """Another job keeps the same table."""
+
+
+class About(NamedTuple):
+    """What a table is of: it stands in the table itself, so that nothing else is merged into it."""
+
+    stream: str
+    stream_id: int
+    buckets: int
+    as_of: str = ""
+
+    def to_text(self) -> str:
+        """As the description of the table."""
+        return json.dumps({"kind": _KIND, **self._asdict()}, sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str | None) -> About | None:
+        """None: it is no table of ours."""
+        try:
+            found = json.loads(text or "")
+            return cls(**{name: found[name] for name in cls._fields}) if found["kind"] == _KIND else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class Upkeep(NamedTuple):
+    """What a run has done: batches, messages, and how many keys the table has."""
+
+    batches: int
+    rows: int
+    keys: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    root: Path
+    source: SourceOptions
+    rows_max: int
+    trigger_s: float
+    history_hours: int
+    buckets: int
+    as_of: str
+
+
+def table(
+    stream: str,
+    to: str | os.PathLike[str],
+    *,
+    servers: str = "",
+    spark: SparkSession | None = None,
+    once: bool = True,
+    as_of: int | str | None = None,
+    buckets: int = limits.TABLE_BUCKETS_DEFAULT,
+    max_batch: int = limits.TABLE_BATCH_ROWS_DEFAULT,
+    trigger_s: float = 10.0,
+    history_hours: int = 24,
+    fail_on_data_loss: bool = True,
+    report: Report = no_report,
+) -> Upkeep:
+    """Keep the Delta table in the folder `to` as the latest message of each key of `stream`.
+
+    Columns: key, value, subject, partition, offset, timestamp. `once`: end when all is in it that is in the log now;
+    else go on until interrupted, with a batch every `trigger_s` seconds at most. Each batch, of `max_batch` messages at
+    most, is a version of the table; those of the last `history_hours` hours can be read, and older files are deleted.
+    `buckets`: how many files a new table has, and so how many tasks merge at once; each task holds all of its file in
+    memory. It stays as it was when the table was made.
+
+    Where messages of a key are in several partitions, an older one of another partition than its tombstone's can come
+    back: the table keeps no tombstones. Publishers with keys, and no change of the number of partitions, see to that.
+
+    With `as_of`, the table as it was: of the messages before that offset, where the stream has one partition, or of
+    those stored before that time (`2026-11-20T10:00:00Z`, or milliseconds since 1970 as text). It is computed from the
+    log, which must still have all of them: no version of a table that is kept up to date ends where one likes.
+
+    ConfigError: `to` holds something else, or the log has not all that `as_of` needs; DataLossError: messages are gone
+    from the log that were not taken, and `fail_on_data_loss` is set, or the log has lost what the table holds, however
+    that is set; OperationalError: `deltalake` is not installed.
+    """
+    plan = _plan(stream, to, servers, as_of, buckets, max_batch, trigger_s, history_hours, fail_on_data_loss)
+    _check_installed()
+    if spark is None:
+        from penstock.spark.sessions import session
+
+        spark = session(name=f"penstock table {stream}")
+    return _Job(spark, plan).run(once=once or bool(plan.as_of), report=report)
+
+
+def _plan(
+    stream: str,
+    to: str | os.PathLike[str],
+    servers: str,
+    as_of: int | str | None,
+    buckets: int,
+    max_batch: int,
+    trigger_s: float,
+    history_hours: int,
+    fail_on_data_loss: bool,
+) -> _Plan:
+    mistakes = []
+    if not 1 <= buckets <= limits.TABLE_BUCKETS_MAX:
+        mistakes.append(f"buckets: it is {buckets}; give 1 to {limits.TABLE_BUCKETS_MAX}")
+    if max_batch < 1:
+        mistakes.append(f"max_batch: it is {max_batch}; give 1 or more")
+    if history_hours < 0:
+        mistakes.append(f"history_hours: it is {history_hours}; give 0 or more")
+    if "://" in os.fspath(to):
+        mistakes.append(f"to: {to} is no folder; mount it where the driver and all workers see it by the same path")
+    options = {"stream": stream, "servers": servers, "failOnDataLoss": str(fail_on_data_loss).lower()}
+    if isinstance(as_of, int) or (as_of or "").lstrip().startswith("{"):
+        options["endingOffsets"] = json.dumps({stream: {"0": as_of}}) if isinstance(as_of, int) else str(as_of)
+    elif as_of:
+        options["endingTimestamp"] = as_of
+    try:
+        source = source_options(options)
+    except ConfigError as error:
+        raise ConfigError(mistakes + error.mistakes) from None
+    if mistakes:
+        raise ConfigError(mistakes)
+    return _Plan(
+        root=Path(to).absolute(),
+        source=replace(source, columns=latest.COLUMNS),
+        rows_max=max_batch,
+        trigger_s=trigger_s,
+        history_hours=history_hours,
+        buckets=buckets,
+        as_of="" if as_of is None else str(as_of),
+    )
+
+
+def _check_installed() -> None:
+    try:
+        import deltalake  # noqa: F401
+    except ImportError:
+        text = 'tables are kept with the package deltalake: install it with `pip install "penstock[lake]"`'
+        raise OperationalError(text) from None
+
+
+class _Job:
+    """One run."""
+
+    def __init__(self, spark: SparkSession, plan: _Plan) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._chosen = self._choose()
+        self._is_warned = False
+        (self._info,) = self._chosen.streams.values()
+        self._about = About(self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of)
+
+    def run(self, *, once: bool, report: Report) -> Upkeep:
+        """See `table`."""
+        plan = self._plan
+        until = self._until() if plan.as_of else self._log_ends() if once else None
+        begins = self._begins()
+        pace = Pace(plan.trigger_s, 1, 0.0)
+        batches = rows = 0
+        while True:
+            ends = until or self._log_ends()
+            begins = self._agreed(begins, ends)
+            waiting = {key: max(0, end.offset - begins[key].offset) for key, end in ends.items()}
+            count = sum(waiting.values())
+            if once and not count:
+                return Upkeep(batches, rows, self._keys())
+            if not (once or pace.is_due(count)):
+                time.sleep(limits.JOB_LOOK_S)
+                continue
+            pace.begin()
+            started_s = time.monotonic()
+            taken = share(waiting, plan.rows_max)
+            done = {
+                key: Position(begin.offset + taken[key], ends[key].leader_epoch) if taken.get(key) else begin
+                for key, begin in begins.items()
+            }
+            size = self._merge(begins, done)
+            begins = done
+            batches += 1
+            rows += sum(taken.values())
+            if not plan.as_of:
+                self._tell(begins)
+            if batches % limits.TABLE_VACUUM_BATCHES == 0:
+                self._vacuum()
+            lag = count - sum(taken.values())
+            report(BatchDone(batches, sum(taken.values()), size, time.monotonic() - started_s, lag))
+
+    # What is read
+
+    def _client(self) -> Client:
+        return brokers.client(self._plan.source.servers, self._plan.source.timeout_s)
+
+    def _choose(self) -> Chosen:
+        chosen = choose(self._client(), self._plan.source.selection, self._plan.source.timeout_s)
+        if len(chosen.streams) != 1:
+            raise ConfigError([f"stream: a table is of one stream, not of {', '.join(sorted(chosen.streams))}"])
+        return chosen
+
+    def _stream(self) -> StreamInfo:
+        info = self._client().stream(self._info.name, timeout=self._plan.source.timeout_s)
+        if info.stream_id != self._info.stream_id:
+            raise DataLossError(f"stream {info.name} was deleted and made anew while it was being read")
+        return info
+
+    def _log_ends(self) -> dict[Key, Position]:
+        """How far each partition can be read; one whose leader does not answer is left out."""
+        return {
+            Key(self._info.name, int(one.partition)): Position(int(one.committed_end), int(one.leader_epoch))
+            for one in self._stream().partitions
+            if one.committed_end is not None
+        }
+
+    def _agreed(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> dict[Key, Position]:
+        """Where the table ends, in the words of who leads now. DataLossError: the log has lost what the table holds."""
+        out = dict(begins)
+        for key, end in ends.items():
+            begin = begins[key]
+            if end.offset >= begin.offset and end.leader_epoch == begin.leader_epoch:
+                continue
+            there = self._agreed_end(key, begin)
+            if there < begin.offset:
+                where = f"stream {key.stream}, partition {key.partition}"
+                text = (
+                    f"messages {there} to {begin.offset - 1} of {where}, are in the table and not in the log any more"
+                )
+                raise DataLossError(f"{text}: it was cut, or began anew; keep another table")
+            if end.offset >= begin.offset:
+                out[key] = Position(begin.offset, end.leader_epoch)
+        return out
+
+    def _agreed_end(self, key: Key, begin: Position) -> int:
+        timeout_s = self._plan.source.timeout_s
+        if begin.leader_epoch:
+            return agreed_end(
+                self._client(),
+                self._info,
+                key.partition,
+                begin.offset,
+                LeaderEpoch(begin.leader_epoch),
+                timeout=timeout_s,
+            )
+        # A leader that is new answers this once it knows what is committed.
+        return int(self._client().offsets(self._info, LATEST, partition=key.partition, timeout=timeout_s).committed_end)
+
+    def _until(self) -> dict[Key, Position]:
+        """Where the messages of `as_of` end. ConfigError: the log does not say what the table was."""
+        name, keys = self._info.name, self._chosen.keys
+        if len(keys) > 1 and isinstance(self._plan.source.end, Offsets) and self._plan.as_of.isdigit():
+            text = f"{name} has {len(keys)} partitions; give a time, or JSON with an offset for each"
+            raise ConfigError([f"as_of: {text}"])
+        if self._info.config.compact:
+            raise ConfigError([f"as_of: stream {name} is compacted: its log has not all that was replaced"])
+        starts = find(self._client(), self._chosen, Earliest(), self._plan.source)
+        if gone := [key for key, at in starts.items() if at.offset]:
+            raise ConfigError(
+                [f"as_of: the first messages of {name}, partition {gone[0].partition}, are gone from the log"]
+            )
+        return find(self._client(), self._chosen, self._plan.source.end, self._plan.source, otherwise=-1)
+
+    # The table
+
+    def _open(self) -> DeltaTable:
+        """The table, made if there is none. ConfigError: there is something else."""
+        from deltalake import DeltaTable
+
+        place, ours = str(self._plan.root), self._about
+        if not DeltaTable.is_deltatable(place):
+            name = f"latest of {ours.stream}"
+            by = [latest.BUCKET]
+            DeltaTable.create(place, _schema(), mode="ignore", partition_by=by, name=name, description=ours.to_text())
+        found = DeltaTable(place)
+        about = About.of_text(found.metadata().description)
+        if about is None:
+            raise ConfigError([f"{place} holds a Delta table that is not of this kind; give another folder"])
+        if about._replace(buckets=ours.buckets) != ours:
+            when = f" as of {about.as_of}" if about.as_of else ""
+            again = ", of before it was deleted and made anew" if about.stream == ours.stream and not when else ""
+            raise ConfigError([f"{place} holds the table of stream {about.stream}{when}{again}; give another folder"])
+        self._about = about  # the number of buckets stays as it was when the table was made
+        return found
+
+    def _begins(self) -> dict[Key, Position]:
+        """Where each partition goes on: where the table ends, or where the log begins."""
+        starts = find(self._client(), self._chosen, Earliest(), self._plan.source)
+        return starts | self._ends(self._open())
+
+    def _ends(self, found: DeltaTable) -> dict[Key, Position]:
+        out = {}
+        for key in self._chosen.keys:
+            end = found.transaction_version(self._name(key))
+            if end is not None:
+                out[key] = Position(end, found.transaction_version(self._name(key) + _EPOCH) or 0)
+        return out
+
+    def _name(self, key: Key) -> str:
+        """What Delta calls the end of a partition: the version of an application's transactions."""
+        return f"penstock/{self._about.stream_id}/{key.partition}"
+
+    def _keys(self) -> int:
+        return sum(self._open().get_add_actions(flatten=True).column("num_records").to_pylist())
+
+    def _merge(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> int:
+        """One batch; the bytes of its files."""
+        from pyspark.sql import functions as f
+
+        tasks = self._tasks(begins, ends)
+        found = self._open()
+        if any(begins[key].offset != end.offset for key, end in self._ends(found).items()):
+            raise OvertakenError(f"{self._plan.root}: another job has changed the table")
+        source = self._plan.source
+        how = fetching.Fetching(source.servers, latest.COLUMNS, (), source.fail_on_data_loss, source.timeout_s)
+        self._warn_of_large(found)
+        what = latest.Rewriting(str(self._plan.root), _files(found))
+        numbers = self._spark.range(0, len(tasks), 1, len(tasks))
+        bucket = f.pmod(f.xxhash64(f.col("key")), f.lit(self._about.buckets)).cast("int")
+        with without_pandas_warning():
+            new = numbers.mapInArrow(functools.partial(latest.read_latest, tasks, how), latest.DDL)
+            placed = new.withColumn(latest.BUCKET, bucket).repartitionById(self._about.buckets, f.col(latest.BUCKET))
+            written = placed.mapInArrow(functools.partial(latest.rewrite, what), latest.WRITTEN_DDL).collect()
+        self._commit(found, written, ends)
+        return sum(int(one.size) for one in written)
+
+    def _warn_of_large(self, found: DeltaTable) -> None:
+        """A bucket is rewritten by one task, which holds all of it: say so once, before memory is short."""
+        largest = max(found.get_add_actions(flatten=True).column("size_bytes").to_pylist(), default=0)
+        if self._is_warned or largest < limits.TABLE_BUCKET_BYTES_WARN:
+            return
+        self._is_warned = True
+        text = f"a bucket of {self._plan.root} has {largest} bytes, and a task that merges it holds its rows in memory"
+        hint = f"make another table with more buckets than {self._about.buckets}, or give Spark's workers more memory"
+        _log.warning("%s: %s", text, hint)
+
+    def _tasks(self, begins: Mapping[Key, Position], ends: Mapping[Key, Position]) -> list[list[Piece]]:
+        """Few and large: the more rows of a key a task has, the fewer go on."""
+        info = self._stream()
+        pieces = []
+        for key, end in ends.items():
+            begin = begins[key]
+            if end.offset > begin.offset:
+                log_start = int(info.partitions[key.partition].log_start or 0)
+                start = check_there(key, begin.offset, log_start, fail=self._plan.source.fail_on_data_loss)
+                # Of a place further on nobody has said in which epoch it was.
+                epoch = begin.leader_epoch if start == begin.offset else 0
+                which = (key.stream, int(info.stream_id), key.partition)
+                pieces.append(Piece(*which, min(start, end.offset), end.offset, epoch, end.leader_epoch))
+        wanted = 2 * self._spark.sparkContext.defaultParallelism
+        found = cut(pieces, row_bytes(self._chosen), wanted, None)
+        return _shared(found, wanted) or [[]]
+
+    def _commit(self, found: DeltaTable, written: Sequence[Any], ends: Mapping[Key, Position]) -> None:
+        """Files and ends, at once. OvertakenError: another run has changed the table since."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+
+        moved = [
+            transaction
+            for key, end in ends.items()
+            for transaction in (
+                Transaction(self._name(key), end.offset),
+                Transaction(self._name(key) + _EPOCH, end.leader_epoch),
+            )
+        ]
+        commit = CommitProperties(app_transactions=moved, max_commit_retries=0)
+        by = [latest.BUCKET]
+        filters = [(latest.BUCKET, "in", [str(one.bucket) for one in written])]
+        try:
+            if written:
+                found.create_write_transaction(
+                    _additions(written), "overwrite", _schema(), by, filters, commit_properties=commit
+                )
+            else:
+                found.create_write_transaction([], "append", _schema(), by, commit_properties=commit)
+        except CommitFailedError as error:
+            raise OvertakenError(f"{self._plan.root}: another job has changed the table: {error}") from error
+
+    def _vacuum(self) -> None:
+        hours = self._plan.history_hours
+        self._open().vacuum(hours, dry_run=False, enforce_retention_duration=False)
+
+    def _tell(self, ends: Mapping[Key, Position]) -> None:
+        """Show the brokers how far the table is, as a group. It may fail: the table is what counts."""
+        name = "table-" + re.sub(r"[^A-Za-z0-9_-]+", "-", self._plan.root.name)
+        offsets = {key.partition: end.offset for key, end in ends.items()}
+        try:
+            groups = self._client().groups
+            groups.commit(
+                name[: limits.GROUP_NAME_CHARS_MAX], self._info.name, offsets, timeout=self._plan.source.timeout_s
+            )
+        except PenstockError as error:
+            _log.warning("group %s does not show how far the table is: %s", name, error)
+
+
+def _shared(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
+    """Pieces for `count` tasks, or as many as there are: neighbours together."""
+    tasks = min(count, len(pieces))
+    bounds = [len(pieces) * number // tasks for number in range(tasks + 1)] if tasks else []
+    return [list(pieces[start:end]) for start, end in pairwise(bounds)]
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return latest.SCHEMA.append(pa.field(latest.BUCKET, pa.int32()))
+
+
+def _files(found: DeltaTable) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    files: dict[int, list[str]] = {}
+    actions = found.get_add_actions(flatten=True)
+    buckets, paths = actions.column(f"partition.{latest.BUCKET}").to_pylist(), actions.column("path").to_pylist()
+    for bucket, path in zip(buckets, paths, strict=True):
+        files.setdefault(int(bucket), []).append(path)
+    return tuple((bucket, tuple(some)) for bucket, some in sorted(files.items()))
+
+
+def _additions(written: Sequence[Any]) -> list[Any]:
+    from deltalake.transaction import AddAction
+
+    now_ms = int(time.time() * 1_000)
+    return [
+        AddAction(one.path, one.size, {latest.BUCKET: str(one.bucket)}, now_ms, True, one.stats)
+        for one in written
+        if one.path
+    ]

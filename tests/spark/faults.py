@@ -1,0 +1,117 @@
+"""`format("penstock-faulty")`: the sink over a client that fails, once, before or after one of its calls.
+
+A folder says where: the file `point` names it, as `stage 2 before` or `publish 1 after`, counted over all processes of
+a run of the query; `counts` is where they count. What has failed once fails no more. A failing task has its query fail,
+and a failing driver, too: Spark runs one attempt of each here. Whoever starts the query again replays the batch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamWriter
+from pyspark.sql.types import StructType
+
+from penstock.spark.sink import StreamWriter
+from penstock.spark.source import DefaultSource
+
+
+class Fault(Exception):  # noqa: N818
+    """What a test has asked for."""
+
+
+class Points:
+    """Where to fail, in a folder that all processes see."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    @classmethod
+    def at(cls, folder: Path, point: str) -> None:
+        """Fail there, from now on; counting begins anew."""
+        folder.mkdir(exist_ok=True)
+        (folder / "point").write_text(point)
+        (folder / "counts").write_text("")
+
+    @staticmethod
+    def has_failed(folder: Path) -> bool:
+        """Whether it came to that."""
+        return not (folder / "point").exists()
+
+    def count(self, what: str) -> int:
+        """The number of this call, from 1."""
+        with (self._folder / "counts").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            number = file.read().splitlines().count(what) + 1
+            file.write(what + "\n")
+        return number
+
+    def pass_by(self, point: str) -> None:
+        """Fails if this is the place."""
+        file = self._folder / "point"
+        if file.exists() and file.read_text() == point:
+            file.unlink()
+            raise Fault(f"the test has this fail: {point}")
+
+
+class FaultyStaging:
+    """`client.staging`, which fails where it is to."""
+
+    def __init__(self, real: Any, points: Points) -> None:
+        self._real = real
+        self._points = points
+
+    def stage(self, *arguments: Any, **options: Any) -> Any:
+        return self._call("stage", self._real.stage, *arguments, **options)
+
+    def publish(self, *arguments: Any, **options: Any) -> Any:
+        return self._call("publish", self._real.publish, *arguments, **options)
+
+    def _call(self, what: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        number = self._points.count(what)
+        self._points.pass_by(f"{what} {number} before")
+        done = call(*arguments, **options)
+        self._points.pass_by(f"{what} {number} after")
+        return done
+
+
+class FaultyClient:
+    """A client whose staging may fail."""
+
+    def __init__(self, real: Any, points: Points) -> None:
+        self._real = real
+        self.staging = FaultyStaging(real.staging, points)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class FaultyWriter(StreamWriter):
+    """The sink over it."""
+
+    faults = ""
+
+    def _client(self) -> Any:
+        return FaultyClient(super()._client(), Points(self.faults))
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 (Spark's name)
+        super().commit(messages, batchId)
+        Points(self.faults).pass_by("commit after")
+
+
+class FaultySource(DefaultSource):
+    """See the module; the option `faults` is the folder."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock-faulty"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        faults = self.options.pop("faults")
+        made = FaultyWriter(self._sink_options(schema, overwrite, "append"))
+        made.faults = faults
+        return made

@@ -1,0 +1,160 @@
+"""`archive(decode=…)`: typed columns beside what was published, and a table of what could not be decoded."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import polars as pl
+import pyarrow as pa
+import pytest
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.base.errors import ConfigError
+from penstock.spark import archive
+from penstock.spark.archive_plan import decoded, open_table, plan_of
+from penstock.spark.archiving import ArchiveJob
+from penstock.spark.decoding import avro_decoder, avro_type, parsed_avro, rejects_schema
+from penstock.spark.lake import Commit, LakeFile, Table
+from penstock.spark.lake import open_table as table_in
+from tests.broker_process import BrokerProcess
+from tests.extent import needs_time
+from tests.spark.test_archive import Killed, rows_of
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "city", "type": "string"},
+        {"name": "amount", "type": ["null", "double"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
+AVRO = json.dumps(ORDER)
+
+
+def datum(city: str, amount: float | None) -> bytes:
+    target = io.BytesIO()
+    fastavro.schemaless_writer(target, ORDER, {"city": city, "amount": amount, "at": 0, "tags": ["a"]})
+    return target.getvalue()
+
+
+def found_in(folder: Path) -> list[dict[str, Any]]:
+    columns = ["offset", "value", "data"]
+    return pl.scan_parquet(f"{folder}/date=*/*/*.parquet").select(columns).sort("offset").collect().to_dicts()
+
+
+def rejected_in(folder: Path) -> list[tuple[int, str]]:
+    found = pl.scan_parquet(f"{folder}/_rejects/date=*/*/*.parquet").select("offset", "reason")
+    return found.sort("offset").collect().rows()
+
+
+@needs_time
+def test_json_becomes_columns_and_what_is_none_is_rejected(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    client.create_stream("documents", "documents")
+    texts = [b'{"city": "Oslo", "amount": 1.5}', b"{torn", None, b'{"city": "Bergen"}', b"\xff\xfe"]
+    client.append("documents", [{"value": one} for one in texts])
+    options = {"spark": spark, "servers": broker.client_address}
+    archive("documents", tmp_path, decode="json", **options)
+    client.append("documents", [{"value": b'{"city": 7, "amount": "much", "new": 1}'}])
+    archive("documents", tmp_path, **options)
+    found = found_in(tmp_path)
+    assert [one["value"] for one in found][:5] == texts
+    none = {"amount": None, "city": None}
+    assert [one["data"] or none for one in found] == [
+        {"amount": 1.5, "city": "Oslo"},
+        none,
+        none,
+        {"amount": None, "city": "Bergen"},
+        none,
+        none,
+    ]
+    assert rejected_in(tmp_path) == [(at, "it is not JSON of the archive's schema") for at in (1, 4, 5)]
+    with pytest.raises(ConfigError, match=r"decode: the first run of .* has fixed another one"):
+        archive("documents", tmp_path, decode="avro", schema=AVRO, **options)
+
+
+class RejectsThenDies:
+    """The table of rows of a job that is killed when what it rejects is committed."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def ends(self, keys: Iterable[Any]) -> Any:
+        return self._table.ends(keys)
+
+    def finish(self) -> None:
+        self._table.finish()
+
+    def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
+        return self._table.files(topics)
+
+    def commit(self, commit: Commit) -> None:
+        raise Killed
+
+
+@needs_time
+def test_what_was_rejected_is_there_once_though_a_job_was_killed(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    client.create_stream("datums", "datums", partitions=2)
+    for partition in range(2):
+        client.append("datums", [{"value": datum("Oslo", 1.0)}, {"value": b"\x01"}], partition=partition)
+    plan = plan_of(
+        "datums",
+        tmp_path,
+        format="parquet",
+        servers=broker.client_address,
+        name="",
+        max_batch=100,
+        min_batch=1,
+        max_delay_s=1,
+        trigger_s=1,
+        file_bytes=2**20,
+        fail_on_data_loss=True,
+    )
+    plan = decoded(spark, plan, "avro", AVRO)
+    rejects = table_in(tmp_path / "_rejects", "parquet", rejects_schema())
+    with pytest.raises(Killed):
+        ArchiveJob(spark, plan, RejectsThenDies(open_table(plan)), rejects).run(once=True)
+    for partition in range(2):
+        client.append("datums", [{"value": b"\x01"}], partition=partition)
+    archive("datums", tmp_path, spark=spark, servers=broker.client_address)
+    assert rows_of(tmp_path) == [(partition, offset) for partition in range(2) for offset in range(3)]
+    assert [at for at, _ in rejected_in(tmp_path)] == [1, 1, 2, 2]
+    assert [one["data"]["city"] for one in found_in(tmp_path)[:2]] == ["Oslo", "Oslo"]
+
+
+def test_avro_is_read_bare_and_as_single_objects() -> None:
+    decode = avro_decoder(AVRO)
+    mark = bytes.fromhex(fingerprint(to_parsing_canonical_form(ORDER), "CRC-64-AVRO"))[::-1]
+    values = [datum("Oslo", None), b"\xc3\x01" + mark + datum("Bergen", 2.0), None, b"", datum("x", 1.0) + b"y"]
+    data, reasons = decode(pa.array(values, pa.binary()))
+    assert [one and one["city"] for one in data.to_pylist()] == ["Oslo", "Bergen", None, None, None]
+    assert [one is None for one in reasons.to_pylist()] == [True, True, True, False, False]
+    assert "there are bytes behind it" in reasons.to_pylist()[4]
+
+
+def test_an_avro_schema_has_column_types_or_is_refused() -> None:
+    assert avro_type(parsed_avro(AVRO)) == pa.struct(
+        [
+            ("city", pa.string()),
+            ("amount", pa.float64()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("tags", pa.list_(pa.string())),
+        ]
+    )
+    with pytest.raises(ConfigError, match="has no column type"):
+        avro_type(["string", "long"])
+    for text in ("{", '"string"', '{"type": "recor", "name": "x"}'):
+        with pytest.raises(ConfigError, match="schema: it is"):
+            parsed_avro(text)

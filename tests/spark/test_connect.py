@@ -1,0 +1,52 @@
+"""The source through Spark Connect: a client that has no Java of its own talks to a Spark elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import penstock
+from tests.broker_process import BrokerProcess
+from tests.extent import needs_time
+from tests.spark.test_source import filled
+
+TIMEOUT_S = 240
+
+# A process of its own: one that has a classic session cannot have one of Connect, too.
+SCRIPT = """
+import sys
+from pyspark.sql import SparkSession
+from penstock.spark import register
+
+servers, folder = sys.argv[1:]
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+assert "connect" in type(spark).__module__
+register(spark)
+options = {"servers": servers, "stream": "connect"}
+rows = spark.read.format("penstock").options(**options).load()
+print("rows", rows.count(), "last", rows.selectExpr("max(offset)").collect()[0][0])
+spark.sql(f"CREATE TEMPORARY VIEW messages USING penstock OPTIONS (servers '{servers}', stream 'connect')")
+print("sql", spark.sql("SELECT count(*) FROM messages WHERE key = X'6B31'").collect()[0][0])
+query = (
+    spark.readStream.format("penstock").options(startingOffsets="earliest", **options).load()
+    .writeStream.format("parquet").option("path", folder + "/out").option("checkpointLocation", folder + "/checkpoint")
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+print("streamed", spark.read.parquet(folder + "/out").count())
+spark.stop()
+"""
+
+
+@needs_time
+def test_streams_are_read_through_connect(client: penstock.Client, broker: BrokerProcess, tmp_path: Path) -> None:
+    filled(client, "connect", 1_000, partitions=2)
+    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
+    answer = subprocess.run(
+        [sys.executable, "-c", SCRIPT, broker.client_address, str(tmp_path)],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines() == ["rows 2000 last 999", "sql 286", "streamed 2000"]
