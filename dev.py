@@ -56,7 +56,10 @@ SIZES_MB = {
     "core": (74, 265),
     "bench": (1, 4),
     "demo": (38, 170),
-    "test": (130, 411),
+    "spark": (457, 495),
+    "java": (36, 105),
+    "lake": (75, 240),
+    "test": (152, 410),
     "node": (61, 205),
     "js": (3, 13),
 }
@@ -67,7 +70,8 @@ EXTRAS = {
     "core": frozenset({"core"}),
     "bench": frozenset({"core", "bench"}),
     "demo": frozenset({"core", "demo"}),
-    "test": frozenset({"core", "demo", "test", "js"}),
+    "demo --spark": frozenset({"core", "demo", "spark", "java", "lake"}),
+    "test": frozenset({"core", "demo", "spark", "java", "lake", "test", "js"}),
 }
 
 HINTS = (
@@ -497,8 +501,8 @@ def _become(command: List[str], environment: Dict[str, str]) -> NoReturn:
 
 
 def demo(arguments: List[str]) -> NoReturn:
-    """Run the demo: real flights into NATS, into the log, and back."""
-    set_up(EXTRAS["demo"])
+    """Run the demo: real flights into NATS, into the log, and back; with --spark into a lake, too."""
+    set_up(EXTRAS["demo --spark" if "--spark" in arguments else "demo"])
     # With the PATH of the shell: the commands that the demo shows are to work there.
     environment = dict(clean_environment(), PATH=os.environ.get("PATH", os.defpath))
     _become([os.path.join(VENV, "bin", "penstock"), "demo"] + arguments, environment)

@@ -14,6 +14,7 @@ from penstock.broker.settings import SETTINGS
 from penstock.cli.app import app
 from penstock.cli.python_reference import python_reference
 from penstock.cli.reference import cli_reference, commands, config_reference
+from penstock.cli.spark_reference import spark_reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMANDS = {" ".join(path): command for path, command in commands()}
@@ -21,7 +22,13 @@ REMAKE = "python -m penstock.cli.reference docs/reference"
 
 
 @pytest.mark.parametrize(
-    ("name", "made"), [("cli.md", cli_reference), ("config.md", config_reference), ("python.md", python_reference)]
+    ("name", "made"),
+    [
+        ("cli.md", cli_reference),
+        ("config.md", config_reference),
+        ("python.md", python_reference),
+        ("spark.md", spark_reference),
+    ],
 )
 def test_the_reference_is_what_the_code_says(name: str, made) -> None:
     assert (DOCS / "reference" / name).read_text(encoding="utf-8") == made(), f"remake it: {REMAKE}"
@@ -46,14 +53,25 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     }
     others = {
         f"penstock {name}"
-        for name in ("serve", "demo", "publish", "read", "status", "dump", "stream", "bench", "group")
+        for name in ("serve", "demo", "publish", "read", "status", "dump", "stream", "bench", "group", "pipeline")
     }
+    pipeline = {f"penstock pipeline {name}" for name in ("archive", "audit", "replay", "run", "table")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
     bench = {
         f"penstock bench {name}"
-        for name in ("compaction", "compression", "latency", "limits", "reach", "report", "scale", "throughput")
+        for name in (
+            "compaction",
+            "compression",
+            "latency",
+            "limits",
+            "reach",
+            "report",
+            "scale",
+            "spark",
+            "throughput",
+        )
     }
-    assert set(COMMANDS) == {"penstock"} | stream | others | groups | bench
+    assert set(COMMANDS) == {"penstock"} | stream | others | groups | bench | pipeline
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith("penstock bench")])
@@ -86,7 +104,10 @@ def test_help_shows_switches_without_a_value(name: str) -> None:
 
 
 def test_every_option_in_an_example_exists() -> None:
-    flags = {name: {flag for one in command.params for flag in one.opts} for name, command in COMMANDS.items()}
+    flags = {
+        name: {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+        for name, command in COMMANDS.items()
+    }
     for name, command in COMMANDS.items():
         for line in command.epilog.split("\n\n"):
             words = line.replace("[cyan]", "").replace("[/cyan]", "").split()

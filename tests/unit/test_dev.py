@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,7 +92,38 @@ def test_nothing_is_done_the_second_time(ready: ModuleType) -> None:
 def test_tests_after_the_demo_add_only_what_they_need(ready: ModuleType) -> None:
     plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["test"])
     assert (plan.new_venv, plan.install, plan.install_js) == (False, True, True)
-    assert plan.fetched == {"test", "js"}
+    assert plan.fetched == {"spark", "java", "lake", "test", "js"}
+
+
+def test_the_demo_on_spark_adds_what_spark_needs(ready: ModuleType) -> None:
+    plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo --spark"])
+    assert (plan.new_venv, plan.install, plan.fetched) == (False, True, {"spark", "java", "lake"})
+    assert plan.download_mb == sum(ready.SIZES_MB[extra][0] for extra in ("spark", "java", "lake"))
+    plan.stamp.write()
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"]).is_empty
+    assert ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo --spark"]).is_empty
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fetched"), [(("--rows", "10"), None), (("--rows", "10", "--spark"), "java, lake, spark")]
+)
+def test_the_demo_says_what_it_fetches_for_spark(
+    ready: ModuleType, arguments: tuple[str, ...], fetched: str | None
+) -> None:
+    Path(ready.PYTHON).write_text('#!/bin/sh\necho "pip: $@"\n')
+    command = Path(ready.VENV) / "bin" / "penstock"
+    command.write_text('#!/bin/sh\necho "penstock $@"\n')
+    for path in (Path(ready.PYTHON), command):
+        path.chmod(0o755)
+    finished = run(ready, "demo", *arguments)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[-1] == " ".join(("penstock demo", *arguments))
+    announced = re.search(r"Bringing up to date Penstock in .venv: (.*)\. This is needed once", finished.stdout)
+    assert (announced and announced[1]) == fetched, finished.stdout
+
+
+def test_all_that_is_set_up_has_a_size(dev: ModuleType) -> None:
+    assert set().union(*dev.EXTRAS.values()) | {"node"} == set(dev.SIZES_MB)
 
 
 def test_the_demo_after_the_tests_needs_nothing_and_keeps_them(ready: ModuleType) -> None:

@@ -316,6 +316,43 @@ def compression(
         run.found["figures"] = measured.run(plan, run.folder, run.step)
 
 
+_SPARK_EXAMPLES = examples(
+    "# some 15 GB of disk meanwhile",
+    "penstock bench spark",
+    "penstock bench spark --messages 500000 --rounds 1",
+)
+
+
+@clearly
+def spark(
+    messages: Annotated[
+        int,
+        typer.Option(
+            "--messages", metavar="N", min=1_000, max=limits.BENCH_LONG_MESSAGES_MAX, help="Messages of the stream."
+        ),
+    ] = 5_000_000,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """What the way between a stream and Spark costs, beside Parquet files of the same rows.
+
+    Reads a stream with Spark, whole, its offsets alone and as a query, and writes one, on two cores; and reads and
+    copies Parquet in turn. Tells the CPU time of all processes together.
+    """
+    from penstock.spark.sessions import check_installed
+
+    check_installed()
+    from penstock.bench import spark as measured
+
+    plan = measured.Plan(messages, rounds or measured.ROUNDS)
+    place = Place(folder, plan.bytes_needed, "give fewer --messages")
+    with running("spark", place, total=plan.steps, json_file=json_file) as run:
+        run.will_take(plan.seconds)
+        run.found["figures"] = measured.run(plan, run.folder, run.step)
+
+
 for _name, _command, _examples in (
     ("reach", bench_reach.reach, bench_reach.EXAMPLES),
     ("throughput", throughput, _THROUGHPUT_EXAMPLES),
@@ -323,6 +360,7 @@ for _name, _command, _examples in (
     ("scale", scale, _SCALE_EXAMPLES),
     ("compaction", compaction, _COMPACTION_EXAMPLES),
     ("compression", compression, _COMPRESSION_EXAMPLES),
+    ("spark", spark, _SPARK_EXAMPLES),
     ("limits", bench_latency.limits_of_the_machine, bench_latency.LIMITS_EXAMPLES),
     ("report", bench_latency.report, bench_latency.REPORT_EXAMPLES),
 ):

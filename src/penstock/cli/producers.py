@@ -1,4 +1,4 @@
-"""`penstock stream show --producers`: who appends exactly once, and how far each has come."""
+"""`penstock stream show --producers`, `--queries`: who appends or publishes exactly once, and how far each has come."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from penstock.cli import output
 
 if TYPE_CHECKING:
     from penstock.client.known_producers import KnownProducer
+    from penstock.client.staging import PublishedQuery
 
 
 def show(found: list[KnownProducer], *, as_json: bool) -> None:
@@ -26,3 +27,22 @@ def show(found: list[KnownProducer], *, as_json: bool) -> None:
         output.console().print(table)
     else:
         typer.echo("no producer has appended in the last ten minutes", err=True)
+
+
+def show_queries(found: list[PublishedQuery], *, as_json: bool) -> None:
+    """All of them, one to a line; which published last comes first."""
+    found = sorted(found, key=lambda one: one.last_publish, reverse=True)
+    if as_json:
+        for one in found:
+            output.print_json({**one._asdict(), "query_id": str(one.query_id)})
+    elif found:
+        numbers = ("partition", "batch", "pieces", "last offset")
+        table = output.table("partition", "query", "batch", "pieces", "", "last offset", "last publish", right=numbers)
+        for one in found:
+            state = "" if one.is_complete else "unfinished"
+            moment = output.time_text(int(one.last_publish.timestamp() * 1_000_000))
+            values = (one.partition, str(one.query_id), one.batch_id, one.pieces, state, one.last_offset, moment)
+            table.add_row(*map(output.cell, values))
+        output.console().print(table)
+    else:
+        typer.echo("no query has published staged rows in the last seven days", err=True)

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 import penstock
-from penstock.client import blocking, blocking_groups
+from penstock.client import blocking, blocking_groups, blocking_staging
 
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
 
@@ -45,10 +45,12 @@ _CALLED = (penstock.Client, penstock.Consumer, penstock.Producer, penstock.Table
 
 def python_reference() -> str:
     """See the module."""
-    parts = [_HEAD, _MADE, "## Connecting", _call("penstock.connect", penstock.connect), "## Client"]
+    parts = [_HEAD, _MADE, "## Connecting", call_text("penstock.connect", penstock.connect), "## Client"]
     parts += [f"`client.{name}`: {_text(getattr(blocking.Client, name))}" for name in _ASKS]
     parts += _calls("client", blocking.Client)
     parts += ["## Groups", *_calls("client.groups", blocking_groups.Groups)]
+    parts += ["## Staging", *_calls("client.staging", blocking_staging.Staging)]
+    parts += [call_text("penstock.partitions_of", penstock.partitions_of)]
     parts += ["## Consumer", _text(blocking_groups.Consumer), *_calls("consumer", blocking_groups.Consumer)]
     parts += [f"`consumer.{name}`: {_text(getattr(blocking_groups.Consumer, name))}" for name in _TELLS]
     parts += ["## Producer", _text(penstock.Producer), *_calls("producer", penstock.Producer)]
@@ -62,17 +64,18 @@ def python_reference() -> str:
 
 def _calls(owner: str, kind: type) -> list[str]:
     methods = {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
-    return [_call(f"{owner}.{name}", method) for name, method in methods.items()]
+    return [call_text(f"{owner}.{name}", method) for name, method in methods.items()]
 
 
 def _files() -> list[str]:
     return [
-        _call("penstock.open_segment", penstock.open_segment),
-        _call("penstock.segment_files", penstock.segment_files),
+        call_text("penstock.open_segment", penstock.open_segment),
+        call_text("penstock.segment_files", penstock.segment_files),
     ]
 
 
-def _call(name: str, function: Any) -> str:
+def call_text(name: str, function: Any) -> str:
+    """A function under its public name: its signature, and what its docstring says."""
     signature = inspect.signature(function)
     arguments = list(_arguments(signature))
     short = name.rpartition(".")[2]
@@ -98,6 +101,8 @@ def _arguments(signature: inspect.Signature) -> Iterator[str]:
 
 
 def _default(value: Any) -> str:
+    if inspect.isfunction(value):
+        return value.__name__
     return value.name if isinstance(value, Enum) else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference: cli.md from the commands' own help, config.md from the table of settings, python.md.
+"""Writes docs/reference: cli.md from the commands' own help, config.md from the table of settings, python.md, spark.md.
 
     python -m penstock.cli.reference docs/reference
 
@@ -18,6 +18,7 @@ import typer
 from penstock.broker.settings import SETTINGS, Setting
 from penstock.cli.app import app
 from penstock.cli.python_reference import python_reference
+from penstock.cli.spark_reference import spark_reference
 
 _MARKUP = re.compile(r"(?<!\\)\[/?[a-z ]+\]")
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
@@ -160,6 +161,7 @@ def main(folder: Path) -> None:
     (folder / "cli.md").write_text(cli_reference(), encoding="utf-8")
     (folder / "config.md").write_text(config_reference(), encoding="utf-8")
     (folder / "python.md").write_text(python_reference(), encoding="utf-8")
+    (folder / "spark.md").write_text(spark_reference(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.base.config import Intake
+from penstock.base.config import Intake, Retain
 from penstock.base.units import format_bytes, format_duration_us
 from penstock.cli import replicas
 from penstock.cli.failure import printable
@@ -133,11 +133,22 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         if part.dedup_ids:
             forgotten = f", {count_text(part.dedup_ids_forgotten)} forgotten early" if part.dedup_ids_forgotten else ""
             shown[f"{prefix}message ids"] = count_text(part.dedup_ids) + forgotten
+        if (archived := _archived_text(info, part)) is not None:
+            shown[f"{prefix}archived up to"] = archived
         if part.producers:
             shown[f"{prefix}producers"] = count_text(part.producers)
         if part.log_end is not None and part.committed_end is not None and part.log_end != part.committed_end:
             shown[f"{prefix}not committed yet"] = count_text(part.log_end - part.committed_end)
     return shown
+
+
+def _archived_text(info: StreamInfo, part: PartitionInfo) -> str | None:
+    """Up to where retention may delete because all archives have it; None: no archive is waited for, or has told."""
+    if part.archived_end is None:
+        waits = info.config.retain is Retain.UNTIL_ARCHIVED and part.committed_end is not None
+        return "no archive has reported yet: nothing is deleted" if waits else None
+    each = ", ".join(f"{printable(name)} {count_text(end)}" for name, end in sorted(part.archives.items()))
+    return f"{count_text(part.archived_end)} ({each or 'no archive has reported of this partition'})"
 
 
 def gap_text(gap: GapInfo) -> str:

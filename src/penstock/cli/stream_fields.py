@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from penstock.base.config import Acks, Compression, Durability, Storage
+from penstock.base.config import Acks, Compression, Durability, Retain, Storage
 from penstock.base.units import format_duration_ms, format_exact_bytes, parse_bytes, parse_duration_ms
 
 UNLIMITED = "none"
@@ -76,6 +76,14 @@ FIELDS = (
         parse_bytes,
         format_exact_bytes,
         unlimited=True,
+    ),
+    Field(
+        "retain",
+        "--retain",
+        "|".join(Retain),
+        "What these three may delete: 'limits', all that is beyond them; 'until-archived', of that only what each "
+        "archive has reported that it has; and nothing before one did.",
+        _one_of(*Retain),
     ),
     Field(
         "max_message_bytes", "--max-message-bytes", "SIZE", "Refuse larger messages.", parse_bytes, format_exact_bytes

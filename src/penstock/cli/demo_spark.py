@@ -1,0 +1,199 @@
+"""The demo goes on to a lake: the flights are archived with Spark, and asked twice, by Spark SQL and by Arrow.
+
+Rules: the two share nothing but the log. Spark reads the Parquet files, whose values its own JSON reader has decoded;
+Arrow reads what the client got from the broker. Counts and means must be equal to the last bit: delays are whole
+minutes, so that no order of adding them makes a difference. Nothing of Spark stays but the lake.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import OperationalError
+from penstock.base.units import format_bytes
+from penstock.cli import demo_run, flights, output
+from penstock.cli.demo_check import Disagreement, Route, Routes, busiest_of, check_equal, most_delayed_of, routes_of
+from penstock.cli.demo_run import ROUTES_SHOWN, say, shown_delay, timed
+from penstock.cli.pipeline_options import spark_session
+from penstock.spark import java
+from penstock.spark.jobs import without_pandas_warning
+from penstock.spark.lake import about_file
+from penstock.spark.sessions import LOCAL, check_installed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+    from rich.table import Table
+
+    from penstock.broker.child import ReadyLine
+    from penstock.spark.jobs import BatchDone
+
+LAKE = "lake"
+_BATCH_ROWS = 100_000  # so that the bar moves; each makes a file
+_ROUTE_SHARE = 500  # a route counts as delayed with one in so many of all flights,
+_ROUTE_FLIGHTS_MAX = 100  # but no more than that
+
+_ROUTES = """
+    SELECT data.origin AS origin, data.dest AS dest, count(*) AS flights, avg(data.arr_delay) AS delay,
+        count(data.arr_delay) AS delays
+    FROM {lake} GROUP BY data.origin, data.dest
+"""
+_BUSIEST = """
+    SELECT origin, dest, flights, delay FROM {routes} ORDER BY flights DESC, origin, dest LIMIT {count}
+"""
+_MOST_DELAYED = """
+    SELECT origin, dest, flights, delay FROM {routes} WHERE delays >= {flights_min}
+    ORDER BY delay DESC, origin, dest LIMIT {count}
+"""
+
+
+def run(data_dir: Path, rows: int | None) -> None:
+    """The plain demo, and then this. Disagreement: Spark and Arrow do not have the same answers."""
+    check_installed()
+    used = java.use()  # before anything is published
+    demo_run.run(data_dir, rows, SparkDemo(data_dir, used))
+
+
+class SparkDemo:
+    """What is shown once the flights are in the log; see demo_run.Further."""
+
+    def __init__(self, data_dir: Path, used: java.Java) -> None:
+        self._lake = data_dir / LAKE
+        self._java = used
+
+    def lake(self) -> Path:
+        """See demo_run.Further."""
+        return self._lake
+
+    def show(self, console: Console, ready: ReadyLine, batches: list[pa.RecordBatch]) -> None:
+        """See demo_run.Further."""
+        count = sum(batch.num_rows for batch in batches)
+        remove_earlier(self._lake)
+        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, without_pandas_warning():
+            with _started(console, Path(folder), self._java) as spark:
+                self._archive(console, spark, ready, count)
+                spark_s, theirs = timed(lambda: of_spark(spark, self._lake, count))
+            arrow_s, ours = timed(lambda: of_arrow(batches, count))
+        say(console, "Spark SQL", f"asked the files twice in {spark_s:.2f} s: {2 * count / spark_s:,.0f} rows/s")
+        say(console, "Arrow", f"asked the log's batches once in {arrow_s:.2f} s: {count / arrow_s:,.0f} rows/s")
+        _show(console, theirs, ours, count)
+
+    def _archive(self, console: Console, spark: SparkSession, ready: ReadyLine, count: int) -> None:
+        from penstock.spark import archive
+
+        rows = size = 0
+        with output.progress("Archiving", count) as advance:
+
+            def report(done: BatchDone) -> None:
+                nonlocal rows, size
+                rows, size = rows + done.rows, size + done.size_bytes
+                advance(rows)
+
+            seconds, done = timed(
+                lambda: archive(
+                    flights.STREAM, self._lake, spark=spark, servers=ready.client, max_batch=_BATCH_ROWS, decode="json",
+                    schema=flights.SCHEMA, report=report,
+                )
+            )  # fmt: skip
+        if done.rows != count:
+            raise Disagreement(f"{count:,} messages are in the log, but {done.rows:,} were archived")
+        files = f"{output.counted(done.files, 'Parquet file')} of {format_bytes(size)}"
+        say(console, "Archived", f"{count:,} messages in {seconds:.1f} s: {count / seconds:,.0f} messages/s")
+        say(console, "", f"each once, with its JSON as typed columns: {files} in {self._lake}")
+
+
+@contextmanager
+def _started(console: Console, folder: Path, used: java.Java) -> Iterator[SparkSession]:
+    """Spark on all cores of this machine; what it needs for itself is in `folder`."""
+    say(console, "Spark", f"starting PySpark {version('pyspark')} on Java {used.version}, {used.origin}")
+    config = {
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",  # else it makes one where the demo was started
+        "spark.local.dir": str(folder),
+        "spark.ui.showConsoleProgress": "false",
+    }
+    started_s = time.perf_counter()
+    with ExitStack() as stack:
+        with _noise_in(folder / "spark.log"):
+            spark = stack.enter_context(spark_session("demo", LOCAL, config))
+        say(console, "", f"on all cores of this machine, {time.perf_counter() - started_s:.1f} s later")
+        yield spark
+
+
+@contextmanager
+def _noise_in(file: Path) -> Iterator[None]:
+    """What Java says on stderr when it starts goes into a file, and is shown only if it fails."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with file.open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    except BaseException:
+        os.write(ours, file.read_bytes())
+        raise
+    finally:
+        sys.stderr.flush()
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def of_spark(spark: SparkSession, lake: Path, count: int) -> Routes:
+    """What Spark SQL computes from the files of a lake of `count` flights."""
+    routes = spark.sql(_ROUTES, lake=spark.read.parquet(str(lake)))
+    busiest = spark.sql(_BUSIEST, routes=routes, count=ROUTES_SHOWN)
+    most_delayed = spark.sql(_MOST_DELAYED, routes=routes, count=ROUTES_SHOWN, flights_min=flights_min(count))
+    return Routes(*([Route(*row) for row in found.collect()] for found in (busiest, most_delayed)))
+
+
+def of_arrow(batches: list[pa.RecordBatch], count: int) -> Routes:
+    """The same from the messages, as they were read from the log."""
+    routes = routes_of(batches)
+    return Routes(busiest_of(routes, ROUTES_SHOWN), most_delayed_of(routes, ROUTES_SHOWN, flights_min(count)))
+
+
+def flights_min(count: int) -> int:
+    """How many flights a route needs, of `count` in all, to be among the most delayed: a few say little."""
+    return max(1, min(_ROUTE_FLIGHTS_MAX, count // _ROUTE_SHARE))
+
+
+def _show(console: Console, theirs: Routes, ours: Routes, count: int) -> None:
+    """Both tables; Disagreement in the place of one whose columns differ."""
+    spark, arrow = "Spark SQL", "Arrow"
+    console.print()
+    say(console, "Busiest", "routes, by flights: as Spark and as Arrow have counted them")
+    check_equal("busiest routes", (spark, theirs.busiest), (arrow, ours.busiest))
+    console.print(_table("flights", theirs.busiest, ours.busiest, lambda route: f"{route.flights:,}"))
+    console.print()
+    least = output.counted(flights_min(count), "flight")
+    say(console, "Most delayed", f"routes of {least} or more, by mean delay on arrival")
+    check_equal("most delayed routes", (spark, theirs.most_delayed), (arrow, ours.most_delayed))
+    console.print(_table("delay", theirs.most_delayed, ours.most_delayed, shown_delay))
+    console.print()
+    say(console, "Equal", "Spark and Arrow have the same routes, flights and delays, to the last bit")
+
+
+def _table(what: str, theirs: list[Route], ours: list[Route], shown: Callable[[Route], str]) -> Table:
+    names = (f"{what}: Spark SQL", f"{what}: Arrow")
+    table = output.table("from", "to", *names, right=names)
+    for one, other in zip(theirs, ours, strict=True):
+        values = (one.origin, one.destination, shown(one), shown(other))
+        table.add_row(*(output.cell(value) for value in values))
+    return table
+
+
+def remove_earlier(lake: Path) -> None:
+    """Delete an earlier demo's lake: its stream is gone. What else somebody has put there is left alone."""
+    if about_file(lake).is_file():
+        shutil.rmtree(lake)
+    elif lake.exists():
+        raise OperationalError(f"{lake} is there, and is no archive of Penstock's: move it away")

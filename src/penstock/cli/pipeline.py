@@ -1,0 +1,42 @@
+"""`penstock pipeline …`: jobs on Spark, from streams to lakes and back.
+
+Each command is in a module of its own, which has the function and its EXAMPLES; here they get their names.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.cli import pipeline_archive, pipeline_audit, pipeline_replay, pipeline_run, pipeline_table
+from penstock.cli.help import Command, Group
+from penstock.cli.options import examples
+
+app = typer.Typer(
+    cls=Group,
+    help="Run jobs on Spark, from streams to lakes and back: on this machine, or with --master on a cluster.\n\n"
+    'They need PySpark and a Java: `pip install "penstock[spark,java]"`. A job that was stopped, or killed, goes on '
+    "where it was when it is started again, and does nothing twice.",
+    epilog=examples(
+        "# all that is there now, as Parquet files by day",
+        "penstock pipeline archive orders --to lake",
+        "# and what comes, until Ctrl-C",
+        "penstock pipeline archive orders --to lake --continuous",
+        "# the latest message of each key, as a Delta table",
+        "penstock pipeline table prices --to tables/prices",
+        "# from the lake into a stream again",
+        "penstock pipeline replay lake --to orders-again --subject orders.again",
+        "# a function of your own, from DataFrame to DataFrame",
+        "penstock pipeline run mine.py:totals --from orders --to tables/totals",
+        "# is it equal to the log?",
+        "penstock pipeline audit orders --against lake",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+app.command("archive", cls=Command, epilog=pipeline_archive.EXAMPLES)(pipeline_archive.archive)
+app.command("table", cls=Command, epilog=pipeline_table.EXAMPLES)(pipeline_table.table)
+app.command("run", cls=Command, epilog=pipeline_run.EXAMPLES)(pipeline_run.run)
+app.command("replay", cls=Command, epilog=pipeline_replay.EXAMPLES)(pipeline_replay.replay)
+app.command("audit", cls=Command, epilog=pipeline_audit.EXAMPLES)(pipeline_audit.audit)

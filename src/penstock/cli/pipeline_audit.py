@@ -1,0 +1,161 @@
+"""`penstock pipeline audit`: what passed, and whether an archive is equal to the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.base import limits
+from penstock.base.units import format_bytes
+from penstock.cli import output
+from penstock.cli.failure import FAILED, clearly, say_error
+from penstock.cli.options import Debug, Json, Server, complete_stream, examples
+from penstock.cli.pipeline_options import Config, Master, config_of, servers_of, spark_session
+
+if TYPE_CHECKING:
+    from penstock.spark.auditing import Audit
+
+EXAMPLES = examples(
+    "# what passed, by subject",
+    "penstock pipeline audit orders",
+    "penstock pipeline audit --subject 'orders.eu.>' --from 2026-11-20T10:00:00Z --by key",
+    "# is the archive equal to the log?",
+    "penstock pipeline audit orders --against lake && echo equal",
+)
+
+
+@clearly
+def audit(
+    ctx: typer.Context,
+    stream: Annotated[
+        str | None,
+        typer.Argument(metavar="[STREAM]", help="The stream's name.", autocompletion=complete_stream),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option("--subject", metavar="SUBJECT", help="Only messages on it; without STREAM: of all that store it."),
+    ] = None,
+    start: Annotated[
+        str, typer.Option("--from", metavar="PLACE", help="earliest, or a time as 2026-11-20T10:00:00Z.")
+    ] = "earliest",
+    end: Annotated[str, typer.Option("--to", metavar="PLACE", help="latest, or a time: end before it.")] = "latest",
+    by: Annotated[str, typer.Option("--by", metavar="COLUMN", help="Count by subject, or by key.")] = "subject",
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Show the N with the most messages.")] = 20,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="DIR", help="Compare with this archive, offset by offset.")
+    ] = None,
+    range_rows: Annotated[
+        int, typer.Option("--range", metavar="OFFSETS", min=1, help="So many offsets have one checksum.")
+    ] = limits.AUDIT_RANGE_ROWS_DEFAULT,
+    master: Master = None,
+    config: Config = None,
+    as_json: Json = False,
+    server: Server = None,
+    debug: Debug = False,
+) -> None:
+    """Say what passed, when and how much; what is missing or there twice; and prove an archive equal to the log.
+
+    Each range of offsets has a checksum of its rows, the same however they are stored. With --against those of the log
+    and of the archive are compared, wherever both have offsets; where they differ, rows are counted that are missing in
+    the archive, changed, there twice, or only in it. The exit code is 1 if they differ, if the archive has nothing of a
+    partition that holds messages, so that nothing could be compared, or if offsets are missing that
+    neither retention nor compaction, a time to live or rollups can have taken.
+
+    json: one object, with [bold]good, equal, messages, spans, groups, gaps, repeated, differences, sums[/bold].
+    """
+    settings = config_of(config)
+    with spark_session(f"audit {stream or subject}", master, settings) as spark:
+        from penstock.spark import audit as run
+
+        found = run(
+            stream or "", subject=subject or "", start=start, end=end, by=by, top=top, against=against,
+            range_rows=range_rows, spark=spark, servers=servers_of(ctx, server),
+        )  # fmt: skip
+    if as_json:
+        output.print_json(as_object(found))
+    else:
+        _show(found, by, against)
+    if not found.is_good:
+        raise typer.Exit(FAILED)
+
+
+def as_object(found: Audit) -> dict[str, object]:
+    """All of it, for scripts; checksums are in hexadecimal."""
+    groups = []
+    for one in found.groups:
+        name = one.name if isinstance(one.name, str | None) else output.shown_bytes(one.name)
+        first, last = one.first.isoformat(), one.last.isoformat()
+        groups.append({**one._asdict(), "name": name, "first": first, "last": last})
+    spans = [
+        {
+            "topic": one.key.stream,
+            "partition": one.key.partition,
+            "start": one.start,
+            "end": one.end,
+            "compared_start": one.compared_start,
+            "compared_end": one.compared_end,
+            "lacking": one.lacking,
+        }
+        for one in found.spans
+    ]
+    return {
+        "good": found.is_good,
+        "equal": found.is_equal,
+        "messages": found.messages,
+        "spans": spans,
+        "groups": groups,
+        "gaps": [one._asdict() for one in found.gaps],
+        "repeated": [one._asdict() for one in found.repeated],
+        "differences": [one._asdict() for one in found.differences],
+        "sums": [{**one._asdict(), "checksum": f"{one.checksum:016x}"} for one in found.sums],
+    }
+
+
+def _show(found: Audit, by: str, against: str | None) -> None:
+    shown = output.console()
+    table = output.table(by, "messages", "bytes", "first", "last", right=("messages", "bytes"))
+    for one in found.groups:
+        name = output.shown_bytes(one.name, 60) if isinstance(one.name, bytes) else one.name or "(none)"
+        first, last = (output.time_text(int(at.timestamp() * 1e6)) for at in (one.first, one.last))
+        table.add_row(*map(output.cell, (name, output.count_text(one.messages), format_bytes(one.bytes), first, last)))
+    shown.print(table)
+    typer.echo(f"{output.counted(found.messages, 'message')} in {output.counted(len(found.spans), 'partition')}")
+    for gap in found.gaps:
+        why = (
+            "compaction, a time to live or a rollup took them" if gap.is_expected else "nothing should have taken them"
+        )
+        typer.echo(f"missing: {gap.topic}, partition {gap.partition}, offsets {gap.start} to {gap.end - 1}: {why}")
+    for twice in found.repeated:
+        places = ", ".join(f"{partition}:{offset}" for partition, offset in twice.offsets)
+        typer.echo(
+            f"message id {twice.message_id}: {twice.messages} times in {twice.topic}, at partition:offset {places}"
+        )
+    if against is not None:
+        _show_comparison(found, against)
+
+
+def _show_comparison(found: Audit, against: str) -> None:
+    for span in found.spans:
+        where = f"{span.key.stream}, partition {span.key.partition}"
+        if span.compared_start >= span.compared_end:
+            if span.lacking:
+                say_error(f"{where}: the archive holds none of the offsets {span.start} to {span.end - 1}")
+            else:
+                typer.echo(f"{where}: nothing to compare: the log holds no message there")
+            continue
+        typer.echo(f"{where}: compared offsets {span.compared_start} to {span.compared_end - 1}")
+        for start, end in span.lacking:
+            typer.echo(f"{where}: the archive does not have the offsets {start} to {end - 1}")
+    if not any(span.compared_start < span.compared_end for span in found.spans):
+        say_error("log and archive are not equal: nothing could be compared")
+    for one in found.differences:
+        counts = f"{one.missing} missing in the archive, {one.changed} changed, {one.twice} there twice"
+        text = f"{one.topic}, partition {one.partition}, offsets {one.start} to {one.end - 1}: {counts}"
+        said = f"{text}, {one.only_archived} only in the archive"
+        if one.is_mistake:
+            say_error(said)
+        else:
+            typer.echo(f"{said}: the log has given them up")
+    if found.is_equal:
+        typer.echo(f"{against} is equal to the log")

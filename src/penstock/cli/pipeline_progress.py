@@ -1,0 +1,55 @@
+"""How far a job of `penstock pipeline` is: one line that changes on a terminal, one for each batch elsewhere.
+
+Rules: progress goes to stderr, results go to stdout. With --json each batch is an object on a line of stdout.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.base.units import format_bytes
+from penstock.cli import output
+from penstock.cli.failure import say_note
+
+if TYPE_CHECKING:
+    from penstock.spark.jobs import BatchDone, Report
+
+_STEADY_S = 0.001  # a batch took at least so long
+
+
+@contextmanager
+def progress(what: str, *, as_json: bool = False) -> Iterator[Report]:
+    """Gives what a job is to call with each batch that is done. `what` stands before it all."""
+    from rich.status import Status
+
+    shown = output.console(stderr=True)
+    if as_json:
+        yield lambda done: output.print_json({"event": "batch", **done._asdict()})
+        return
+    if not shown.is_terminal:
+        yield lambda done: say_note(f"{what}: {line(done)}")
+        return
+    started_s, rows = time.monotonic(), 0
+    with Status(f"{what}: waiting for messages", console=shown) as status:
+
+        def report(done: BatchDone) -> None:
+            nonlocal rows
+            rows += done.rows
+            average = rows / max(_STEADY_S, time.monotonic() - started_s)
+            status.update(f"{what}: {line(done)} · {output.counted(rows, 'row')} in all, {average:,.0f}/s")
+
+        yield report
+
+
+def line(done: BatchDone) -> str:
+    """A batch in words."""
+    rate = done.rows / max(_STEADY_S, done.seconds)
+    parts = [f"batch {done.number}", f"{output.counted(done.rows, 'row')} in {done.seconds:.1f} s, {rate:,.0f}/s"]
+    if done.size_bytes:
+        parts.append(format_bytes(done.size_bytes))
+    if done.lag >= 0:
+        parts.append(f"lag {output.count_text(done.lag)}")
+    return " · ".join(parts)

@@ -1,0 +1,104 @@
+"""`penstock pipeline replay`: lake → log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.base import limits
+from penstock.cli import output
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, Json, Server, examples
+from penstock.cli.pipeline_options import (
+    RUN_PANEL,
+    Checkpoint,
+    Config,
+    Master,
+    MaxBatch,
+    config_of,
+    servers_of,
+    spark_session,
+)
+from penstock.cli.pipeline_progress import progress
+
+EXAMPLES = examples(
+    "penstock pipeline replay lake --to orders-again --subject orders.again",
+    "# one day, at most 5,000 messages a second",
+    "penstock pipeline replay lake --to orders --since 2026-11-20 --until 2026-11-21 --rate 5000",
+)
+
+
+@clearly
+def replay(
+    ctx: typer.Context,
+    path: Annotated[
+        str, typer.Argument(metavar="DIR", help="An archive, or a folder of Parquet files, or a Delta table.")
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="STREAM", help="The stream that the rows are appended to.")],
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="OFFSET|TIME", help="Only rows from that one on.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="OFFSET|TIME", help="Only rows before that.")] = None,
+    where: Annotated[
+        str,
+        typer.Option("--where", metavar="SQL", help="Only rows of which this is true, as \"subject = 'orders.eu'\"."),
+    ] = "",
+    subject: Annotated[
+        str, typer.Option("--subject", metavar="SUBJECT", help="In place of each row's own subject.")
+    ] = "",
+    rate: Annotated[
+        int | None,
+        typer.Option(
+            "--rate", metavar="N", min=1, help="At most so many messages a second.", rich_help_panel=RUN_PANEL
+        ),
+    ] = None,
+    max_batch: MaxBatch = limits.REPLAY_BATCH_ROWS_DEFAULT,
+    checkpoint: Checkpoint = None,
+    master: Master = None,
+    config: Config = None,
+    as_json: Json = False,
+    server: Server = None,
+    debug: Debug = False,
+) -> None:
+    """Append the rows of an archive to a stream again, each once, also if runs are killed.
+
+    The same command goes on where a killed run was, and, once all is done, with what came to the archive since. A key
+    decides the partition, and rows of one key keep their order. To replay the same rows a second time, give another
+    --checkpoint.
+
+    json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], and one at the end
+    with [bold]event, rows, batches[/bold].
+    """
+    conditions = [*_bound("--since", since, ">="), *_bound("--until", until, "<"), *([f"({where})"] if where else [])]
+    settings = config_of(config)
+    servers = servers_of(ctx, server)
+    with spark_session(f"replay {to}", master, settings) as spark:
+        from penstock.spark import replay as run
+
+        with progress(f"{path} to {to}", as_json=as_json) as report:
+            done = run(
+                path, to, servers=servers, spark=spark, rate=rate, where=" AND ".join(conditions), subject=subject,
+                max_batch=max_batch, checkpoint=checkpoint, report=report,
+            )  # fmt: skip
+    if as_json:
+        output.print_json({"event": "done", "rows": done.rows, "batches": done.batches})
+    else:
+        typer.echo(f"{output.counted(done.rows, 'message')} of {path} appended to {to}")
+
+
+def _bound(option: str, place: str | None, sign: str) -> list[str]:
+    """A condition in SQL on an offset or a time."""
+    from datetime import UTC, datetime
+
+    if not place:
+        return []
+    if place.isascii() and place.isdigit():
+        return [f"offset {sign} {place}"]
+    try:
+        moment = datetime.fromisoformat(place)
+    except ValueError:
+        text = f"{place!r} is neither an offset nor a time, as 2026-11-20T10:00:00Z"
+        raise typer.BadParameter(text, param_hint=f"'{option}'") from None
+    moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return [f"timestamp {sign} TIMESTAMP '{moment.isoformat()}'"]

@@ -1,0 +1,117 @@
+"""`penstock pipeline run`: a user's own function over a stream."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.base import limits
+from penstock.cli import output
+from penstock.cli.failure import clearly
+from penstock.cli.options import Debug, Json, Server, examples
+from penstock.cli.pipeline_options import (
+    RUN_PANEL,
+    Checkpoint,
+    Config,
+    Master,
+    MaxBatch,
+    config_of,
+    seconds_of,
+    servers_of,
+    spark_session,
+)
+from penstock.cli.pipeline_progress import progress
+
+EXAMPLES = examples(
+    "# mine.py: def totals(rows): return rows.selectExpr('offset', 'CAST(value AS STRING) AS text')",
+    "penstock pipeline run mine.py:totals --from orders --to tables/totals",
+    "# what is there now, and no more",
+    "penstock pipeline run mine.py:totals --from orders --to tables/totals --once",
+)
+
+
+def _formats(partly: str) -> list[str]:
+    return [name for name in ("delta", "parquet") if name.startswith(partly)]
+
+
+@clearly
+def run(
+    ctx: typer.Context,
+    function: Annotated[
+        str, typer.Argument(metavar="FILE.py:FUNCTION", help="A function from DataFrame to DataFrame.")
+    ],
+    stream: Annotated[str, typer.Option("--from", metavar="STREAM", help="What is read.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="STREAM|DIR", help="Where the result goes: a folder is what has a slash.")
+    ],
+    format: Annotated[  # noqa: A002
+        str,
+        typer.Option("--format", metavar="FORMAT", help="Of a folder: delta or parquet.", autocompletion=_formats),
+    ] = "delta",
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once/--continuous",
+            help="End when all is done that is there now, or go on until Ctrl-C.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = False,
+    trigger: Annotated[
+        str,
+        typer.Option(
+            "--trigger",
+            metavar="DURATION",
+            help="With --continuous: at most one batch in so long.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = "0s",
+    max_batch: MaxBatch = limits.RUN_BATCH_ROWS_DEFAULT,
+    checkpoint: Checkpoint = None,
+    output_mode: Annotated[
+        str,
+        typer.Option(
+            "--output-mode",
+            metavar="MODE",
+            help="append, or complete: with each batch a Delta table is replaced by the whole result.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = "append",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="NAME=VALUE",
+            help="An option of format('penstock'), as startingOffsets=latest; may be repeated.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = None,
+    master: Master = None,
+    config: Config = None,
+    as_json: Json = False,
+    server: Server = None,
+    debug: Debug = False,
+) -> None:
+    """Write what a function of yours makes of a stream, as it comes, to a folder or to another stream.
+
+    The function gets a streaming DataFrame with the columns key, value, topic, partition, offset, timestamp and
+    subject, and gives one. Each batch is written once, also if runs are killed; a run goes on where the last one ended.
+
+    json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], and one at the end
+    with [bold]event, rows, batches[/bold].
+    """
+    seconds = seconds_of("--trigger", trigger)
+    settings, options = config_of(config), config_of(option, "--option")
+    servers = servers_of(ctx, server)
+    with spark_session(f"run {function}", master, settings) as spark:
+        from penstock.spark import run as start
+
+        with progress(f"{stream} to {to}", as_json=as_json) as report:
+            done = start(
+                function, stream, to, format=format, servers=servers, spark=spark, once=once, trigger_s=seconds,
+                max_batch=max_batch, checkpoint=checkpoint, output_mode=output_mode, options=options, report=report,
+            )  # fmt: skip
+    if as_json:
+        output.print_json({"event": "done", "rows": done.rows, "batches": done.batches})
+    else:
+        typer.echo(f"{output.counted(done.rows, 'message')} of {stream} read, and the result written to {to}")

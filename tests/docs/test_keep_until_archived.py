@@ -1,0 +1,37 @@
+"""The page on streams that wait for archives: its commands and its programs run in order."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import penstock
+from tests.broker_process import running_broker
+from tests.docs.test_consumer_groups import run
+from tests.docs.test_message_ttl import DOCS
+
+PAGE = (DOCS / "how-to/keep-until-archived.md").read_text(encoding="utf-8")
+
+
+def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+    commands, reported, sure, forgotten = re.findall(r"```(?:sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        for line in commands.splitlines():
+            run(broker.client_address, "-m", "penstock", *shlex.split(line)[1:])
+        show = ("-m", "penstock", "stream", "show", "orders")
+        assert "no archive has reported yet: nothing is deleted" in run(broker.client_address, *show)
+        client.append("orders", [{"subject": "orders.a", "value": b"x"}] * 5)
+        exec(reported.replace("120_000", "3"), {"client": client})
+        assert re.search(r"archived up to +3 \(lake 3\)", run(broker.client_address, *show))
+        exec(sure, {"client": client})
+        assert client.stream("orders").partitions[0].archived_end == 5
+        exec(forgotten, {"client": client})
+        assert client.stream("orders").partitions[0].archived_end is None
+
+
+def test_every_linked_file_is_there() -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE)
+    assert links
+    assert [name for name in links if not (DOCS / "how-to" / name).exists()] == []
+    assert "(how-to/keep-until-archived.md)" in (DOCS / "README.md").read_text(encoding="utf-8")
