@@ -57,8 +57,12 @@ def test_the_pages_do_what_they_say(tmp_path: Path) -> None:
             client.append("orders", [{"value": b"%d" % number} for number in range(10)])
             first, *_, group = commands(page("archive.md"))
             said = run(tmp_path, server, "-m", "penstock", *first)
-            assert said == "10 messages of orders archived in lake, in 1 file\n"
-            assert " 10 " in run(tmp_path, server, "-m", "penstock", *group)
+            done, how_far = said.splitlines()
+            assert done == "10 messages of orders archived in lake, in 1 file"
+            name = re.fullmatch(r"how far it is: penstock group show (archive-lake-[0-9a-f]{8})", how_far)
+            assert name
+            assert name[1] in run(tmp_path, server, "-m", "penstock", *group)
+            assert " 10 " in run(tmp_path, server, "-m", "penstock", "group", "show", name[1])
             client.append("orders", [{"value": b"more"}])
         pages = ("archive.md", "audit.md", "one-history.md")
         program = "\n".join(one for name in pages for one in programs(page(name)))  # one Spark for all

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.broker_process import running_broker
 from tests.docs.test_consumer_groups import environment
 from tests.extent import needs_time
+from tests.spark.delta import delta_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "tutorial/spark.md").read_text(encoding="utf-8")
@@ -44,18 +45,15 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
                 (tmp_path / "windows.py").write_text(text)
             else:
                 said.append(run("-W", "ignore", "-c", text))
-        windows = "print(sorted((one['minute'].strftime('%H:%M'), one['orders'], one['total']) for one in rows))"
-        read = (
-            "from deltalake import DeltaTable\nrows = DeltaTable('tables/per-minute').to_pyarrow_table().to_pylist()\n"
-        )
-        minutes = run("-c", read + windows)
-    assert "3 messages of orders archived in lake, in 1 file\n" in said
+    rows = delta_rows(tmp_path / "tables" / "per-minute").to_pylist()
+    minutes = sorted((one["minute"].strftime("%H:%M"), one["orders"], one["total"]) for one in rows)
+    assert any(one.startswith("3 messages of orders archived in lake, in 1 file\n") for one in said)
     assert said[5].replace("\n\n", "\n").strip() == shown[0].replace("\n\n", "\n").strip()
     assert said[7].splitlines() == [
         """b'anna' b'{"total": 20, "at": "2026-11-20T10:01:30Z"}'""",
         """b'ben' b'{"total": 7, "at": "2026-11-20T10:00:50Z"}'""",
     ]
-    assert minutes == "[('10:00', 2, 49.0), ('10:01', 1, 20.0)]\n"
+    assert minutes == [("10:00", 2, 49.0), ("10:01", 1, 20.0)]
 
 
 def test_pages_name_files_that_are_there() -> None:

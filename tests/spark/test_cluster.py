@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from deltalake import DeltaTable
 
 import penstock
 from penstock.spark import java
 from tests.broker_process import BrokerProcess, Child
 from tests.extent import needs_time
+from tests.spark.delta import delta_rows
 from tests.spark.test_source import filled
 
 pytestmark = needs_time
@@ -124,7 +124,7 @@ def test_a_job_runs_on_a_cluster(client: penstock.Client, broker: BrokerProcess,
     settings = ("--config", "spark.driver.host=127.0.0.1", "--config", "spark.executor.memory=512m")
     command = (sys.executable, "-m", "penstock", "--server", broker.client_address, "pipeline", "table", "clustered")
     assert "which has 7 keys" in done(tmp_path, *command, "--to", to, "--master", master, *settings)
-    assert DeltaTable(to).to_pyarrow_table().num_rows == 7
+    assert delta_rows(to).num_rows == 7
 
 
 def test_workers_of_sparks_own_local_cluster_do_it(

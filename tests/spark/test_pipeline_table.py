@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 import penstock
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
+from tests.spark.delta import delta_rows
 from tests.spark.test_pipeline_archive import TIMEOUT_S, pipeline
 from tests.spark.test_source import filled
 
@@ -42,7 +41,7 @@ def test_a_function_of_a_file_is_run_and_a_missing_one_told(
         assert running.returncode == 0, error
     assert out.decode() == f"50 messages of ran read, and the result written to {to}\n"
     assert "Traceback" not in error.decode()
-    assert DeltaTable(to).to_pyarrow_table().num_rows == 50
+    assert delta_rows(to).num_rows == 50
     with pipeline(broker, "run", f"{file}:none", "--from", "ran", "--to", to, "--once") as running:
         _, error = running.communicate(timeout=TIMEOUT_S)
         assert running.returncode == 2, error

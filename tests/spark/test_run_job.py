@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -20,6 +19,7 @@ from penstock.spark.queries import JobError, reason
 from penstock.spark.run_job import Ran, loaded, run
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
+from tests.spark.delta import delta_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
@@ -67,7 +67,7 @@ def test_a_function_of_a_file_runs_over_a_stream_once_each(
     assert [(one.number, one.rows) for one in told] == [(1, 60), (2, 40)]
     client.append("loud", [{"value": b"more"}])
     assert go() == Ran(1, 1)
-    rows = DeltaTable(tmp_path / "out").to_pyarrow_table().sort_by("offset").to_pylist()
+    rows = sorted(delta_rows(tmp_path / "out").to_pylist(), key=lambda row: row["offset"])
     assert [row["offset"] for row in rows] == list(range(101))
     assert (rows[7]["text"], rows[100]["text"]) == ("V7!", "MORE!")
 
@@ -84,7 +84,7 @@ def test_a_batch_that_is_run_again_is_written_once(
     for one in (commits / "1", commits / ".1.crc"):
         one.unlink()
     assert run(f"{file}:louder", "again", tmp_path / "out", **go) == Ran(0, 0)
-    assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 50
+    assert delta_rows(tmp_path / "out").num_rows == 50
 
 
 @needs_time
@@ -96,7 +96,7 @@ def test_a_result_that_changes_replaces_the_table(
     for count in (3, 5):
         client.append("counted", [{"key": b"k%d" % (one % 2), "value": b""} for one in range(count)])
         run(lambda rows: rows.groupBy("key").count(), "counted", tmp_path / "out", **go)
-    found = DeltaTable(tmp_path / "out").to_pyarrow_table().to_pylist()
+    found = delta_rows(tmp_path / "out").to_pylist()
     assert {row["key"]: row["count"] for row in found} == {b"k0": 5, b"k1": 3}
 
 
@@ -151,7 +151,7 @@ def test_a_table_of_other_types_takes_nothing(
         made("CAST(offset AS STRING) AS a", "array(offset) AS b", "timestamp AS c", number=1)
     assert set((tmp_path / "out").glob("*.parquet")) == files
     made("offset + 1 AS a", "array(partition, 7) AS b", "timestamp AS c", number=2)
-    assert DeltaTable(tmp_path / "out").to_pyarrow_table().num_rows == 20
+    assert delta_rows(tmp_path / "out").num_rows == 20
 
 
 @needs_time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -12,6 +11,7 @@ import penstock
 from penstock.spark import run
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
+from tests.spark.delta import delta_rows
 from tests.spark.test_source import filled
 
 
@@ -61,7 +61,7 @@ def test_windows_of_event_time_are_closed_by_a_watermark(
     def after(*moments: str) -> dict[str, int]:
         client.append("clicks", [{"value": f"2026-11-20 {one}".encode()} for one in moments])
         run(minutes, "clicks", tmp_path / "out", servers=broker.client_address, spark=spark, once=True)
-        found = DeltaTable(tmp_path / "out").to_pyarrow_table().to_pylist()
+        found = delta_rows(tmp_path / "out").to_pylist()
         return {row["minute"]: row["count"] for row in found}
 
     assert after("10:00:01", "10:00:59", "10:01:10") == {}, "more may come for either"

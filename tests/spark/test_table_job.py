@@ -20,6 +20,7 @@ from penstock.spark.planning import DataLossError
 from penstock.spark.table_job import About, OvertakenError, Upkeep, table
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
+from tests.spark.delta import delta_rows
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def keep(spark: SparkSession, broker: BrokerProcess) -> Any:
 
 def rows_of(folder: Path) -> dict[bytes, tuple[Any, ...]]:
     """key: (value, partition, offset)."""
-    found = DeltaTable(folder).to_pyarrow_table().to_pylist()
+    found = delta_rows(folder).to_pylist()
     assert len({row["key"] for row in found}) == len(found)
     return {row["key"]: (row["value"], row["partition"], row["offset"]) for row in found}
 
