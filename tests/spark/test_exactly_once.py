@@ -131,24 +131,28 @@ def test_a_leader_that_is_killed_meanwhile_is_waited_for(job: Job, cluster: Clus
     Points.at(job.faults, "never")
     query = job.start()
     victim = next(one for one in cluster.brokers.values() if one.is_running)
-    killed = threading.Event()
+    killed, over = threading.Event(), threading.Event()
 
     def kill_once_rows_are_there() -> None:
         with penstock.connect([one.client_address for one in cluster.brokers.values()]) as watching:
-            while not killed.is_set() and not any(
+            while not over.is_set() and not any(
                 watching.offsets(f"{job.name}_out", "latest", partition=number, timeout=30).offset
                 for number in range(PARTITIONS)
             ):
                 pass
-            victim.kill()
-            killed.set()
+            if not over.is_set():
+                victim.kill()
+                killed.set()
 
     watcher = threading.Thread(target=kill_once_rows_are_there)
     watcher.start()
-    assert killed.wait(120)
-    assert query.isActive
-    query.awaitTermination()
-    watcher.join()
+    try:
+        assert killed.wait(120)
+        assert query.isActive
+        query.awaitTermination()
+    finally:
+        over.set()
+        watcher.join()
     victim.start()
     job.check()
 

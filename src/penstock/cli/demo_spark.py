@@ -119,7 +119,6 @@ def _started(console: Console, folder: Path, used: java.Java) -> Iterator[SparkS
     config = {
         "spark.sql.warehouse.dir": f"{folder}/warehouse",  # else it makes one where the demo was started
         "spark.local.dir": str(folder),
-        "spark.ui.showConsoleProgress": "false",
     }
     started_s = time.perf_counter()
     with ExitStack() as stack:

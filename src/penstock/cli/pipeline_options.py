@@ -108,7 +108,9 @@ def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iter
     from penstock.spark.sessions import check_installed, session
 
     check_installed()
-    spark = session(master, name=f"penstock {name}", config=config)
+    # Two bars would write over each other. PySpark sets this one before the defaults of `session` can.
+    quiet = {"spark.ui.showConsoleProgress": "false"}
+    spark = session(master, name=f"penstock {name}", config=quiet | config)
     from penstock.cli.interrupts import Interrupts
 
     Interrupts()  # once Spark has set its own handler of Ctrl-C, which would end it in the middle of a call

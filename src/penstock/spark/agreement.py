@@ -31,10 +31,19 @@ def held_end(client: Client, info: StreamInfo, key: Key, at: Position, timeout_s
     return agreed_end(client, info, key.partition, at.offset, at.leader_epoch, timeout=timeout_s)
 
 
-def check_held(client: Client, info: StreamInfo, key: Key, at: Position, timeout_s: float) -> None:
-    """DataLossError: the log does not hold any more what was archived of it up to there."""
+def check_held(
+    client: Client,
+    info: StreamInfo,
+    key: Key,
+    at: Position,
+    timeout_s: float,
+    *,
+    where_it_is: str = "archived",
+    instead: str = "archive it elsewhere",
+) -> None:
+    """DataLossError: the log does not hold any more what was taken of it up to there."""
     end = held_end(client, info, key, at, timeout_s)
     if end < at.offset:
         where = f"stream {key.stream}, partition {key.partition}"
-        text = f"{where}: messages {end} to {at.offset - 1} as they are archived are not in the log any more"
-        raise DataLossError(f"{text}: it was cut, or began anew; archive it elsewhere")
+        text = f"{where}: messages {end} to {at.offset - 1} as they are {where_it_is} are not in the log any more"
+        raise DataLossError(f"{text}: it was cut, or began anew; {instead}")

@@ -43,11 +43,11 @@ from penstock.spark.planning import (
     Chosen,
     DataLossError,
     Piece,
-    check_there,
     choose,
     cut,
     find,
     passed_over,
+    piece_of,
     row_bytes,
     share,
 )
@@ -296,16 +296,10 @@ class ArchiveJob:
         plan = self._plan
         pieces = []
         for key, end in ends.items():
-            begin = begins[key]
-            if end.offset <= begin.offset:
-                continue
-            info = self._stream(chosen, key.stream)
-            log_start = int(info.partitions[key.partition].log_start or 0)
-            start = min(end.offset, check_there(key, begin.offset, log_start, fail=plan.source.fail_on_data_loss))
-            # Who goes on behind messages that are gone has read nothing of the epochs before.
-            epoch = begin.leader_epoch if start == begin.offset else end.leader_epoch
-            which = (key.stream, int(info.stream_id), key.partition)
-            pieces.append(Piece(*which, start, end.offset, epoch, end.leader_epoch))
+            if end.offset > begins[key].offset:
+                info = self._stream(chosen, key.stream)
+                piece = piece_of(info, key, begins[key], end, fail=plan.source.fail_on_data_loss)
+                pieces += [piece] if piece else []
         sizes = row_bytes(chosen)
         tasks = packed(cut(pieces, sizes, None, None), sizes, plan.file_bytes)
         if not tasks:

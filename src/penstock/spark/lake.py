@@ -35,7 +35,7 @@ REJECTS = "_rejects"
 
 
 class OvertakenError(OperationalError):
-    """Another job writes the same archive."""
+    """Another job writes the same archive, or keeps the same table."""
 
 
 class Range(NamedTuple):

@@ -167,6 +167,22 @@ def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
     return log_start
 
 
+def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail: bool) -> Piece | None:
+    """What is to be read of a partition from one place to another, as one piece; None: nothing.
+
+    DataLossError: messages are gone that were to be read, unless that is to be passed over.
+    """
+    if begin.offset >= end.offset:
+        return None
+    log_start = int(info.partitions[key.partition].log_start or 0)
+    start = check_there(key, begin.offset, min(log_start, end.offset), fail=fail)
+    if start >= end.offset:
+        return None
+    # Who goes on behind messages that are gone has read nothing of the epochs before.
+    epoch = begin.leader_epoch if start == begin.offset else end.leader_epoch
+    return Piece(key.stream, int(info.stream_id), key.partition, start, end.offset, epoch, end.leader_epoch)
+
+
 def cut(
     pieces: Iterable[Piece], row_bytes: Mapping[Key, float], partitions_min: int | None, records_max: int | None
 ) -> list[Piece]:

@@ -39,13 +39,12 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.places import Earliest, Key, Latest, Position, Positions, Where
 from penstock.spark.planning import (
     Chosen,
-    Piece,
-    check_there,
     choose,
     cut,
     find,
     ordered,
     passed_over,
+    piece_of,
     row_bytes,
     share,
 )
@@ -106,21 +105,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Positions.of_json(start)
         give_up_s = time.monotonic() + WAIT_S
         while True:
-            end = self._next_end(begin, limit)
+            ends = self._ends()
+            end = self._next_end(begin, ends, limit)
             if end is not None:
                 self._last_batch_s = time.monotonic()
                 return end.to_json()
             if self._available is not None or time.monotonic() >= give_up_s:
                 return start
-            self._wait_for_more()
+            where = {(ends.stream_ids[key.stream], key.partition): at.offset for key, at in ends.positions.items()}
+            wait_for_more(self._client(), where, _POLL_S)
 
-    def _wait_for_more(self) -> None:
-        chosen, ends = self._choose(), self._ends()
-        where = {(chosen.stream_ids[key.stream], key.partition): at.offset for key, at in ends.positions.items()}
-        wait_for_more(self._client(), where, _POLL_S)
-
-    def _next_end(self, begin: Positions, limit: ReadLimit) -> Positions | None:
-        ends = self._ends()
+    def _next_end(self, begin: Positions, ends: Positions, limit: ReadLimit) -> Positions | None:
         known = {key: self._begin(begin, key, ends.stream_ids[key.stream]) for key in ends.positions}
         for key, end in ends.positions.items():
             if end.offset < known[key].offset or end.leader_epoch != known[key].leader_epoch:
@@ -242,16 +237,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 text = f"stream {key.stream} was deleted and made anew before a batch of it was read"
                 passed_over(text, fail=options.fail_on_data_loss)
                 continue
-            log_start = int(info.partitions[key.partition].log_start or 0)
-            offset, epoch = first
-            if history is not None and offset < last.offset:
-                part, (offset, epoch) = history.split(Wanted(key, offset, last.offset), epoch)
+            if history is not None:
+                part, first = history.split(Wanted(key, first.offset, last.offset), first.leader_epoch)
                 archived += [part] if part else []
-            if offset < last.offset:
-                offset = check_there(key, offset, min(log_start, last.offset), fail=options.fail_on_data_loss)
-            if offset < last.offset:
-                which = (key.stream, int(info.stream_id), key.partition)
-                pieces.append(Piece(*which, offset, last.offset, epoch, last.leader_epoch))
+            piece = piece_of(info, key, first, last, fail=options.fail_on_data_loss)
+            pieces += [piece] if piece else []
         tasks = ordered(cut(pieces, row_bytes(there), options.partitions_min, options.records_max))
         return [*(history.tasks(archived) if history else ()), *map(Task, tasks)]
 

@@ -33,16 +33,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
-from penstock.base.ids import LeaderEpoch
 from penstock.client.blocking import Client
-from penstock.client.ranges import agreed_end
-from penstock.client.values import LATEST
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, latest
+from penstock.spark.agreement import check_held
 from penstock.spark.jobs import BatchDone, Pace, Report, no_report, without_pandas_warning
+from penstock.spark.lake import OvertakenError
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key, Offsets, Position
-from penstock.spark.planning import Chosen, DataLossError, Piece, check_there, choose, cut, find, row_bytes, share
+from penstock.spark.planning import Chosen, DataLossError, Piece, choose, cut, find, piece_of, row_bytes, share
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -52,10 +51,6 @@ _log = logging.getLogger(__name__)
 
 _KIND = "penstock table"
 _EPOCH = "/epoch"  # behind what Delta calls the end of a partition: the leader epoch in which that was told
-
-
-class OvertakenError(OperationalError):
-    """Another job keeps the same table."""
 
 
 class About(NamedTuple):
@@ -270,30 +265,13 @@ class _Job:
             begin = begins[key]
             if end.offset >= begin.offset and end.leader_epoch == begin.leader_epoch:
                 continue
-            there = self._agreed_end(key, begin)
-            if there < begin.offset:
-                where = f"stream {key.stream}, partition {key.partition}"
-                text = (
-                    f"messages {there} to {begin.offset - 1} of {where}, are in the table and not in the log any more"
-                )
-                raise DataLossError(f"{text}: it was cut, or began anew; keep another table")
+            check_held(
+                self._client(), self._info, key, begin, self._plan.source.timeout_s,
+                where_it_is="in the table", instead="keep another table",
+            )  # fmt: skip
             if end.offset >= begin.offset:
                 out[key] = Position(begin.offset, end.leader_epoch)
         return out
-
-    def _agreed_end(self, key: Key, begin: Position) -> int:
-        timeout_s = self._plan.source.timeout_s
-        if begin.leader_epoch:
-            return agreed_end(
-                self._client(),
-                self._info,
-                key.partition,
-                begin.offset,
-                LeaderEpoch(begin.leader_epoch),
-                timeout=timeout_s,
-            )
-        # A leader that is new answers this once it knows what is committed.
-        return int(self._client().offsets(self._info, LATEST, partition=key.partition, timeout=timeout_s).committed_end)
 
     def _until(self) -> dict[Key, Position]:
         """Where the messages of `as_of` end. ConfigError: the log does not say what the table was."""
@@ -388,14 +366,8 @@ class _Job:
         info = self._stream()
         pieces = []
         for key, end in ends.items():
-            begin = begins[key]
-            if end.offset > begin.offset:
-                log_start = int(info.partitions[key.partition].log_start or 0)
-                start = check_there(key, begin.offset, log_start, fail=self._plan.source.fail_on_data_loss)
-                # Of a place further on nobody has said in which epoch it was.
-                epoch = begin.leader_epoch if start == begin.offset else 0
-                which = (key.stream, int(info.stream_id), key.partition)
-                pieces.append(Piece(*which, min(start, end.offset), end.offset, epoch, end.leader_epoch))
+            piece = piece_of(info, key, begins[key], end, fail=self._plan.source.fail_on_data_loss)
+            pieces += [piece] if piece else []
         wanted = 2 * self._spark.sparkContext.defaultParallelism
         found = cut(pieces, row_bytes(self._chosen), wanted, None)
         return _shared(found, wanted) or [[]]
