@@ -44,6 +44,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "alter",
             "delete",
             "find",
+            "forget-archive",
             "truncate",
             "pause",
             "resume",

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import penstock
 from tests.broker_process import running_broker
-from tests.docs.test_consumer_groups import run
+from tests.docs.test_consumer_groups import environment, run
 from tests.docs.test_message_ttl import DOCS
 
 PAGE = (DOCS / "how-to/keep-until-archived.md").read_text(encoding="utf-8")
+
+
+def command(server: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        env=environment(server),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
@@ -26,7 +40,16 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         assert re.search(r"archived up to +3 \(lake 3\)", run(broker.client_address, *show))
         exec(sure, {"client": client})
         assert client.stream("orders").partitions[0].archived_end == 5
-        exec(forgotten, {"client": client})
+        (forget,) = forgotten.splitlines()
+        unknown = command(broker.client_address, *shlex.split(forget)[1:-1], "lak", "--yes")
+        assert (unknown.returncode, unknown.stdout) == (2, "")
+        assert "stream orders waits for no archive 'lak': it knows of lake" in unknown.stderr
+        nobody = command(broker.client_address, *shlex.split(forget)[1:])
+        assert nobody.returncode == 1
+        assert "Stream orders knows of no other one, and deletes nothing until one reports. Forget" in nobody.stderr
+        assert client.stream("orders").partitions[0].archived_end == 5
+        said = run(broker.client_address, "-m", "penstock", *shlex.split(forget)[1:], "--yes")
+        assert said == "stream orders waits for archive lake no longer\n"
         assert client.stream("orders").partitions[0].archived_end is None
 
 

@@ -16,6 +16,7 @@ from penstock.base.units import format_bytes
 from penstock.cli import finding, intake, output, producers, report, truncate
 from penstock.cli.confirming import confirm
 from penstock.cli.failure import clearly, say_note
+from penstock.cli.forget_archive import forget_archive
 from penstock.cli.help import Command, Group
 from penstock.cli.options import (
     DEFAULT_TIMEOUT,
@@ -320,4 +321,5 @@ _add("resume", intake.resume, "penstock stream resume orders")
 _add("read-only", intake.read_only, "penstock stream read-only orders", "penstock stream read-only orders --off")
 _add("seal", intake.seal, "penstock stream seal orders-2025", "penstock stream seal orders-2025 --yes")
 app.command("truncate", cls=Command, epilog=truncate.EXAMPLES)(truncate.truncate)
+_add("forget-archive", forget_archive, "penstock stream forget-archive orders lake")
 _add("delete", delete, "penstock stream delete orders", "penstock stream delete orders --yes")

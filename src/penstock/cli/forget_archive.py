@@ -1,0 +1,45 @@
+"""`penstock stream forget-archive`: an archive that is no more holds no messages back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.base.config import Retain
+from penstock.cli.confirming import confirm
+from penstock.cli.failure import clearly
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, Yes, connected
+
+
+@clearly
+def forget_archive(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    archive: Annotated[
+        str, typer.Argument(metavar="ARCHIVE", help="Its name, as `stream show` has it behind `archived up to`.")
+    ],
+    yes: Yes = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Wait no longer for an archive that is no more. Asks first.
+
+    With [bold]--retain until-archived[/bold], what only this archive did not have yet may be deleted then.
+
+    The archive itself stays; if it goes on, it is waited for again.
+    """
+    with connected(ctx, server, timeout) as (client, seconds):
+        info = client.stream(stream, timeout=seconds)
+        known = {name: part.partition for part in info.partitions for name in part.archives}
+        if archive not in known:
+            there = f"it knows of {', '.join(sorted(known))}" if known else "no archive has reported to it"
+            raise ValueError(f"stream {info.name} waits for no archive {archive!r}: {there}")
+        if not yes and info.config.retain is Retain.UNTIL_ARCHIVED:
+            then = "may then delete what only it has not archived"
+            if len(known) == 1:
+                then = "knows of no other one, and deletes nothing until one reports"
+            confirm(f"Stream {info.name} {then}. Forget archive {archive}?", f"stream {info.name} waits for {archive}")
+        client.report_archived(info, known[archive], None, archive=archive, timeout=seconds)
+    typer.echo(f"stream {info.name} waits for archive {archive} no longer")
