@@ -21,12 +21,18 @@ TIMEOUT_S = 180
 
 
 @contextmanager
-def pipeline(broker: BrokerProcess, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that is ended with the test."""
+def pipeline(
+    broker: BrokerProcess, *arguments: str, temporary: Path | None = None, is_group: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that is ended with the test. `temporary`: its temporary folder; `is_group`: signals reach its Java."""
     sources = str(Path(penstock.__file__).parents[1])
     environment = {**os.environ, "PENSTOCK_SERVER": broker.client_address, "PYTHONPATH": sources}
     command = [sys.executable, "-m", "penstock", "pipeline", *arguments, "--master", "local[1]"]
-    running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
+    running = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=is_group
+    )
     try:
         yield running
     finally:
@@ -37,9 +43,13 @@ def pipeline(broker: BrokerProcess, *arguments: str) -> Iterator[subprocess.Pope
 @needs_time
 def test_it_says_what_it_has_done(client: penstock.Client, broker: BrokerProcess, tmp_path: Path) -> None:
     filled(client, "said", 100, partitions=2)
-    with pipeline(broker, "archive", "said", "--to", str(tmp_path), "--json") as running:
+    temporary = tmp_path / "_temporary"
+    temporary.mkdir()
+    with pipeline(broker, "archive", "said", "--to", str(tmp_path), "--json", temporary=temporary) as running:
         out, error = running.communicate(timeout=TIMEOUT_S)
         assert running.returncode == 0, error
+    assert error == b""  # Java's noise is nobody's business
+    assert list(temporary.glob("*.log")) == []
     batch, done = map(json.loads, out.decode().splitlines())
     assert (batch["event"], batch["rows"], batch["lag"]) == ("batch", 200, 0)
     assert done.pop("name").startswith(tmp_path.name[:20])
@@ -61,6 +71,21 @@ def test_it_goes_on_until_it_is_told_to_end(client: penstock.Client, broker: Bro
         assert running.wait(TIMEOUT_S) == 130, said.text
     assert "Traceback" not in said.text
     assert rows_of(tmp_path) == expected(1, 101)
+
+
+@needs_time
+def test_a_signal_to_all_of_its_processes_is_no_error(
+    client: penstock.Client, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    filled(client, "ended", 100)
+    options = ("--continuous", "--trigger", "1ms", "--min-batch", "1")
+    with pipeline(broker, "archive", "ended", "--to", str(tmp_path), *options, is_group=True) as running:
+        assert running.stderr is not None
+        said = Lines(running.stderr)
+        said.wait_for(r"batch 1 · 100 rows in ", TIMEOUT_S)
+        os.killpg(running.pid, signal.SIGTERM)
+        assert running.wait(TIMEOUT_S) == 143, said.text
+    assert len(said.text.splitlines()) == 1, said.text
 
 
 @needs_time

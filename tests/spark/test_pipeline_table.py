@@ -42,7 +42,18 @@ def test_a_function_of_a_file_is_run_and_a_missing_one_told(
     assert out.decode() == f"50 messages of ran read, and the result written to {to}\n"
     assert "Traceback" not in error.decode()
     assert delta_rows(to).num_rows == 50
+    file.write_text("def wrong(rows):\n    return rows.selectExpr('offset', 'raise_error(string(value)) AS text')\n")
+    to = str(tmp_path / "wrong")
+    with pipeline(broker, "run", f"{file}:wrong", "--from", "ran", "--to", to, "--once", temporary=tmp_path) as running:
+        _, error = running.communicate(timeout=TIMEOUT_S)
+        assert running.returncode == 1, error
+    (log,) = tmp_path.glob("penstock-spark-*.log")
+    what, where = error.decode().splitlines()
+    assert what.startswith("Error: ")
+    assert "USER_RAISED_EXCEPTION" in what
+    assert where == f"  what Spark said of it is in {log}; --debug shows it as it comes"
+    assert "v0" in log.read_text()
     with pipeline(broker, "run", f"{file}:none", "--from", "ran", "--to", to, "--once") as running:
         _, error = running.communicate(timeout=TIMEOUT_S)
         assert running.returncode == 2, error
-    assert "mine.py has no function 'none'; there are texts" in error.decode()
+    assert "mine.py has no function 'none'; there are wrong" in error.decode()

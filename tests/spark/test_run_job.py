@@ -239,6 +239,8 @@ def test_reasons_are_told_in_a_line() -> None:
     assert reason(trace) == "gone"
     assert reason("a\nValueError: no\norg.apache.spark.SparkException: x") == "ValueError: no"
     assert reason("[SOMETHING] is wrong\nat x") == "[SOMETHING] is wrong"
+    java = "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 3 cancelled\n\tat x"
+    assert reason(java) == "org.apache.spark.SparkException: Job 3 cancelled"
     failed = "[STREAM_FAILED] Query [id = 3, runId = 5] terminated with exception: it is no more SQLSTATE: XXKST\nat x"
     assert reason(failed) == "it is no more"
     assert reason("") == "Spark says nothing of it"

@@ -7,13 +7,11 @@ minutes, so that no order of adding them makes a difference. Nothing of Spark st
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +21,8 @@ from penstock.base.units import format_bytes
 from penstock.cli import demo_run, flights, output
 from penstock.cli.demo_check import Disagreement, Route, Routes, busiest_of, check_equal, most_delayed_of, routes_of
 from penstock.cli.demo_run import ROUTES_SHOWN, say, shown_delay, timed
-from penstock.cli.pipeline_options import spark_session
+from penstock.cli.spark_session import spark_session
 from penstock.spark import java
-from penstock.spark.jobs import without_pandas_warning
 from penstock.spark.lake import about_file
 from penstock.spark.sessions import LOCAL, check_installed
 
@@ -79,7 +76,7 @@ class SparkDemo:
         """See demo_run.Further."""
         count = sum(batch.num_rows for batch in batches)
         remove_earlier(self._lake)
-        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder, without_pandas_warning():
+        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
             with _started(console, Path(folder), self._java) as spark:
                 self._archive(console, spark, ready, count)
                 spark_s, theirs = timed(lambda: of_spark(spark, self._lake, count))
@@ -91,6 +88,7 @@ class SparkDemo:
     def _archive(self, console: Console, spark: SparkSession, ready: ReadyLine, count: int) -> None:
         from penstock.spark import archive
 
+        say(console, "Archiving", f"{count:,} messages as Parquet, in batches of {_BATCH_ROWS:,}")
         rows = size = 0
         with output.progress("Archiving", count) as advance:
 
@@ -121,29 +119,9 @@ def _started(console: Console, folder: Path, used: java.Java) -> Iterator[SparkS
         "spark.local.dir": str(folder),
     }
     started_s = time.perf_counter()
-    with ExitStack() as stack:
-        with _noise_in(folder / "spark.log"):
-            spark = stack.enter_context(spark_session("demo", LOCAL, config))
+    with spark_session("demo", LOCAL, config) as spark:
         say(console, "", f"on all cores of this machine, {time.perf_counter() - started_s:.1f} s later")
         yield spark
-
-
-@contextmanager
-def _noise_in(file: Path) -> Iterator[None]:
-    """What Java says on stderr when it starts goes into a file, and is shown only if it fails."""
-    sys.stderr.flush()
-    ours = os.dup(2)
-    with file.open("wb") as log:
-        os.dup2(log.fileno(), 2)
-    try:
-        yield
-    except BaseException:
-        os.write(ours, file.read_bytes())
-        raise
-    finally:
-        sys.stderr.flush()
-        os.dup2(ours, 2)
-        os.close(ours)
 
 
 def of_spark(spark: SparkSession, lake: Path, count: int) -> Routes:
@@ -174,7 +152,7 @@ def _show(console: Console, theirs: Routes, ours: Routes, count: int) -> None:
     console.print(_table("flights", theirs.busiest, ours.busiest, lambda route: f"{route.flights:,}"))
     console.print()
     least = output.counted(flights_min(count), "flight")
-    say(console, "Most delayed", f"routes of {least} or more, by mean delay on arrival")
+    say(console, "Delayed", f"most: routes of {least} or more, by mean delay on arrival")
     check_equal("most delayed routes", (spark, theirs.most_delayed), (arrow, ours.most_delayed))
     console.print(_table("delay", theirs.most_delayed, ours.most_delayed, shown_delay))
     console.print()

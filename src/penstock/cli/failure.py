@@ -68,6 +68,11 @@ def show_tracebacks() -> None:
     _debugging = True
 
 
+def is_debugging() -> bool:
+    """Whether errors come with their traceback."""
+    return _debugging or bool(os.environ.get(DEBUG_VARIABLE))
+
+
 def clearly(command: Callable[P, T]) -> Callable[P, T]:
     """`command`, failing as the package says it."""
 
@@ -84,7 +89,7 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             raise typer.Exit(error.exit_code if isinstance(error, Interrupted) else INTERRUPTED) from None
         except (PenstockError, OSError, ValueError, ImportError) as error:
-            if _debugging or os.environ.get(DEBUG_VARIABLE):
+            if is_debugging():
                 raise
             raise typer.Exit(report(error)) from None
 

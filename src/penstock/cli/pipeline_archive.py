@@ -22,9 +22,9 @@ from penstock.cli.pipeline_options import (
     config_of,
     seconds_of,
     servers_of,
-    spark_session,
 )
 from penstock.cli.pipeline_progress import progress
+from penstock.cli.spark_session import spark_session
 
 EXAMPLES = examples(
     "# all that is there now",

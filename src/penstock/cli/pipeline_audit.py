@@ -11,7 +11,8 @@ from penstock.base.units import format_bytes
 from penstock.cli import output
 from penstock.cli.failure import FAILED, clearly, say_error
 from penstock.cli.options import Debug, Json, Server, complete_stream, examples
-from penstock.cli.pipeline_options import Config, Master, config_of, servers_of, spark_session
+from penstock.cli.pipeline_options import Config, Master, config_of, servers_of
+from penstock.cli.spark_session import spark_session
 
 if TYPE_CHECKING:
     from penstock.spark.auditing import Audit

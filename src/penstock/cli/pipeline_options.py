@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.base.units import parse_bytes, parse_duration_us
 from penstock.cli.options import Globals
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SPARK_PANEL = "Spark"
 RUN_PANEL = "Run"
@@ -100,21 +95,3 @@ def config_of(pairs: list[str] | None, option: str = "--config") -> dict[str, st
             raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint=f"'{option}'")
         out[name.strip()] = value
     return out
-
-
-@contextmanager
-def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iterator[SparkSession]:
-    """Spark for one command; it ends with it. SIGTERM and Ctrl-C raise Interrupted from then on."""
-    from penstock.spark.sessions import check_installed, session
-
-    check_installed()
-    # Two bars would write over each other. PySpark sets this one before the defaults of `session` can.
-    quiet = {"spark.ui.showConsoleProgress": "false"}
-    spark = session(master, name=f"penstock {name}", config=quiet | config)
-    from penstock.cli.interrupts import Interrupts
-
-    Interrupts()  # once Spark has set its own handler of Ctrl-C, which would end it in the middle of a call
-    try:
-        yield spark
-    finally:
-        spark.stop()

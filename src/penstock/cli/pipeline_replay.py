@@ -18,9 +18,9 @@ from penstock.cli.pipeline_options import (
     MaxBatch,
     config_of,
     servers_of,
-    spark_session,
 )
 from penstock.cli.pipeline_progress import progress
+from penstock.cli.spark_session import spark_session
 
 EXAMPLES = examples(
     "penstock pipeline replay lake --to orders-again --subject orders.again",

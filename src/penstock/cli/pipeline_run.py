@@ -19,9 +19,9 @@ from penstock.cli.pipeline_options import (
     config_of,
     seconds_of,
     servers_of,
-    spark_session,
 )
 from penstock.cli.pipeline_progress import progress
+from penstock.cli.spark_session import spark_session
 
 EXAMPLES = examples(
     "# mine.py: def totals(rows): return rows.selectExpr('offset', 'CAST(value AS STRING) AS text')",

@@ -20,9 +20,9 @@ from penstock.cli.pipeline_options import (
     config_of,
     seconds_of,
     servers_of,
-    spark_session,
 )
 from penstock.cli.pipeline_progress import progress
+from penstock.cli.spark_session import spark_session
 
 EXAMPLES = examples(
     "# as it is now; again: only what is new since",

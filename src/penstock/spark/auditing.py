@@ -298,7 +298,7 @@ class Auditor:
     def _repeated(self, rows: DataFrame, top: int) -> tuple[Repeated, ...]:
         from pyspark.sql import functions as sql
 
-        ids = sql.expr(f"filter(headers, one -> lower(one.key) = '{_MESSAGE_ID.lower()}')[0].value")
+        ids = sql.expr(f"get(filter(headers, one -> lower(one.key) = '{_MESSAGE_ID.lower()}'), 0).value")
         named = rows.where("headers IS NOT NULL").select("topic", ids.alias("id"), "partition", "offset")
         named = named.where("id IS NOT NULL")
         places = sql.slice(sql.sort_array(sql.collect_list(sql.struct("partition", "offset"))), 1, 10)

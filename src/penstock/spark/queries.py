@@ -89,6 +89,8 @@ def reason(text: str) -> str:
         is_error = sign and name.replace(".", "").replace("_", "").isalnum() and kind.endswith(("Error", "Exception"))
         if is_error and not name.startswith(("org.", "java.", "py4j.")):
             return said if name.startswith("penstock.") else f"{kind}: {said}"
+    if lines and lines[0].startswith("An error occurred while calling"):  # py4j's, before Java's own
+        lines = [line.lstrip(": ") for line in lines[1:]]
     if not lines:
         return "Spark says nothing of it"
     return re.sub(r"^\[STREAM_FAILED\].*terminated with exception: | SQLSTATE: \w+$", "", lines[0])
