@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import RFC_4122, UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.staged import is_once, once_id
 from penstock.batch.header import ENDS_RUN, HEADER_VERSION, OF_RUN, BatchHeader
 from penstock.ingest.published import Backwards, Piece, Published, PublishedRuns
 from tests.extent import examples
@@ -29,7 +31,8 @@ class Model:
         """Its last batch, piece by piece, if it counts."""
         since_us = self.now_us - WINDOW_US
         recent = [one for one in self.log if one.max_timestamp_us >= since_us]
-        last = {one.run_id: number for number, one in enumerate(recent)}
+        kind = is_once(query_id)  # those who publish once oust no queries, and the other way round
+        last = {one.run_id: number for number, one in enumerate(recent) if is_once(one.run_id) == kind}
         if query_id not in sorted(last, key=last.__getitem__)[-self.queries_max :]:
             return []
         batch_id = recent[last[query_id]].producer_sequence
@@ -64,11 +67,12 @@ class Model:
 
 @contextmanager
 def known_at_most(count: int) -> Iterator[None]:
-    before, limits.PUBLISHED_QUERIES_MAX = limits.PUBLISHED_QUERIES_MAX, count
+    before = limits.PUBLISHED_QUERIES_MAX, limits.PUBLISHED_ONCE_MAX
+    limits.PUBLISHED_QUERIES_MAX = limits.PUBLISHED_ONCE_MAX = count
     try:
         yield
     finally:
-        limits.PUBLISHED_QUERIES_MAX = before
+        limits.PUBLISHED_QUERIES_MAX, limits.PUBLISHED_ONCE_MAX = before
 
 
 def asked(runs: PublishedRuns, piece: Piece, now_us: int) -> tuple[int, int, bool, int] | str | None:
@@ -110,9 +114,11 @@ def test_what_is_known_is_what_the_log_says(acts: list[tuple[int, int, int, int,
     with known_at_most(queries_max):
         model = Model(queries_max)
         kept = read(model)
+        query_ids = [bytes([one]) * 16 for one in (0, 1, 2, 0x83, 0x84)]
+        assert [is_once(one) for one in query_ids] == [False, False, False, True, True]
         for query, batch_shift, piece_shift, plan, is_last, later_us in acts:
             model.now_us += later_us
-            query_id = bytes([query]) * 16
+            query_id = query_ids[query]
             own = [one for one in model.log if one.run_id == query_id]
             batch_id = max(0, (own[-1].producer_sequence if own else 0) + batch_shift)
             number = sum(one.producer_sequence == batch_id for one in own)
@@ -122,7 +128,7 @@ def test_what_is_known_is_what_the_log_says(acts: list[tuple[int, int, int, int,
             assert asked(read(model), piece, model.now_us) == wanted
             if wanted is None:
                 kept.appended(model.store(piece, is_last=is_last))
-            assert kept.count <= queries_max
+            assert kept.count <= 2 * queries_max
         page = kept.page(b"", 10, model.now_us)
         assert page == read(model).page(b"", 10, model.now_us)
         assert [one for one, _ in page] == sorted(one for one in {h.run_id for h in model.log} if model.of(one))
@@ -161,3 +167,12 @@ def test_batches_of_no_run_are_passed_over() -> None:
     runs = read(Model(1))
     runs.appended(BatchHeader(HEADER_VERSION, 0, 0, 0, 1, 1, 0, 1, 0, 0, 7, 0, 0))
     assert runs.count == 0
+
+
+@given(st.uuids())
+def test_an_id_for_one_batch_is_told_by_its_version(chance: UUID) -> None:
+    found = once_id(chance)
+    assert is_once(found.bytes)
+    assert found.version == 8 or found.variant != RFC_4122
+    assert str(found)[:14] + str(found)[15:] == str(chance)[:14] + str(chance)[15:]
+    assert is_once(chance.bytes) == (chance.bytes[6] >> 4 == 8)

@@ -167,6 +167,7 @@ PUBLISHED_WINDOW_MS = (
     7 * 24 * 3_600_000
 )  # as Kafka's transactional ids: so long a query is known that publishes nothing
 PUBLISHED_QUERIES_MAX = 10_000  # known of one partition: some 5 MB; that which published longest ago goes first
+PUBLISHED_ONCE_MAX = 1_000  # beside them, by who publishes one batch and no more: to know a request that comes again
 PUBLISHED_PER_ANSWER_MAX = 1_000  # of one partition, in one page of a list
 PUBLISHES_WAITING_MAX = 1_024  # requests of one broker; those beyond are refused
 PUBLISHES_AT_WORK_MAX = 2  # being put together at once: each takes the memory of its piece a few times

@@ -2,12 +2,18 @@
 
 It is told by the other one's id, so that what was staged for a stream that was deleted is never taken for what is
 staged for one that was made again under its name.
+
+Whoever publishes is told by 16 bytes, a UUID. Of version 8, whose meaning RFC 9562 leaves to whoever makes one, it is
+for one batch, and no other one ever follows.
 """
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from penstock.base.subjects import INTERNAL_NAME_PREFIX, INTERNAL_SUBJECT_PREFIX
 
+_ONCE_VERSION = 8
 _NAME_PREFIX = f"{INTERNAL_NAME_PREFIX}staged-"
 
 
@@ -28,3 +34,13 @@ def staged_for(name: str, subject: str) -> int | None:
         return None
     stream_id = int(number)
     return stream_id if subject == staged_subject(stream_id) and name == staged_name(stream_id) else None
+
+
+def once_id(chance: UUID) -> UUID:
+    """An id for who publishes one batch, of that much chance."""
+    return UUID(int=chance.int & ~(0xF << 76) | _ONCE_VERSION << 76)
+
+
+def is_once(query_id: bytes) -> bool:
+    """Whether an id is for one batch."""
+    return query_id[6] >> 4 == _ONCE_VERSION

@@ -2,7 +2,8 @@
 
 Rules: a query counts its batches, and a batch is published as a run of one piece or more. Of each query the last batch
 is known, no older than the window; of more than PUBLISHED_QUERIES_MAX queries those that published last. So what is
-known is a function of the log and the time, whoever asks and since when.
+known is a function of the log and the time, whoever asks and since when. Who publishes one batch and no more says so
+with its id (`base.staged`): of those PUBLISHED_ONCE_MAX are known beside the queries, so that they oust none of these.
 
 | a piece of                       | last batch unfinished | last batch complete | query not known   |
 |----------------------------------|-----------------------|---------------------|-------------------|
@@ -25,6 +26,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.staged import is_once
 from penstock.batch.header import ENDS_RUN, OF_RUN, BatchHeader
 
 
@@ -49,6 +51,14 @@ class Published(NamedTuple):
     timestamp_us: int
 
 
+_Known = tuple[dict[bytes, Published], dict[bytes, Published]]
+"""Those of queries, and those of who publishes once; which published last comes last."""
+
+
+def _counts_max() -> tuple[int, int]:
+    return limits.PUBLISHED_QUERIES_MAX, limits.PUBLISHED_ONCE_MAX
+
+
 def _published(header: BatchHeader) -> Published:
     return Published(
         header.producer_sequence,
@@ -71,7 +81,7 @@ class PublishedRuns:
 
     def __init__(self) -> None:
         self.failure = ""
-        self._known: dict[bytes, Published] | None = None  # which published last comes last
+        self._known: _Known | None = None
 
     @property
     def is_reading(self) -> bool:
@@ -81,7 +91,7 @@ class PublishedRuns:
     @property
     def count(self) -> int:
         """Of how many queries they are known."""
-        return 0 if self._known is None else len(self._known)
+        return 0 if self._known is None else sum(map(len, self._known))
 
     def known(self, found: Backwards) -> None:
         """They are read."""
@@ -91,8 +101,8 @@ class PublishedRuns:
         """Up to `count` queries with an id above `after`, in the order of their ids, each with its last batch."""
         assert self._known is not None
         since_us = now_us - _WINDOW_US
-        ids = (one for one, last in self._known.items() if one > after and last.timestamp_us >= since_us)
-        return [(one, self._known[one]) for one in nsmallest(count, ids)]
+        there = (item for some in self._known for item in some.items())
+        return nsmallest(count, (item for item in there if item[0] > after and item[1].timestamp_us >= since_us))
 
     def find(self, piece: Piece, now_us: int) -> Published | None:
         """What is there in the place of a piece that is not to be stored (again); None if it is to be stored.
@@ -100,7 +110,7 @@ class PublishedRuns:
         RemoteError run_unfinished, out_of_sequence: it is not to be stored, and was not.
         """
         assert self._known is not None
-        last = self._known.get(piece.query_id)
+        last = self._known[is_once(piece.query_id)].get(piece.query_id)
         if last is not None and last.timestamp_us < now_us - _WINDOW_US:
             last = None
         if last is None or last.batch_id < piece.batch_id:
@@ -122,15 +132,13 @@ class PublishedRuns:
         """A piece that is to be stored, as `find` says, was written behind all others."""
         if self._known is None or not header.flags & OF_RUN:
             return
-        self._known.pop(header.run_id, None)
-        self._known[header.run_id] = _published(header)
+        known = self._known[is_once(header.run_id)]
+        known.pop(header.run_id, None)
+        known[header.run_id] = _published(header)
         since_us = header.max_timestamp_us - _WINDOW_US
-        while len(self._known) > limits.PUBLISHED_QUERIES_MAX or self._oldest_us() < since_us:
-            del self._known[next(iter(self._known))]
-
-    def _oldest_us(self) -> int:
-        assert self._known is not None
-        return next(iter(self._known.values())).timestamp_us
+        for some, count_max in zip(self._known, _counts_max(), strict=True):
+            while some and (len(some) > count_max or next(iter(some.values())).timestamp_us < since_us):
+                del some[next(iter(some))]
 
 
 class Backwards:
@@ -138,24 +146,24 @@ class Backwards:
 
     def __init__(self, since_us: int) -> None:
         self._since_us = since_us
-        self._found: dict[bytes, Published] = {}
+        self._found: _Known = ({}, {})
 
     def wants(self, header: BatchHeader) -> bool:
         """Whether the batch says something: then it is to be verified, and added."""
-        return (
-            bool(header.flags & OF_RUN)
-            and header.run_id not in self._found
-            and header.max_timestamp_us >= self._since_us
-            and len(self._found) < limits.PUBLISHED_QUERIES_MAX
-        )
+        if not header.flags & OF_RUN or header.max_timestamp_us < self._since_us:
+            return False
+        kind = is_once(header.run_id)
+        found = self._found[kind]
+        return header.run_id not in found and len(found) < _counts_max()[kind]
 
     def add(self, header: BatchHeader) -> None:
         """One that is wanted."""
-        self._found[header.run_id] = _published(header)
+        self._found[is_once(header.run_id)][header.run_id] = _published(header)
 
-    def in_order(self) -> dict[bytes, Published]:
+    def in_order(self) -> _Known:
         """All that were found, which published last at the end."""
-        return dict(reversed(self._found.items()))
+        queries, once = self._found
+        return dict(reversed(queries.items())), dict(reversed(once.items()))
 
 
 _WINDOW_US = limits.PUBLISHED_WINDOW_MS * 1_000

@@ -31,6 +31,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.base.errors import OperationalError
+from penstock.base.staged import once_id
 from penstock.client.blocking import Client
 from penstock.client.staging import Staged
 from penstock.messages import StreamInfo
@@ -148,7 +149,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options)
-        self._job = Batch(str(uuid.uuid4()), 0)  # the same for all its tasks
+        self._job = Batch(str(once_id(uuid.uuid4())), 0)  # the same for all its tasks
         if options.txn_app_id:
             self._job = Batch(str(uuid.uuid5(_APPLICATIONS, options.txn_app_id)), options.txn_version)
 
