@@ -9,8 +9,6 @@ for one batch, and no other one ever follows.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from penstock.base.subjects import INTERNAL_NAME_PREFIX, INTERNAL_SUBJECT_PREFIX
 
 _ONCE_VERSION = 8
@@ -36,9 +34,9 @@ def staged_for(name: str, subject: str) -> int | None:
     return stream_id if subject == staged_subject(stream_id) and name == staged_name(stream_id) else None
 
 
-def once_id(chance: UUID) -> UUID:
-    """An id for who publishes one batch, of that much chance."""
-    return UUID(int=chance.int & ~(0xF << 76) | _ONCE_VERSION << 76)
+def once_id(chance: bytes) -> bytes:
+    """An id for who publishes one batch, of 16 bytes of chance."""
+    return chance[:6] + bytes([chance[6] & 0x0F | _ONCE_VERSION << 4]) + chance[7:]
 
 
 def is_once(query_id: bytes) -> bool:

@@ -149,7 +149,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options)
-        self._job = Batch(str(once_id(uuid.uuid4())), 0)  # the same for all its tasks
+        self._job = Batch(str(uuid.UUID(bytes=once_id(uuid.uuid4().bytes))), 0)  # the same for all its tasks
         if options.txn_app_id:
             self._job = Batch(str(uuid.uuid5(_APPLICATIONS, options.txn_app_id)), options.txn_version)
 
