@@ -261,6 +261,12 @@ def test_an_archive_is_of_one_stream_of_a_name_and_of_one_format(
     with pytest.raises(ConfigError) as told:
         run(spark, broker, "anew", tmp_path, format="orc", min_batch=0, file_bytes=1)
     assert len(told.value.mistakes) == 3
+    for name in ("some.parquet", "_delta_log"):
+        (tmp_path / name / "other" / name).mkdir(parents=True)
+        with pytest.raises(ConfigError, match=rf"other holds {name}, and is no archive; give a folder of its own"):
+            run(spark, broker, "anew", tmp_path / name / "other")
+    with pytest.raises(ConfigError, match="schema: nothing is decoded by it"):
+        run(spark, broker, "anew", tmp_path / "schema", schema="a INT")
 
 
 @needs_time

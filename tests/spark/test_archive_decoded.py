@@ -155,6 +155,6 @@ def test_an_avro_schema_has_column_types_or_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match="has no column type"):
         avro_type(["string", "long"])
-    for text in ("{", '"string"', '{"type": "recor", "name": "x"}'):
+    for text in ("{", '"string"', '{"type": "recor", "name": "x"}', '{"type": "record", "name": "x"}', '{"not": "it"}'):
         with pytest.raises(ConfigError, match="schema: it is"):
             parsed_avro(text)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -55,6 +57,29 @@ def test_archive_and_log_are_one_history(
     assert rows_of(part) == [*((0, one) for one in range(30, 101)), (1, 99)]
     narrow = spark.read.format("penstock").options(servers=broker.client_address, stream=name, archive=tmp_path)
     assert narrow.schema("topic string").load().distinct().collect() == [(name,)]
+
+
+@needs_time
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_flipped_bit_is_said_with_its_file(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, reads: Reads, tmp_path: Path, table_format: str
+) -> None:
+    name = f"flipped_{table_format}"
+    client.create_stream(name, f"{name}.in")
+    client.append(name, [{"value": b"%032d" % (number * 7_919)} for number in range(1_000)])
+    archive(name, tmp_path, spark=spark, servers=broker.client_address, format=table_format)
+    (file,) = tmp_path.glob("**/*.parquet")
+    column = pq.ParquetFile(file).metadata.row_group(0).column(1)
+    assert column.path_in_schema == "value"
+    with file.open("r+b") as opened:
+        opened.seek(column.data_page_offset + column.total_compressed_size // 2)
+        byte = opened.read(1)[0]
+        opened.seek(-1, 1)
+        opened.write(bytes([byte ^ 1]))
+    with pytest.raises(PySparkException, match=rf"{file}.*a Parquet file of an archive.*CRC"):
+        reads(name, archive=tmp_path).collect()
+    with pytest.raises((PySparkException, Py4JError), match="CRC checksum verification failed"):
+        spark.read.parquet(str(file)).collect()
 
 
 @needs_time

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import penstock
@@ -131,6 +132,40 @@ def test_files_that_are_committed_and_not_moved_are_replayed_once_they_are(
     assert replay(lake, "moved", servers=broker.client_address, spark=spark, subject="moved.in").rows == 200
     assert by_key(client, "moved") == EXPECTED
     assert sorted(lake.glob("date=*/*/*.parquet")) == files
+
+
+@needs_time
+def test_of_two_at_once_one_is_refused(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, lake: Path
+) -> None:
+    client.create_stream("both", "both.in", partitions=2)
+    go: dict[str, Any] = {"servers": broker.client_address, "spark": spark, "subject": "both.in"}
+    refused = []
+
+    def another(done: BatchDone) -> None:
+        with pytest.raises(lakes.OvertakenError, match="another replay is at work"):
+            replay(lake, "both", **go)
+        refused.append(done)
+
+    replay(lake, "both", report=another, **go)
+    assert refused
+    assert by_key(client, "both") == EXPECTED
+
+
+@needs_time
+def test_what_was_asked_for_may_change_until_something_is_written(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, lake: Path
+) -> None:
+    client.create_stream("changed", "changed.in", partitions=2)
+    go: dict[str, Any] = {"servers": broker.client_address, "spark": spark}
+    with pytest.raises(PySparkException, match="subject"):
+        replay(lake, "changed", **go)  # the rows have the subject of where they are from
+    with pytest.raises(KilledError):
+        replay(lake, "changed", subject="changed.in", max_batch=80, report=die, **go)
+    with pytest.raises(ConfigError, match="where, subject: they are not as when"):
+        replay(lake, "changed", **go)
+    replay(lake, "changed", subject="changed.in", **go)
+    assert by_key(client, "changed") == EXPECTED
 
 
 def test_what_cannot_be_replayed_is_said(

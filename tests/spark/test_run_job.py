@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,8 @@ def test_what_cannot_be_written_is_said_before_anything_runs(
         run(f"{file}:louder", "loud", tmp_path / "out", options={"startingOfsets": "latest"}, **go)
     with pytest.raises(ConfigError, match="it gave int, not a DataFrame"):
         run(f"{file}:nothing", "loud", tmp_path / "out", **go)
+    with pytest.raises(ConfigError, match=r"function: <lambda>, line \d+: KeyError: .NO_SUCH_RATE."):
+        run(lambda rows: rows.limit(int(os.environ["NO_SUCH_RATE"])), "loud", tmp_path / "out", **go)
     with pytest.raises(ConfigError, match="not made of the stream"):
         run(lambda rows: spark.range(3), "loud", tmp_path / "out", **go)
     with pytest.raises(ConfigError, match="value: the column is missing"):

@@ -178,9 +178,13 @@ def test_what_is_there_already_is_not_merged_into(client: penstock.Client, keep:
     DeltaTable.create(tmp_path / "other", pa.schema([pa.field("a", pa.int64())]))
     with pytest.raises(ConfigError, match="holds a Delta table that is not of this kind"):
         keep("mine", tmp_path / "other")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "some.parquet").touch()
+    with pytest.raises(ConfigError, match="holds something else; give a folder of its own"):
+        keep("mine", tmp_path / "files")
     with pytest.raises(ConfigError) as told:
-        keep("mine", "s3://bucket/t", buckets=0, max_batch=0)
-    assert len(told.value.mistakes) == 3
+        keep("mine", "s3://bucket/t", buckets=0, max_batch=0, as_of=-1)
+    assert len(told.value.mistakes) >= 4
 
 
 @needs_time

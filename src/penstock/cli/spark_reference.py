@@ -17,7 +17,7 @@ spark = session()
 orders = spark.read.format("penstock").option("stream", "orders").load()
 ```
 
-`spark.read` reads what is there, `spark.readStream` what comes; in SQL it is
+`spark.read` reads what is there, `spark.readStream` what comes; in SQL, for reading, it is
 `CREATE TABLE orders USING penstock OPTIONS (stream 'orders')`, without columns: the option `columns` names some.
 It needs PySpark 4.2 or newer and Java 17 or newer: `pip install "penstock[spark,java]"`.
 [The tutorial](../tutorial/spark.md) begins from nothing.

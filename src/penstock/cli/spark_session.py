@@ -34,6 +34,7 @@ def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iter
     # Two bars would write over each other. PySpark sets this one before the defaults of `session` can.
     settings = {"spark.ui.showConsoleProgress": "false"} | config
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it says is raised, too
+    logging.getLogger().addFilter(_is_not_of_py4j)
     with without_pandas_warning(), _log() as log, _failing_in_one_line():
         with nullcontext() if log is None else _stderr_in(log):
             spark = session(master, name=f"penstock {name}", config=settings)
@@ -98,6 +99,11 @@ def _failing_in_one_line() -> Iterator[None]:
         raise
     except (PySparkException, Py4JError) as error:
         raise JobError(f"Spark: {reason(str(error))}") from error
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """It says with the root logger that it was interrupted, with a trace."""
+    return "/py4j/" not in record.pathname
 
 
 def _hush() -> None:

@@ -57,6 +57,8 @@ def decoded(spark: SparkSession, plan: Plan, decode: str, schema: str) -> Plan:
     """The plan with what the first run has fixed, or is to fix. ConfigError: the first run has fixed something else."""
     if decode and decode not in DECODERS:
         raise ConfigError([f"decode: it is {decode!r}; there are {', '.join(DECODERS)}"])
+    if schema and not decode and not lake.about_file(plan.root).exists():
+        raise ConfigError(["schema: nothing is decoded by it; give decode, too"])
     if decode == "avro" and not schema and not lake.about_file(plan.root).exists():
         raise ConfigError(["schema: Avro cannot be read without one"])
     about = lake.read_about(plan.root)
@@ -105,6 +107,8 @@ def plan_of(
         mistakes += error.mistakes
     root = Path(to).absolute()
     about = None if mistakes else lake.read_about(root)
+    if about is None and not mistakes and (there := lake.other_in(root)):
+        mistakes.append(f"to: {root} holds {there}, and is no archive; give a folder of its own")
     mistakes += _name_mistakes(name, about)
     if mistakes or source is None:
         raise ConfigError(mistakes)

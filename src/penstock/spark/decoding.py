@@ -125,10 +125,10 @@ def parsed_avro(schema: str) -> Any:
         raise OperationalError('fastavro is not installed: `pip install "penstock[lake]"`') from None
     try:
         found = fastavro.parse_schema(json.loads(schema))
-    except (ValueError, TypeError, fastavro.schema.SchemaParseException) as error:
-        raise ConfigError([f"schema: it is no Avro schema: {error}"]) from None
-    if not isinstance(found, dict) or found.get("type") != "record":
-        raise ConfigError(["schema: it is not that of an Avro record"])
+    except (ValueError, TypeError, KeyError, AttributeError, fastavro.schema.SchemaParseException) as error:
+        raise ConfigError([f"schema: it is no Avro schema: {type(error).__name__}: {error}"]) from None
+    if not isinstance(found, dict) or found.get("type") != "record" or not found.get("fields"):
+        raise ConfigError(["schema: it is not that of an Avro record with fields"])
     return found
 
 

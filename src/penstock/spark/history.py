@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
-from penstock.base.errors import ConfigError
+from penstock.base.errors import ConfigError, CorruptionError
 from penstock.client.blocking import Client
 from penstock.client.filters import Filter
 from penstock.spark import lake
@@ -158,16 +158,20 @@ def _parts(file: LakeFile, wanted: Iterable[Wanted]) -> Iterator[tuple[Range, in
 
 
 def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of some files, of these subjects or of all, in Spark's schema. DataLossError: a file is gone."""
+    """The rows of some files, of these subjects or of all, in Spark's schema.
+
+    DataLossError: a file is gone. CorruptionError: it is not what was written; its pages have checksums.
+    """
     for piece in task.pieces:
         try:
-            file = pq.ParquetFile(piece.path)
+            with pq.ParquetFile(piece.path, page_checksum_verification=True) as file:
+                for number in range(file.metadata.num_row_groups):
+                    if _may_hold(file, number, piece):
+                        yield from _rows(file, number, piece, columns, subjects)
         except FileNotFoundError:
             raise DataLossError(f"{piece.path} is gone, which the archive's table names") from None
-        with file:
-            for number in range(file.metadata.num_row_groups):
-                if _may_hold(file, number, piece):
-                    yield from _rows(file, number, piece, columns, subjects)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptionError(piece.path, 0, "a Parquet file of an archive", str(error)[:200]) from None
 
 
 def _may_hold(file: pq.ParquetFile, number: int, piece: FilePiece) -> bool:

@@ -162,16 +162,32 @@ def write_about(root: Path, about: About) -> None:
     write_durably(about_file(root), json.dumps(about.to_json(), indent=1).encode() + b"\n")
 
 
+def other_in(root: Path) -> str:
+    """A name in a folder that readers take for data, or for another format's; empty: there is none. ConfigError."""
+    if not root.exists():
+        return ""
+    if not root.is_dir():
+        raise ConfigError([f"to: {root} is no folder"])
+    names = sorted(one.name for one in root.iterdir())
+    return next((name for name in names if name == "_delta_log" or not name.startswith(("_", "."))), "")
+
+
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
     """One job writes an archive at a time. OvertakenError: another one does; it need not be on this machine."""
-    file = root / OWN / "LOCK"
+    with held(root / OWN / "LOCK", f"another job writes the archive in {root}"):
+        yield
+
+
+@contextmanager
+def held(file: Path, otherwise: str) -> Iterator[None]:
+    """One process holds a file at a time, made if there is none. OvertakenError, with that text: another one does."""
     make_folder(file.parent)
-    with file.open("ab") as held:
+    with file.open("ab") as opened:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise OvertakenError(f"another job writes the archive in {root}") from None
+            raise OvertakenError(otherwise) from None
         yield
 
 

@@ -109,6 +109,7 @@ class _OpenFile:
             compression_level=1,
             use_dictionary=[name for name in _REPEATED if name in names],
             write_statistics=[name for name in _FOUND_BY if name in names],
+            write_page_checksum=True,
         )
         self._group_bytes = group_bytes(how)
         self._waiting: list[pa.RecordBatch] = []

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from penstock.base import limits
+from penstock.base.errors import CorruptionError
 from penstock.spark import fetching
 from penstock.spark.columns import arrow_schema, ddl_of
 from penstock.spark.lake import sync_folder
@@ -125,8 +126,18 @@ def rewrite(what: Rewriting, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
             yield pa.RecordBatch.from_pylist([written], schema=_WRITTEN)
 
 
+def _read(file: Path) -> pa.Table:
+    """A file of the table. CorruptionError: it is not what was written."""
+    try:
+        return parquet.read_table(file, schema=SCHEMA, partitioning=None, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(str(file), 0, "a Parquet file of a table", str(error)[:200]) from None
+
+
 def _rewrite_one(root: Path, bucket: int, files: tuple[str, ...], updates: pa.Table) -> dict[str, Any] | None:
-    current = [parquet.read_table(root / path, schema=SCHEMA, partitioning=None) for path in files]
+    current = [_read(root / path) for path in files]
     there = sum(one.num_rows for one in current)
     together = pa.concat_tables([*current, updates])
     chosen = latest_indices(together)
@@ -155,6 +166,7 @@ def _write(file: Path, rows: pa.Table) -> int:
             use_dictionary=["subject", "partition"],
             row_group_size=_ROW_GROUP_ROWS,
             write_statistics=["offset", "timestamp", "partition"],
+            write_page_checksum=True,
         )
         sink.flush()
         os.fsync(sink.fileno())

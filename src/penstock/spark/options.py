@@ -193,13 +193,15 @@ class _Reader:
         plain = {name: value for name, value in given.items() if not name.startswith(_OF_TABLE)}
         self._options = {name.removeprefix(_OF_TABLE): value for name, value in given.items()} | plain
         self.mistakes = []
+        self.given_path = bool(self._options.get("path"))
         names = {one.name.lower(): one.name for one in known}
         for name in sorted(self._options.keys() - names.keys() - _IGNORED):
-            near = difflib.get_close_matches(name, names, 1)
+            near = ["servers"] if name.startswith("kafka.") else difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {names[near[0]]}?" if near else ""
             self.mistakes.append(f"{name}: there is no such option{hint}")
 
     mistakes: list[str]
+    given_path: bool
 
     def text(self, name: str) -> str:
         return str(self._options.get(name.lower(), "")).strip()
@@ -241,7 +243,8 @@ def _selection(reader: _Reader) -> Selection:
     if len(given) > 1:
         reader.mistakes.append(f"{given[1]}: {given[0]} is given, too; one of them says which streams are read")
     elif not given and not subjects:
-        reader.mistakes.append("stream: it is missing; give a stream's name, or the subject of messages")
+        hint = " as an option, load takes none" if reader.given_path else ""
+        reader.mistakes.append(f"stream: it is missing; give a stream's name{hint}, or the subject of messages")
     if not given:
         return Selection(subjects=subjects)
     assigned = reader.get("assign", _assigned)

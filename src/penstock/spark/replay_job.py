@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
+from penstock.client.blocking import Client
 from penstock.spark import brokers
 from penstock.spark.jobs import BatchDone, Report, no_report
-from penstock.spark.lake import OWN, LakeFile, OvertakenError, locked, open_table, read_about, write_durably
+from penstock.spark.lake import OWN, LakeFile, OvertakenError, held, locked, open_table, read_about, write_durably
 from penstock.spark.options import sink_options
+from penstock.spark.sink import application_id
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -112,7 +114,8 @@ def replay(
     """
     root = _root(path, to, rate, max_batch)
     options = sink_options({"stream": to, "servers": servers})
-    info = brokers.client(options.servers, options.timeout_s).stream(to, timeout=options.timeout_s)
+    client = brokers.client(options.servers, options.timeout_s)
+    info = client.stream(to, timeout=options.timeout_s)
     if spark is None:
         from penstock.spark.sessions import session
 
@@ -120,19 +123,30 @@ def replay(
     rows = _rows(spark, root, where)
     notes = Path(checkpoint).absolute() if checkpoint else root / "_penstock" / f"replay-{to}"
     new = Note(str(uuid.uuid4()), to, int(info.stream_id), where=where, subject=subject)
-    note = _read(notes) or new
-    if (note.stream, note.stream_id) != (to, int(info.stream_id)):
-        raise ConfigError(
-            [f"{notes} is of another stream, or of {to} before it was made anew; give another checkpoint"]
-        )
-    if (note.where, note.subject) != (where, subject):
-        raise ConfigError([f"where, subject: they are not as when {notes} was begun; give another checkpoint"])
-    if note.done == note.batches:
-        note = _planned(rows, note, min(max_batch, rate * limits.REPLAY_BURST_S if rate else max_batch))
-        _write(notes, note)
-    # A stream's own subject is another one in each partition: where rows have none, the sink gives them that.
-    own = "" if subject == info.subject else subject
-    return _replay(rows, note, notes, servers, rate, report, own)
+    with held(notes / "LOCK", f"another replay is at work that notes in {notes} how far it is"):
+        note = _read(notes) or new
+        if (note.stream, note.stream_id) != (to, int(info.stream_id)):
+            raise ConfigError(
+                [f"{notes} is of another stream, or of {to} before it was made anew; give another checkpoint"]
+            )
+        if (note.where, note.subject) != (where, subject):
+            if _has_written(client, note):
+                raise ConfigError([f"where, subject: they are not as when {notes} was begun; give another checkpoint"])
+            note = new  # the run that noted it failed before anything was published
+        if note.done == note.batches:
+            note = _planned(rows, note, min(max_batch, rate * limits.REPLAY_BURST_S if rate else max_batch))
+            _write(notes, note)
+        # A stream's own subject is another one in each partition: where rows have none, the sink gives them that.
+        own = "" if subject == info.subject else subject
+        return _replay(rows, note, notes, servers, rate, report, own)
+
+
+def _has_written(client: Client, note: Note) -> bool:
+    """Whether anything of a replay is in its stream."""
+    if note.first or note.done:
+        return True
+    query_id = application_id(note.query_id)
+    return any(one.query_id == query_id for one in client.staging.queries(note.stream))
 
 
 def _root(path: str | os.PathLike[str], to: str, rate: int | None, max_batch: int) -> Path:

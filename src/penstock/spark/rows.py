@@ -60,7 +60,9 @@ def check_columns(types: Mapping[str, str], *, stream: str) -> None:
     if "value" not in types:
         mistakes.append("value: the column is missing; what is to be written has it as binary or string")
     if not stream and "topic" not in types:
-        mistakes.append("stream: it is missing, and there is no column topic that says it row by row")
+        mistakes.append(
+            "stream: it is missing, and there is no column topic that says it row by row; SQL tables are for reading"
+        )
     for name, kind in types.items():
         if name not in COLUMNS:
             mistakes.append(f"{name}: a message has no such column; it has {', '.join(COLUMNS)}: drop or rename it")

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
-from penstock.base.errors import ConfigError
+from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import stream_name_mistake
 from penstock.spark.delta_sink import DeltaSink
 from penstock.spark.jobs import Report, no_report
@@ -119,7 +119,8 @@ class _Target(NamedTuple):
             if (mistake := stream_name_mistake(text)) is not None:
                 mistakes.append(f"to: {mistake}; a folder is written with a slash, as ./{text}")
             if checkpoint is None:
-                mistakes.append("checkpoint: it is missing; where is Spark to note how far it is?")
+                text = f"it is missing, which a stream needs; or give a folder: with a slash, as ./{text}"
+                mistakes.append(f"checkpoint: {text}")
         if mode not in OUTPUT_MODES:
             mistakes.append(f"output_mode: it is {mode!r}; there are {', '.join(OUTPUT_MODES)}")
         elif mode == "complete" and not (is_folder and format_ == "delta"):
@@ -191,7 +192,15 @@ def _imported(file: Path) -> ModuleType:
 def _called(function: Function, rows: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
-    made = function(rows)
+    try:
+        made = function(rows)
+    except PenstockError:
+        raise
+    except Exception as error:
+        line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 0
+        where = f"{getattr(function, '__name__', 'it')}, line {line}"
+        text = str(error).strip().splitlines()
+        raise ConfigError([f"function: {where}: {type(error).__name__}: {text[0] if text else ''}"]) from error
     if not isinstance(made, DataFrame):
         raise ConfigError([f"function: it gave {type(made).__name__}, not a DataFrame"])
     if not made.isStreaming:

@@ -29,6 +29,7 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.log.level": "ERROR",
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # those of archives; other files have none
 }
 
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}

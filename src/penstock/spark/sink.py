@@ -56,6 +56,11 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
+def application_id(name: str) -> uuid.UUID:
+    """By which the brokers know what is written with a `txnAppId`."""
+    return uuid.uuid5(_APPLICATIONS, name)
+
+
 class Batch(NamedTuple):
     """What makes rows the same rows when they are written again."""
 
@@ -151,7 +156,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         super().__init__(options)
         self._job = Batch(str(uuid.UUID(bytes=once_id(uuid.uuid4().bytes))), 0)  # the same for all its tasks
         if options.txn_app_id:
-            self._job = Batch(str(uuid.uuid5(_APPLICATIONS, options.txn_app_id)), options.txn_version)
+            self._job = Batch(str(application_id(options.txn_app_id)), options.txn_version)
 
     def _batch(self, context: TaskContext) -> Batch:
         return self._job

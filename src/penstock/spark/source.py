@@ -46,6 +46,10 @@ class DefaultSource(DataSource):
         """For `spark.readStream`."""
         from penstock.spark.stream import StreamReader
 
+        if ends := sorted(name for name, text in self.options.items() if name.lower().startswith("ending") and text):
+            raise ConfigError(
+                [f"{ends[0]}: a query has no end; spark.read has one, and a query's batches are in order"]
+            )
         return StreamReader(source_options(options_with(self.options, schema)), _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

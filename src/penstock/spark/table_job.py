@@ -38,7 +38,7 @@ from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, latest
 from penstock.spark.agreement import check_held
 from penstock.spark.jobs import BatchDone, Pace, Report, no_report, without_pandas_warning
-from penstock.spark.lake import OvertakenError
+from penstock.spark.lake import OvertakenError, other_in, read_about
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key, Offsets, Position
 from penstock.spark.planning import Chosen, DataLossError, Piece, choose, cut, find, piece_of, row_bytes, share
@@ -155,6 +155,8 @@ def _plan(
         mistakes.append(f"max_batch: it is {max_batch}; give 1 or more")
     if history_hours < 0:
         mistakes.append(f"history_hours: it is {history_hours}; give 0 or more")
+    if isinstance(as_of, int) and as_of < 0:
+        mistakes.append(f"as_of: it is {as_of}; offsets count from 0")
     if "://" in os.fspath(to):
         mistakes.append(f"to: {to} is no folder; mount it where the driver and all workers see it by the same path")
     options = {"stream": stream, "servers": servers, "failOnDataLoss": str(fail_on_data_loss).lower()}
@@ -296,6 +298,8 @@ class _Job:
 
         place, ours = str(self._plan.root), self._about
         if not DeltaTable.is_deltatable(place):
+            if read_about(self._plan.root) is not None or other_in(self._plan.root):
+                raise ConfigError([f"to: {place} holds something else; give a folder of its own"])
             name = f"latest of {ours.stream}"
             by = [latest.BUCKET]
             DeltaTable.create(place, _schema(), mode="ignore", partition_by=by, name=name, description=ours.to_text())

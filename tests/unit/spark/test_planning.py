@@ -136,7 +136,9 @@ def test_options_of_kafka_mean_what_they_mean_there() -> None:
 @pytest.mark.parametrize(
     ("given_options", "mistake"),
     [
-        ({}, "stream: it is missing"),
+        ({}, "stream: it is missing; give a stream's name, or"),
+        ({"path": "orders"}, "stream: it is missing; give a stream's name as an option, load takes none, or"),
+        ({"stream": "a", "kafka.bootstrap.servers": "x:1"}, "there is no such option; did you mean servers?"),
         ({"subscribe": "a", "assign": '{"a": [0]}'}, "assign: subscribe is given, too"),
         ({"stream": "a", "startingOffset": "latest"}, "startingoffset: there is no such option; did you mean"),
         ({"stream": "a", "startingOffsets": '{"a": {"0": -3}}'}, "the offset -3 of a, partition 0, is negative"),
