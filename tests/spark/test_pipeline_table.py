@@ -39,7 +39,7 @@ def test_a_function_of_a_file_is_run_and_a_missing_one_told(
     with pipeline(broker, "run", f"{file}:texts", "--from", "ran", "--to", to, "--once") as running:
         out, error = running.communicate(timeout=TIMEOUT_S)
         assert running.returncode == 0, error
-    assert out.decode() == f"50 messages of ran read, and the result written to {to}\n"
+    assert out.decode() == f"50 messages of ran read, and what came of them written to {to}\n"
     assert "Traceback" not in error.decode()
     assert delta_rows(to).num_rows == 50
     file.write_text("def wrong(rows):\n    return rows.selectExpr('offset', 'raise_error(string(value)) AS text')\n")

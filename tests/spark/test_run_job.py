@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 import penstock
 from penstock.base.errors import ConfigError
+from penstock.client.errors import StreamNotFound
 from penstock.spark.delta_sink import write
 from penstock.spark.jobs import BatchDone
 from penstock.spark.queries import JobError, reason
@@ -218,6 +219,9 @@ def test_what_cannot_be_written_is_said_before_anything_runs(
         run(lambda rows: rows.limit(int(os.environ["NO_SUCH_RATE"])), "loud", tmp_path / "out", **go)
     with pytest.raises(ConfigError, match="not made of the stream"):
         run(lambda rows: spark.range(3), "loud", tmp_path / "out", **go)
+    with pytest.raises(StreamNotFound, match="there is no stream 'other'"):
+        run(f"{file}:louder", "loud", "other", checkpoint=str(tmp_path / "checkpoint"), **go)
+    client.create_stream("other", "other.in")
     with pytest.raises(ConfigError, match="value: the column is missing"):
         run(f"{file}:louder", "loud", "other", checkpoint=str(tmp_path / "checkpoint"), **go)
 

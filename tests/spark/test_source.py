@@ -263,6 +263,27 @@ def test_a_stream_made_anew_is_read_from_its_beginning_where_that_may_be(
 
 
 @needs_time
+def test_a_stream_that_was_deleted_while_the_query_was_down_is_said(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """There may have been messages that it has not read."""
+    for selection, names in (("down_*", ("down_a", "down_b")), ("named_a,named_b", ("named_a", "named_b"))):
+        for name in names:
+            filled(client, name, 10)
+        checkpoint = tmp_path / names[0]
+        assert run(spark, broker, checkpoint, selection)[-1][1] == 20
+        client.append(names[1], [{"value": b"never read"}])
+        client.delete_stream(names[1])
+        client.append(names[0], [{"value": b"x"}])
+        with pytest.raises(PySparkException, match=f"{names[1]}.* was deleted|no stream '{names[1]}'"):
+            run(spark, broker, checkpoint, selection)
+        assert run(spark, broker, checkpoint, selection, failOnDataLoss=False)[-1][1] == 1
+        client.append(names[0], [{"value": b"y"}])
+        if "*" in selection:  # it was said, and is forgotten
+            assert run(spark, broker, checkpoint, selection)[-1][1] == 1
+
+
+@needs_time
 def test_a_log_that_begins_anew_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
 

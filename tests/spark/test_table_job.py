@@ -171,6 +171,8 @@ def test_what_is_there_already_is_not_merged_into(client: penstock.Client, keep:
     client.create_stream("yours", "yours.in")
     with pytest.raises(ConfigError, match="holds the table of stream mine; give another folder"):
         keep("yours", tmp_path / "t")
+    with pytest.raises(ConfigError, match="holds the table of stream mine as it is now; give another folder"):
+        keep("mine", tmp_path / "t", as_of=1)
     client.delete_stream("mine")
     client.create_stream("mine", "mine.in")
     with pytest.raises(ConfigError, match="of before it was deleted and made anew"):

@@ -21,6 +21,7 @@ from penstock.base.units import format_bytes
 from penstock.cli import demo_run, flights, output
 from penstock.cli.demo_check import Disagreement, Route, Routes, busiest_of, check_equal, most_delayed_of, routes_of
 from penstock.cli.demo_run import ROUTES_SHOWN, say, shown_delay, timed
+from penstock.cli.next_steps import LATEST
 from penstock.cli.spark_session import spark_session
 from penstock.spark import java
 from penstock.spark.lake import about_file
@@ -119,7 +120,8 @@ def _started(console: Console, folder: Path, used: java.Java) -> Iterator[SparkS
         "spark.local.dir": str(folder),
     }
     started_s = time.perf_counter()
-    with spark_session("demo", LOCAL, config) as spark:
+    with spark_session("demo", LOCAL, config) as start:
+        spark = start()
         say(console, "", f"on all cores of this machine, {time.perf_counter() - started_s:.1f} s later")
         yield spark
 
@@ -169,7 +171,13 @@ def _table(what: str, theirs: list[Route], ours: list[Route], shown: Callable[[R
 
 
 def remove_earlier(lake: Path) -> None:
-    """Delete an earlier demo's lake: its stream is gone. What else somebody has put there is left alone."""
+    """Delete an earlier demo's lake: its stream is gone. What else somebody has put there is left alone.
+
+    The table that the demo tells how to make goes, too.
+    """
+    latest = lake.with_name(f"{lake.name}{LATEST}")
+    if (latest / "_delta_log").is_dir():
+        shutil.rmtree(latest)
     if about_file(lake).is_file():
         shutil.rmtree(lake)
     elif lake.exists():

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from penstock.broker.child import ReadyLine
 
+LATEST = "-latest"
+"""Behind the name of the demo's lake: the folder of the table that people are told to make."""
+
 
 def next_steps(
     ready: ReadyLine,
@@ -56,7 +59,7 @@ def _lake_steps(program: str, stream: str, lake: str, server: str) -> Iterator[s
     yield f"{program} archive {stream} --to {lake}{server}"
     yield f"{program} audit {stream} --against {lake}{server}"
     yield "# the latest message of each key, here of each aircraft, as a Delta table"
-    yield f"{program} table {stream} --to {lake}-latest{server}"
+    yield f"{program} table {stream} --to {lake}{LATEST}{server}"
     yield "# from NATS to a lake to SQL, in five minutes: docs/tutorial/spark.md"
 
 

@@ -129,12 +129,12 @@ def archive(
     settings = config_of(config)
     schema_text = "" if schema is None else schema.read_text(encoding="utf-8").strip()
     servers = servers_of(ctx, server)
-    with spark_session(f"archive {stream}", master, settings) as spark:
+    with spark_session(f"archive {stream}", master, settings) as starter:
         from penstock.spark import archive as run
 
         with progress(f"{stream} to {to}", as_json=as_json) as report:
             done = run(
-                stream, to, format=format, spark=spark, servers=servers, once=once, name=name, max_batch=max_batch,
+                stream, to, format=format, spark=starter, servers=servers, once=once, name=name, max_batch=max_batch,
                 min_batch=min(min_batch, max_batch), max_delay_s=delay_s, trigger_s=seconds, file_bytes=file_bytes,
                 fail_on_data_loss=not allow_loss, decode=decode, schema=schema_text, report=report,
             )  # fmt: skip

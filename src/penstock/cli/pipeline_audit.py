@@ -66,12 +66,12 @@ def audit(
     json: one object, with [bold]good, equal, messages, spans, groups, gaps, repeated, differences, sums[/bold].
     """
     settings = config_of(config)
-    with spark_session(f"audit {stream or subject}", master, settings) as spark:
+    with spark_session(f"audit {stream or subject}", master, settings) as starter:
         from penstock.spark import audit as run
 
         found = run(
             stream or "", subject=subject or "", start=start, end=end, by=by, top=top, against=against,
-            range_rows=range_rows, spark=spark, servers=servers_of(ctx, server),
+            range_rows=range_rows, spark=starter, servers=servers_of(ctx, server),
         )  # fmt: skip
     if as_json:
         output.print_json(as_object(found))

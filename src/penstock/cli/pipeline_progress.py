@@ -33,7 +33,7 @@ def progress(what: str, *, as_json: bool = False) -> Iterator[Report]:
         yield lambda done: say_note(f"{what}: {line(done)}")
         return
     started_s, rows = time.monotonic(), 0
-    with Status(f"{what}: waiting for messages", console=shown) as status:
+    with Status(f"{what}: the first batch is to come", console=shown) as status:
 
         def report(done: BatchDone) -> None:
             nonlocal rows

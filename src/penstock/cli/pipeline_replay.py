@@ -73,12 +73,12 @@ def replay(
     conditions = [*_bound("--since", since, ">="), *_bound("--until", until, "<"), *([f"({where})"] if where else [])]
     settings = config_of(config)
     servers = servers_of(ctx, server)
-    with spark_session(f"replay {to}", master, settings) as spark:
+    with spark_session(f"replay {to}", master, settings) as starter:
         from penstock.spark import replay as run
 
         with progress(f"{path} to {to}", as_json=as_json) as report:
             done = run(
-                path, to, servers=servers, spark=spark, rate=rate, where=" AND ".join(conditions), subject=subject,
+                path, to, servers=servers, spark=starter, rate=rate, where=" AND ".join(conditions), subject=subject,
                 max_batch=max_batch, checkpoint=checkpoint, report=report,
             )  # fmt: skip
     if as_json:

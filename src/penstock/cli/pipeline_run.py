@@ -103,15 +103,15 @@ def run(
     seconds = seconds_of("--trigger", trigger)
     settings, options = config_of(config), config_of(option, "--option")
     servers = servers_of(ctx, server)
-    with spark_session(f"run {function}", master, settings) as spark:
-        from penstock.spark import run as start
+    with spark_session(f"run {function}", master, settings) as starter:
+        from penstock.spark import run as run_job
 
         with progress(f"{stream} to {to}", as_json=as_json) as report:
-            done = start(
-                function, stream, to, format=format, servers=servers, spark=spark, once=once, trigger_s=seconds,
+            done = run_job(
+                function, stream, to, format=format, servers=servers, spark=starter, once=once, trigger_s=seconds,
                 max_batch=max_batch, checkpoint=checkpoint, output_mode=output_mode, options=options, report=report,
             )  # fmt: skip
     if as_json:
         output.print_json({"event": "done", "rows": done.rows, "batches": done.batches})
     else:
-        typer.echo(f"{output.counted(done.rows, 'message')} of {stream} read, and the result written to {to}")
+        typer.echo(f"{output.counted(done.rows, 'message')} of {stream} read, and what came of them written to {to}")

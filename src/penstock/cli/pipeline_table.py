@@ -110,12 +110,12 @@ def table(
     history_hours = round(seconds_of("--history", history) / 3600)
     settings = config_of(config)
     servers = servers_of(ctx, server)
-    with spark_session(f"table {stream}", master, settings) as spark:
+    with spark_session(f"table {stream}", master, settings) as starter:
         from penstock.spark import table as run
 
         with progress(f"{stream} to {to}", as_json=as_json) as report:
             done = run(
-                stream, to, servers=servers, spark=spark, once=once, as_of=_place(as_of), buckets=buckets,
+                stream, to, servers=servers, spark=starter, once=once, as_of=_place(as_of), buckets=buckets,
                 max_batch=max_batch, trigger_s=seconds, history_hours=history_hours, fail_on_data_loss=not allow_loss,
                 report=report,
             )  # fmt: skip

@@ -1,8 +1,9 @@
 """Spark for one command: it starts quietly, ends with the command, and fails in one line.
 
-Rules: what Java says on stderr is of no use to most people, so it goes into a file, which is named and kept if Spark
-fails. With --debug it stays on stderr, and errors keep their traces. SIGTERM and Ctrl-C raise Interrupted from the
-start of Spark on; a signal to the whole process group ends Java, too, at the same moment, and that is no error.
+Rules: it starts when a job asks for it: what can be known without it is said at once. What Java says on stderr is of
+no use to most people, so it goes into a file, which is named and kept if Spark fails. With --debug it stays on stderr,
+and errors keep their traces. SIGTERM and Ctrl-C raise Interrupted from the start of Spark on; a signal to the whole
+process group ends Java, too, at the same moment, and that is no error.
 """
 
 from __future__ import annotations
@@ -11,22 +12,33 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import ConfigError, PenstockError
 from penstock.cli.failure import is_debugging
 from penstock.cli.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SAID_FOR_PROGRAMS = (
+    "Set failOnDataLoss to false to go on",
+    "With --allow-data-loss (`run`: --option failOnDataLoss=false) it goes on",
+)
+_NAMES = (
+    *("format", "to", "name", "min_batch", "max_batch", "as_of", "buckets", "history_hours", "decode", "schema", "by"),
+    *("rate", "checkpoint", "output_mode"),
+)
+_FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {"file_bytes": "--file-size"}
+"""Parameters of the jobs, as the commands have them."""
+
 
 @contextmanager
-def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iterator[SparkSession]:
-    """Spark for one command. JobError: it failed; OperationalError: it is not installed."""
+def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iterator[Callable[[], SparkSession]]:
+    """What starts Spark for one command, once it is needed. JobError: it failed; OperationalError: it is missing."""
     from penstock.spark.jobs import without_pandas_warning
     from penstock.spark.sessions import check_installed, session
 
@@ -35,18 +47,21 @@ def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iter
     settings = {"spark.ui.showConsoleProgress": "false"} | config
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it says is raised, too
     logging.getLogger().addFilter(_is_not_of_py4j)
-    with without_pandas_warning(), _log() as log, _failing_in_one_line():
-        with nullcontext() if log is None else _stderr_in(log):
-            spark = session(master, name=f"penstock {name}", config=settings)
-        Interrupts()  # once Spark has set its own handler of Ctrl-C, which would end it in the middle of a call
+    with without_pandas_warning(), _log() as log, _failing_in_one_line(), ExitStack() as started:
+
+        def start() -> SparkSession:
+            with nullcontext() if log is None else _stderr_in(log):
+                spark = session(master, name=f"penstock {name}", config=settings)
+            Interrupts()  # once Spark has set its own handler of Ctrl-C, which would end it in the middle of a call
+            started.callback(_stop, spark)
+            return spark
+
         try:
-            yield spark
+            yield start
         except KeyboardInterrupt:
             if log is not None:
                 _hush()
             raise
-        finally:
-            _stop(spark)
 
 
 @contextmanager
@@ -91,10 +106,15 @@ def _failing_in_one_line() -> Iterator[None]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    from penstock.spark.planning import DataLossError
     from penstock.spark.queries import JobError, reason
 
     try:
         yield
+    except DataLossError as error:
+        raise DataLossError(str(error).replace(*_SAID_FOR_PROGRAMS)) from error
+    except ConfigError as error:
+        raise ConfigError([_as_typed(one) for one in error.mistakes]) from error
     except PenstockError:
         raise
     except (PySparkException, Py4JError) as error:
@@ -119,3 +139,8 @@ def _stop(spark: SparkSession) -> None:
 
     with suppress(Py4JError, OSError):  # Java may have been ended, as this process was told to
         spark.stop()
+
+
+def _as_typed(mistake: str) -> str:
+    name, sign, text = mistake.partition(": ")
+    return f"{_FLAGS[name]}: {text}" if sign and name in _FLAGS else mistake

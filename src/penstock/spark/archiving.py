@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from penstock.spark import brokers, fetching, lake
 from penstock.spark.agreement import check_held
 from penstock.spark.archive_plan import Plan, decoded, open_table, plan_of
 from penstock.spark.decoding import COLUMNS, rejects_schema, with_json, write_avro, write_json
-from penstock.spark.jobs import BatchDone, Pace, Report, no_report, without_pandas_warning
+from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
 from penstock.spark.lake import About, Commit, LakeFile, Table
 from penstock.spark.lake_files import LakeWriter, Writing, told_files
 from penstock.spark.places import Earliest, Key, Position
@@ -46,6 +46,7 @@ from penstock.spark.planning import (
     choose,
     cut,
     find,
+    is_selected,
     passed_over,
     piece_of,
     row_bytes,
@@ -79,7 +80,7 @@ def archive(
     to: str | Path,
     *,
     format: str = "parquet",  # noqa: A002 (Spark's word)
-    spark: SparkSession | None = None,
+    spark: SparkSession | Callable[[], SparkSession] | None = None,
     servers: str = "",
     once: bool = True,
     name: str = "",
@@ -116,15 +117,17 @@ def archive(
         stream, to, format=format, servers=servers, name=name, max_batch=max_batch, min_batch=min_batch,
         max_delay_s=max_delay_s, trigger_s=trigger_s, file_bytes=file_bytes, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
-    if spark is None:
-        from penstock.spark.sessions import session
-
-        spark = session(name=f"penstock archive {stream}")
-    plan = decoded(spark, plan, decode, schema)
+    # What can be known without Spark is known before it starts, which takes a while.
+    choose(brokers.client(plan.source.servers, plan.source.timeout_s), plan.source.selection, plan.source.timeout_s)
+    if plan.root.exists():
+        with lake.locked(plan.root):
+            pass
+    session = session_of(spark, f"archive {stream}")
+    plan = decoded(session, plan, decode, schema)
     rejects = None
     if plan.decode:
         rejects = lake.open_table(plan.root / lake.REJECTS, plan.format, rejects_schema())
-    return ArchiveJob(spark, plan, open_table(plan), rejects).run(once=once, report=report)
+    return ArchiveJob(session, plan, open_table(plan), rejects).run(once=once, report=report)
 
 
 class ArchiveJob:
@@ -219,6 +222,9 @@ class ArchiveJob:
             if ids.get(name, number) != number:
                 text = f"stream {name} was deleted and made anew since it was archived in {plan.root}"
                 raise DataLossError(f"{text}; archive the new one elsewhere")
+        for name in sorted(ids.keys() - chosen.streams.keys()):
+            if is_selected(name, plan.source.selection):
+                _log.warning("stream %s was deleted: what it had behind its archive's end was not archived", name)
         starts = dict(about.starts) if about else {}
         new = Chosen(chosen.streams, tuple(key for key in chosen.keys if key not in starts))
         starts |= find(self._client(), new, Earliest(), plan.source)

@@ -14,7 +14,7 @@ last is no mistake where messages may go from the log: by retention, compaction,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from penstock.base.errors import ConfigError
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
 from penstock.spark.history import History
+from penstock.spark.jobs import session_of
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key
 from penstock.spark.planning import choose, find
@@ -145,7 +146,7 @@ def audit(
     against: str | Path | None = None,
     top: int = 20,
     range_rows: int = limits.AUDIT_RANGE_ROWS_DEFAULT,
-    spark: SparkSession | None = None,
+    spark: SparkSession | Callable[[], SparkSession] | None = None,
     servers: str = "",
 ) -> Audit:
     """Look at the messages of streams (names with commas between, or patterns), or on a subject, of all that store it.
@@ -162,11 +163,9 @@ def audit(
     options = {"stream": stream, "subject": subject, "servers": servers}
     options |= _place("starting", start) | _place("ending", end)
     source = source_options({name: text for name, text in options.items() if text})
-    if spark is None:
-        from penstock.spark.sessions import session
-
-        spark = session(name="penstock audit")
-    return Auditor(spark, source, against, range_rows).run(by, top)
+    choose(brokers.client(source.servers, source.timeout_s), source.selection, source.timeout_s)
+    session = session_of(spark, "audit")
+    return Auditor(session, source, against, range_rows).run(by, top)
 
 
 def _place(which: str, text: str) -> dict[str, str]:

@@ -6,7 +6,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class BatchDone(NamedTuple):
@@ -52,6 +55,18 @@ class Pace:
         """A batch begins."""
         self._last_s = self._clock()
         self._waiting_since_s = None
+
+
+def session_of(spark: SparkSession | Callable[[], SparkSession] | None, name: str) -> SparkSession:
+    """The session for a job: the one it is given, or the one that is started now that the job is known to be possible.
+
+    OperationalError: there is no PySpark, or no Java.
+    """
+    from penstock.spark.sessions import session
+
+    if spark is None:
+        return session(name=f"penstock {name}")
+    return spark() if callable(spark) else spark
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import overlap
 from penstock.client.blocking import Client
+from penstock.client.errors import StreamNotFound
 from penstock.client.values import EARLIEST, LATEST
 from penstock.messages import StreamInfo
 from penstock.spark.options import Selection, SourceOptions
@@ -67,9 +68,12 @@ class Chosen(NamedTuple):
         return {name: int(info.stream_id) for name, info in self.streams.items()}
 
 
-def choose(client: Client, selection: Selection, timeout_s: float) -> Chosen:
-    """The streams there are that were asked for. ConfigError: there is none, or a partition is not there."""
-    found = _streams(client, selection, timeout_s)
+def choose(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool = False) -> Chosen:
+    """The streams there are that were asked for. ConfigError: there is none, or a partition is not there.
+
+    StreamNotFound: one of the names is not there; with `may_lack` the others are taken.
+    """
+    found = _streams(client, selection, timeout_s, may_lack=may_lack)
     if not found:
         text = "no stream is there that was asked for; `penstock stream list` shows those that are"
         raise ConfigError([f"stream: {text}"])
@@ -83,18 +87,34 @@ def choose(client: Client, selection: Selection, timeout_s: float) -> Chosen:
     return Chosen(found, tuple(keys))
 
 
-def _streams(client: Client, selection: Selection, timeout_s: float) -> dict[str, StreamInfo]:
+def _streams(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool) -> dict[str, StreamInfo]:
+    named = {}
+    for name in selection.names:
+        try:
+            named[name] = client.stream(name, timeout=timeout_s)
+        except StreamNotFound:
+            if not may_lack:
+                raise
     if selection.names and not selection.globs:
-        return {name: client.stream(name, timeout=timeout_s) for name in selection.names}
-    patterns = [re.compile(fnmatch.translate(one)) for one in selection.globs]
-    if selection.pattern is not None:
-        patterns.append(re.compile(f"(?:{selection.pattern})\\Z"))
+        return named
+    patterns = _patterns(selection)
     users_own = [info for info in client.streams(timeout=timeout_s) if not info.config.is_internal]
-    named = {name: client.stream(name, timeout=timeout_s) for name in selection.names}
     if not (patterns or named):
         storing = selection.subjects
         return {one.name: one for one in users_own if any(overlap(one.subject, subject) for subject in storing)}
     return named | {one.name: one for one in users_own if any(pattern.match(one.name) for pattern in patterns)}
+
+
+def _patterns(selection: Selection) -> list[re.Pattern[str]]:
+    patterns = [re.compile(fnmatch.translate(one)) for one in selection.globs]
+    if selection.pattern is not None:
+        patterns.append(re.compile(f"(?:{selection.pattern})\\Z"))
+    return patterns
+
+
+def is_selected(name: str, selection: Selection) -> bool:
+    """Whether a stream of that name would be among those that are asked for by name or pattern."""
+    return name in selection.names or any(pattern.match(name) for pattern in _patterns(selection))
 
 
 def find(

@@ -20,7 +20,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +29,7 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
 from penstock.client.blocking import Client
 from penstock.spark import brokers
-from penstock.spark.jobs import BatchDone, Report, no_report
+from penstock.spark.jobs import BatchDone, Report, no_report, session_of
 from penstock.spark.lake import OWN, LakeFile, OvertakenError, held, locked, open_table, read_about, write_durably
 from penstock.spark.options import sink_options
 from penstock.spark.sink import application_id
@@ -93,7 +93,7 @@ def replay(
     to: str,
     *,
     servers: str = "",
-    spark: SparkSession | None = None,
+    spark: SparkSession | Callable[[], SparkSession] | None = None,
     rate: int | None = None,
     where: str = "",
     subject: str = "",
@@ -116,11 +116,8 @@ def replay(
     options = sink_options({"stream": to, "servers": servers})
     client = brokers.client(options.servers, options.timeout_s)
     info = client.stream(to, timeout=options.timeout_s)
-    if spark is None:
-        from penstock.spark.sessions import session
-
-        spark = session(name=f"penstock replay {to}")
-    rows = _rows(spark, root, where)
+    session = session_of(spark, f"replay {to}")
+    rows = _rows(session, root, where)
     notes = Path(checkpoint).absolute() if checkpoint else root / "_penstock" / f"replay-{to}"
     new = Note(str(uuid.uuid4()), to, int(info.stream_id), where=where, subject=subject)
     with held(notes / "LOCK", f"another replay is at work that notes in {notes} how far it is"):

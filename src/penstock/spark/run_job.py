@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import stream_name_mistake
+from penstock.spark import brokers
 from penstock.spark.delta_sink import DeltaSink
-from penstock.spark.jobs import Report, no_report
+from penstock.spark.jobs import Report, no_report, session_of
 from penstock.spark.options import source_options
+from penstock.spark.planning import choose
 from penstock.spark.queries import follow
 from penstock.spark.rows import check_columns
 
@@ -49,7 +51,7 @@ def run(
     *,
     format: str = "delta",  # noqa: A002 (Spark's word)
     servers: str = "",
-    spark: SparkSession | None = None,
+    spark: SparkSession | Callable[[], SparkSession] | None = None,
     once: bool = False,
     trigger_s: float = 0.0,
     max_batch: int = limits.RUN_BATCH_ROWS_DEFAULT,
@@ -70,13 +72,14 @@ def run(
     """
     target = _Target.of(to, format, checkpoint, output_mode)
     given = _source_options(options or {}, stream, servers, max_batch)
-    source_options(given)
+    source = source_options(given)
     call = loaded(function) if isinstance(function, str) else function
-    if spark is None:
-        from penstock.spark.sessions import session
-
-        spark = session(name=f"penstock run {stream}")
-    rows = spark.readStream.format("penstock").options(**given).load()
+    client = brokers.client(source.servers, source.timeout_s)
+    choose(client, source.selection, source.timeout_s)
+    if target.stream:
+        client.stream(target.stream, timeout=source.timeout_s)
+    session = session_of(spark, f"run {stream}")
+    rows = session.readStream.format("penstock").options(**given).load()
     made = _called(call, rows)
     writer = target.writer(made, servers).outputMode(target.mode)
     batches, count = follow(writer, once=once, trigger_s=trigger_s, report=report)

@@ -134,6 +134,9 @@ class _Writing:
         )
         if published.overtaken:
             self._overtaken(f"stream {stream}, partition {partition}, has a later batch than {batch.batch_id}")
+        elif published.duplicate and published.rows not in (None, rows):
+            text = f"{stream}, partition {partition}, has batch {batch.batch_id} with {published.rows} rows, not {rows}"
+            _log.warning("%s: if the checkpoint is an older one that was put back, rows are not written", text)
         elif published.duplicate:
             _log.info("%s, partition %d, has batch %d of query %s already", stream, partition, *reversed(batch))
 

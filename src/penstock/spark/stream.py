@@ -67,6 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available: Positions | None = None  # with Trigger.AvailableNow: where the query ends
         self._chosen: Chosen | None = None
         self._chosen_s = 0.0
+        self._said_gone: set[str] = set()
         self._agreed: dict[Key, tuple[Position, LeaderEpoch]] = {}  # what was found to be right, under which leader
 
     # Where batches begin and end
@@ -116,6 +117,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wait_for_more(self._client(), where, _POLL_S)
 
     def _next_end(self, begin: Positions, ends: Positions, limit: ReadLimit) -> Positions | None:
+        gone = sorted(begin.stream_ids.keys() - ends.stream_ids.keys())
+        for name in gone:
+            if name not in self._said_gone:
+                text = f"stream {name} was deleted, or is not among those that are asked for, since it was read last"
+                passed_over(text, fail=self._options.fail_on_data_loss)
+                self._said_gone.add(name)
         known = {key: self._begin(begin, key, ends.stream_ids[key.stream]) for key in ends.positions}
         for key, end in ends.positions.items():
             if end.offset < known[key].offset or end.leader_epoch != known[key].leader_epoch:
@@ -137,8 +144,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin.of(key, ends.stream_ids[key.stream]) != known[key] and waiting[key]
         }
         stream_ids = {**begin.stream_ids, **ends.stream_ids}
-        # A partition whose leader does not answer, and a stream that is gone, stay where they are.
-        kept = {key: at for key, at in begin.positions.items() if begin.of(key, stream_ids[key.stream]) is not None}
+        for name in gone:
+            del stream_ids[name]
+        # A partition whose leader does not answer stays where it is.
+        there = {key: at for key, at in begin.positions.items() if key.stream in stream_ids}
+        kept = {key: at for key, at in there.items() if begin.of(key, stream_ids[key.stream]) is not None}
         return Positions(stream_ids, {**kept, **positions}, begins)
 
     def _check_cut(self, key: Key, known: Position, now: LeaderEpoch) -> Position:
@@ -273,7 +283,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _choose(self, *, now: bool = False) -> Chosen:
         is_old = time.monotonic() - self._chosen_s >= _CHOOSE_S
         if self._chosen is None or now or is_old:
-            self._chosen = choose(self._client(), self._options.selection, self._options.timeout_s)
+            may_lack = not self._options.fail_on_data_loss
+            selection, timeout_s = self._options.selection, self._options.timeout_s
+            self._chosen = choose(self._client(), selection, timeout_s, may_lack=may_lack)
             self._chosen_s = time.monotonic()
         return self._chosen
 

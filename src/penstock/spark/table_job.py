@@ -25,7 +25,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +37,7 @@ from penstock.client.blocking import Client
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, latest
 from penstock.spark.agreement import check_held
-from penstock.spark.jobs import BatchDone, Pace, Report, no_report, without_pandas_warning
+from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
 from penstock.spark.lake import OvertakenError, other_in, read_about
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key, Offsets, Position
@@ -99,7 +99,7 @@ def table(
     to: str | os.PathLike[str],
     *,
     servers: str = "",
-    spark: SparkSession | None = None,
+    spark: SparkSession | Callable[[], SparkSession] | None = None,
     once: bool = True,
     as_of: int | str | None = None,
     buckets: int = limits.TABLE_BUCKETS_DEFAULT,
@@ -130,11 +130,9 @@ def table(
     """
     plan = _plan(stream, to, servers, as_of, buckets, max_batch, trigger_s, history_hours, fail_on_data_loss)
     _check_installed()
-    if spark is None:
-        from penstock.spark.sessions import session
-
-        spark = session(name=f"penstock table {stream}")
-    return _Job(spark, plan).run(once=once or bool(plan.as_of), report=report)
+    choose(brokers.client(plan.source.servers, plan.source.timeout_s), plan.source.selection, plan.source.timeout_s)
+    session = session_of(spark, f"table {stream}")
+    return _Job(session, plan).run(once=once or bool(plan.as_of), report=report)
 
 
 def _plan(
@@ -308,8 +306,9 @@ class _Job:
         if about is None:
             raise ConfigError([f"{place} holds a Delta table that is not of this kind; give another folder"])
         if about._replace(buckets=ours.buckets) != ours:
-            when = f" as of {about.as_of}" if about.as_of else ""
-            again = ", of before it was deleted and made anew" if about.stream == ours.stream and not when else ""
+            when = f" as of {about.as_of}" if about.as_of else " as it is now" if ours.as_of else ""
+            is_anew = about.stream == ours.stream and about.stream_id != ours.stream_id
+            again = ", of before it was deleted and made anew" if is_anew else ""
             raise ConfigError([f"{place} holds the table of stream {about.stream}{when}{again}; give another folder"])
         self._about = about  # the number of buckets stays as it was when the table was made
         return found
