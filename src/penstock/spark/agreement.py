@@ -2,7 +2,8 @@
 
 Theory: an offset names a message only together with a leader epoch. A log that was cut (power loss, an unclean
 election) or began anew (a memory stream) has other messages at the same offsets once it has been written on. Its leader
-knows where each epoch ended, and says up to where a reader agrees (`penstock.node.divergence`).
+knows where each epoch ended, and says up to where a reader agrees (`penstock.node.divergence`). Streams' ids, epochs
+and offsets mean something within one cluster only: in another one, or in one whose disks were emptied, they come again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from penstock.client.blocking import Client
 from penstock.client.ranges import agreed_end
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo
+from penstock.spark import brokers
 from penstock.spark.places import Key, Position
 from penstock.spark.planning import DataLossError
 
@@ -47,3 +49,12 @@ def check_held(
         where = f"stream {key.stream}, partition {key.partition}"
         text = f"{where}: messages {end} to {at.offset - 1} as they are {where_it_is} are not in the log any more"
         raise DataLossError(f"{text}: it was cut, or began anew; {instead}")
+
+
+def checked_cluster(client: Client, known: str, what: str, instead: str) -> str:
+    """The id of the cluster. DataLossError: `what` was noted in another one. Empty: that is not known."""
+    now = brokers.cluster_id(client)
+    if known and now != known:
+        text = f"{what} is of another cluster, {known}; these brokers are {now}, and have other messages"
+        raise DataLossError(f"{text}: {instead}")
+    return now

@@ -32,7 +32,7 @@ from penstock.client.errors import StreamNotFound
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, lake
-from penstock.spark.agreement import check_held
+from penstock.spark.agreement import check_held, checked_cluster
 from penstock.spark.archive_plan import Plan, decoded, open_table, plan_of
 from penstock.spark.decoding import COLUMNS, rejects_schema, with_json, write_avro, write_json
 from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
@@ -218,6 +218,8 @@ class ArchiveJob:
         plan = self._plan
         about = lake.read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
+        known = about.cluster if about else ""
+        cluster = checked_cluster(self._client(), known, f"the archive in {plan.root}", "archive elsewhere")
         for name, number in chosen.stream_ids.items():
             if ids.get(name, number) != number:
                 text = f"stream {name} was deleted and made anew since it was archived in {plan.root}"
@@ -229,7 +231,7 @@ class ArchiveJob:
         new = Chosen(chosen.streams, tuple(key for key in chosen.keys if key not in starts))
         starts |= find(self._client(), new, Earliest(), plan.source)
         self._name = (about.name if about else "") or plan.name  # another job may have been first
-        now = About(plan.format, ids | chosen.stream_ids, starts, plan.decode, plan.schema, self._name)
+        now = About(plan.format, ids | chosen.stream_ids, starts, plan.decode, plan.schema, self._name, cluster)
         if now != about:
             lake.write_about(plan.root, now)
         return {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)

@@ -25,7 +25,7 @@ from penstock.base.errors import ConfigError, CorruptionError
 from penstock.client.blocking import Client
 from penstock.client.filters import Filter
 from penstock.spark import lake
-from penstock.spark.agreement import held_end
+from penstock.spark.agreement import checked_cluster, held_end
 from penstock.spark.columns import LOG_APPEND_TIME, arrow_schema
 from penstock.spark.lake import LakeFile, Range
 from penstock.spark.places import EARLIEST_OFFSET, Earliest, Key, Moment, Offsets, Position, Where
@@ -71,6 +71,7 @@ class History:
         about = lake.read_about(self._root)
         if about is None:
             raise ConfigError([f"archive: there is none in {self._root}; `penstock pipeline archive` makes one"])
+        checked_cluster(client, about.cluster, f"the archive in {self._root}", "read one of them by itself")
         for name, number in chosen.stream_ids.items():
             if about.stream_ids.get(name, number) != number:
                 text = f"stream {name} was deleted and made anew since it was archived in {self._root}"

@@ -104,6 +104,7 @@ class About(NamedTuple):
     decode: str = ""
     schema: str = ""
     name: str = ""  # by which the brokers know it
+    cluster: str = ""  # whose streams they are
 
     def to_json(self) -> dict[str, Any]:
         """Sorted, for people who look."""
@@ -117,7 +118,7 @@ class About(NamedTuple):
             for name in sorted(self.stream_ids)
         }
         how = {"format": self.format, "decode": self.decode, "schema": self.schema}
-        return {"version": 1, "name": self.name, **how, "streams": streams}
+        return {"version": 1, "name": self.name, "cluster": self.cluster, **how, "streams": streams}
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> About:
@@ -136,6 +137,7 @@ class About(NamedTuple):
             found["decode"],
             found["schema"],
             found.get("name", ""),
+            found.get("cluster", ""),
         )
 
 

@@ -1,12 +1,13 @@
 """Where reading begins and ends, and what a checkpoint says of it.
 
 Rules: Spark keeps a query's offsets as JSON and compares the text: names and partitions are sorted. What was
-checkpointed names the stream's id, so that another stream of the same name is not taken for it, and the leader epoch in
-which each offset was told, so that a log that was cut and written anew is noticed. Where a batch does not begin at the
-end of the one before it, because a partition is new to the query or lost what was read, its end says where it begins: a
-replay reads the same rows.
+checkpointed names the cluster's id and the stream's, so that another stream of the same name is not taken for it, and
+the leader epoch in which each offset was told, so that a log that was cut and written anew is noticed. Where a batch
+does not begin at the end of the one before it, because a partition is new to the query or lost what was read, its end
+says where it begins: a replay reads the same rows.
 
-    {"orders": {"begins": {"1": 0}, "epochs": {"0": 3, "1": 3}, "id": 7, "offsets": {"0": 4711, "1": 12}}}
+    {"orders": {"begins": {"1": 0}, "cluster": "c-1f", "epochs": {"0": 3, "1": 3}, "id": 7,
+                "offsets": {"0": 4711, "1": 12}}}
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Positions(NamedTuple):
     begins: Mapping[Key, int] = MappingProxyType(
         {}
     )  # where the batch that ends here began, if not where the last ended
+    cluster: str = ""  # the id of the one that has these streams; empty: not known
 
     def to_json(self) -> dict[str, Any]:
         """Canonical: the same positions are the same text."""
@@ -81,6 +83,7 @@ class Positions(NamedTuple):
             keys = sorted(key for key in self.positions if key.stream == name)
             begins = {str(key.partition): self.begins[key] for key in keys if key in self.begins}
             out[name] = {"begins": begins} if begins else {}
+            out[name] |= {"cluster": self.cluster} if self.cluster else {}
             out[name] |= {
                 "epochs": {str(key.partition): self.positions[key].leader_epoch for key in keys},
                 "id": self.stream_ids[name],
@@ -93,6 +96,7 @@ class Positions(NamedTuple):
         """ConfigError: the checkpoint is not one of this source."""
         try:
             stream_ids = {name: int(one["id"]) for name, one in found.items()}
+            clusters = {str(one["cluster"]) for one in found.values() if "cluster" in one}
             positions = {
                 Key(name, int(number)): Position(int(offset), int(one.get("epochs", {}).get(number, 0)))
                 for name, one in found.items()
@@ -106,7 +110,7 @@ class Positions(NamedTuple):
         except (AttributeError, KeyError, TypeError, ValueError):
             text = "the checkpoint was not written by this source; begin with another checkpointLocation"
             raise ConfigError([f"checkpointLocation: {text}: {found!r}"]) from None
-        return cls(stream_ids, positions, begins)
+        return cls(stream_ids, positions, begins, max(clusters, default=""))
 
     def of(self, key: Key, stream_id: int) -> Position | None:
         """Where a partition of that very stream is; None: it is new."""

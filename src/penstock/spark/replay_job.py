@@ -29,6 +29,7 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
 from penstock.client.blocking import Client
 from penstock.spark import brokers
+from penstock.spark.agreement import checked_cluster
 from penstock.spark.jobs import BatchDone, Report, no_report, session_of
 from penstock.spark.lake import OWN, LakeFile, OvertakenError, held, locked, open_table, read_about, write_durably
 from penstock.spark.options import sink_options
@@ -63,6 +64,7 @@ class Note:
     done: int = 0
     where: str = ""
     subject: str = ""
+    cluster: str = ""  # the stream's
 
     @property
     def rows(self) -> int:
@@ -119,9 +121,12 @@ def replay(
     session = session_of(spark, f"replay {to}")
     rows = _rows(session, root, where)
     notes = Path(checkpoint).absolute() if checkpoint else root / "_penstock" / f"replay-{to}"
-    new = Note(str(uuid.uuid4()), to, int(info.stream_id), where=where, subject=subject)
+    new = Note(
+        str(uuid.uuid4()), to, int(info.stream_id), where=where, subject=subject, cluster=brokers.cluster_id(client)
+    )
     with held(notes / "LOCK", f"another replay is at work that notes in {notes} how far it is"):
         note = _read(notes) or new
+        checked_cluster(client, note.cluster, f"the note in {notes}", "give another checkpoint")
         if (note.stream, note.stream_id) != (to, int(info.stream_id)):
             raise ConfigError(
                 [f"{notes} is of another stream, or of {to} before it was made anew; give another checkpoint"]

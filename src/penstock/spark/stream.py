@@ -33,6 +33,7 @@ from penstock.client.growth import wait_for_more
 from penstock.client.ranges import agreed_end
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching
+from penstock.spark.agreement import checked_cluster
 from penstock.spark.batch import Task, fetching_of
 from penstock.spark.history import History, LakeTask, Wanted, read_files
 from penstock.spark.options import SourceOptions
@@ -68,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._chosen: Chosen | None = None
         self._chosen_s = 0.0
         self._said_gone: set[str] = set()
+        self._cluster = ""
         self._agreed: dict[Key, tuple[Position, LeaderEpoch]] = {}  # what was found to be right, under which leader
 
     # Where batches begin and end
@@ -79,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = find(self._client(), chosen, where, self._options, otherwise=-1)
         if self._options.archive:
             places = self._with_archive(chosen, where, places)
-        return Positions(chosen.stream_ids, places).to_json()
+        return Positions(chosen.stream_ids, places, cluster=brokers.cluster_id(self._client())).to_json()
 
     def _with_archive(self, chosen: Chosen, where: Where, places: Mapping[Key, Position]) -> dict[Key, Position]:
         """Where a query begins that reads what was archived, too. What is older than a time it gets whole."""
@@ -104,6 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the batch from `start` on ends; `start` itself: there is nothing to do."""
         begin = Positions.of_json(start)
+        self._cluster = self._checked_cluster(begin)
         give_up_s = time.monotonic() + WAIT_S
         while True:
             ends = self._ends()
@@ -149,7 +152,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A partition whose leader does not answer stays where it is.
         there = {key: at for key, at in begin.positions.items() if key.stream in stream_ids}
         kept = {key: at for key, at in there.items() if begin.of(key, stream_ids[key.stream]) is not None}
-        return Positions(stream_ids, {**kept, **positions}, begins)
+        return Positions(stream_ids, {**kept, **positions}, begins, self._cluster)
+
+    def _checked_cluster(self, begin: Positions) -> str:
+        what = "the checkpoint of this query"
+        return checked_cluster(self._client(), begin.cluster, what, "begin with another checkpointLocation")
 
     def _check_cut(self, key: Key, known: Position, now: LeaderEpoch) -> Position:
         """Where a partition goes on whose leader is another one by now, or knows of less than was read.
@@ -234,6 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges between two offsets, in pieces."""
         begin, finish = Positions.of_json(start), Positions.of_json(end)
+        self._checked_cluster(finish)
         options = self._options
         firsts = {key: _first(begin, finish, key) for key in finish.positions}
         moved = [key for key, last in finish.positions.items() if firsts[key].offset < last.offset]

@@ -36,7 +36,7 @@ from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.client.blocking import Client
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, latest
-from penstock.spark.agreement import check_held
+from penstock.spark.agreement import check_held, checked_cluster
 from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
 from penstock.spark.lake import OvertakenError, other_in, read_about
 from penstock.spark.options import SourceOptions, source_options
@@ -60,6 +60,7 @@ class About(NamedTuple):
     stream_id: int
     buckets: int
     as_of: str = ""
+    cluster: str = ""
 
     def to_text(self) -> str:
         """As the description of the table."""
@@ -70,6 +71,7 @@ class About(NamedTuple):
         """None: it is no table of ours."""
         try:
             found = json.loads(text or "")
+            found.setdefault("cluster", "")
             return cls(**{name: found[name] for name in cls._fields}) if found["kind"] == _KIND else None
         except (ValueError, KeyError, TypeError):
             return None
@@ -196,7 +198,8 @@ class _Job:
         self._chosen = self._choose()
         self._is_warned = False
         (self._info,) = self._chosen.streams.values()
-        self._about = About(self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of)
+        cluster = brokers.cluster_id(self._client())
+        self._about = About(self._info.name, int(self._info.stream_id), plan.buckets, plan.as_of, cluster)
 
     def run(self, *, once: bool, report: Report) -> Upkeep:
         """See `table`."""
@@ -305,7 +308,8 @@ class _Job:
         about = About.of_text(found.metadata().description)
         if about is None:
             raise ConfigError([f"{place} holds a Delta table that is not of this kind; give another folder"])
-        if about._replace(buckets=ours.buckets) != ours:
+        checked_cluster(self._client(), about.cluster, f"the table in {place}", "keep another table")
+        if about._replace(buckets=ours.buckets, cluster=ours.cluster) != ours:
             when = f" as of {about.as_of}" if about.as_of else " as it is now" if ours.as_of else ""
             is_anew = about.stream == ours.stream and about.stream_id != ours.stream_id
             again = ", of before it was deleted and made anew" if is_anew else ""
