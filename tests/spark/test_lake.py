@@ -155,3 +155,51 @@ def test_what_cannot_be_understood_is_said(tmp_path: Path) -> None:
     (tmp_path / "_penstock/archive.json").write_text('{"version": 2}')
     with pytest.raises(CorruptionError, match="version 2 is newer"):
         read_about(tmp_path)
+
+
+def damaged(root: Path, table_format: str, what: str) -> Path:
+    """The file of a table with two commits that is damaged now, or gone."""
+    if table_format == "parquet":
+        file = sorted((root / "_penstock" / "commits").glob("*.json"))[0 if what == "first" else 1]
+    elif table_format == "delta":
+        file = sorted((root / "_delta_log").glob("*.json"))[-1]
+    elif what == "catalog":
+        file = root / "_penstock" / "catalog.db"
+    else:
+        file = max((root / "metadata").glob(f"*{what}"), key=lambda one: one.stat().st_mtime)
+    if table_format == "parquet":
+        file.unlink()
+    elif what == "catalog":
+        file.write_bytes(b"")
+    else:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    return file
+
+
+def go_on_with(table: Table) -> None:
+    """What each job does first."""
+    table.finish()
+    table.ends([KEY])
+    table.files()
+
+
+DAMAGE = [
+    ("parquet", "first"), ("parquet", "last"), ("delta", ""), ("iceberg", "catalog"), ("iceberg", ".metadata.json"),
+    ("iceberg", "m0.avro"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table_format", "what"), DAMAGE)
+def test_a_table_that_is_damaged_is_not_gone_on_with(tmp_path: Path, table_format: str, what: str) -> None:
+    """Its rows would be there twice."""
+    table = table_in(tmp_path, table_format)
+    for number in range(2):
+        start = 10 * number
+        files = written(tmp_path, table_format, rows(start, start + 10))
+        table.commit(Commit(files, {KEY: At(start, 3)}, {KEY: At(start + 10, 3)}))
+    table_in(tmp_path, table_format).finish()
+    file = damaged(tmp_path, table_format, what)
+    with pytest.raises(CorruptionError) as told:
+        go_on_with(table_in(tmp_path, table_format))
+    assert str(tmp_path) in told.value.file
+    assert table_format != "parquet" or what == "last" or told.value.file == str(file)

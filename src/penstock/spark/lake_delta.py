@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.base.errors import CorruptionError
 from penstock.spark.lake import Commit, LakeFile, Range, check_new
 from penstock.spark.places import Key, Position
 
@@ -33,8 +34,13 @@ class DeltaLake:
 
     def _open(self) -> Any | None:
         from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
 
-        return DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
+        try:
+            return DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
+        except (DeltaError, OSError, ValueError) as error:
+            log = str(Path(self._root) / "_delta_log")
+            raise CorruptionError(log, 0, "the log of a Delta table", f"what deltalake says of it: {error}") from error
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """The versions of the table's transactions."""

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base import limits
+from penstock.base.errors import CorruptionError
 from penstock.spark.lake import OWN, Commit, LakeFile, OvertakenError, Range, check_new
 from penstock.spark.places import Key, Position
 
@@ -47,12 +48,20 @@ class IcebergLake:
     def _open(self) -> Any | None:
         from pyiceberg.exceptions import NoSuchTableError
 
-        if not (self._root / OWN / "catalog.db").exists():
+        catalog = self._root / OWN / "catalog.db"
+        if not catalog.exists():
             return None
         try:
             return self._catalog().load_table((NAMESPACE, TABLE))
         except NoSuchTableError:
+            if any((self._root / "metadata").glob("*.metadata.json")):
+                raise CorruptionError(str(catalog), 0, "the catalog of the table that is here", "none of it") from None
             return None
+        except Exception as error:  # of SQLite, JSON, Avro, by way of three libraries
+            found = f"what pyiceberg says of it: {type(error).__name__}: {error}"
+            raise CorruptionError(
+                str(catalog), 0, "the catalog of an Iceberg table, and its metadata", found
+            ) from error
 
     def _make(self) -> Any:
         from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -103,7 +112,12 @@ class IcebergLake:
         if (table := self._open()) is None:
             return []
         schema = table.schema()
-        found = [_file(self._root, one.file, schema) for one in table.scan().plan_files()]
+        try:
+            planned = list(table.scan().plan_files())
+        except Exception as error:  # as above
+            text = f"what pyiceberg says of it: {type(error).__name__}: {error}"
+            raise CorruptionError(str(self._root / "metadata"), 0, "manifests of an Iceberg table", text) from error
+        found = [_file(self._root, one.file, schema) for one in planned]
         return [one for one in found if wanted is None or one.topic in wanted]
 
 

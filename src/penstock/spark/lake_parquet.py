@@ -83,8 +83,16 @@ class ParquetTable:
         sync_up(folders, self._root)
 
     def finish(self) -> None:
-        """Move what the last commit names and a killed job has left aside."""
+        """Move what the last commit names and a killed job has left aside. CorruptionError: a commit is missing."""
         self._publish(self._last()[1])
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        """Each file that readers see is in a commit: else one was lost, and its rows would be archived again."""
+        named = {one.path for one in self.files()}
+        for file in sorted(self._root.glob("date=*/topic=*/*.parquet")):
+            if str(file.relative_to(self._root)) not in named:
+                raise CorruptionError(str(file), 0, f"a file that a commit in {self._commits} names", "none that does")
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         """All that commits name. One that is not moved yet is where it lies."""
@@ -102,7 +110,11 @@ class ParquetTable:
     def _numbers(self) -> list[int]:
         if not self._commits.is_dir():
             return []
-        return sorted(int(one.stem) for one in self._commits.glob("[0-9]*.json"))
+        found = sorted(int(one.stem) for one in self._commits.glob("[0-9]*.json"))
+        for wanted, number in enumerate(found):
+            if number != wanted:
+                raise CorruptionError(str(self._commits / _name(wanted)), 0, "a commit of an archive", "no file")
+        return found
 
     def _last(self) -> tuple[int, dict[str, Any] | None]:
         numbers = self._numbers()
