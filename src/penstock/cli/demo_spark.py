@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.spark.jobs import BatchDone
 
 LAKE = "lake"
-_BATCH_ROWS = 100_000  # so that the bar moves; each makes a file
+_BATCH_ROWS = 50_000  # so that the bar moves; each makes a file
 _ROUTE_SHARE = 500  # a route counts as delayed with one in so many of all flights,
 _ROUTE_FLIGHTS_MAX = 100  # but no more than that
 

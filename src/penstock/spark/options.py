@@ -44,7 +44,8 @@ SOURCE_OPTIONS = (
     Option("includeHeaders", "false", "also the column `headers`"),
     Option(
         "startingOffsets", "earliest; of a stream query: latest",
-        '`earliest`, `latest`, or JSON as `{"orders": {"0": 23, "1": -2}}`, where -2 is earliest and -1 latest',
+        '`earliest`, `latest`, or JSON as `{"orders": {"0": 23, "1": -2}}`, where -2 is earliest and -1 latest; '
+        "partitions that it does not name: as if nothing were given",
     ),
     Option("endingOffsets", "latest", "the same, for the end of a batch"),
     Option(

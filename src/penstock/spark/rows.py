@@ -119,9 +119,7 @@ def _log_rows(rows: pa.RecordBatch, info: StreamInfo, partition: int) -> pa.Reco
         _subjects(rows, partition_subject(info.subject, partition), info.name),
         _binary(rows, "key"),
         _binary(rows, "value"),
-        header_blocks(rows.column("headers"))
-        if "headers" in rows.schema.names
-        else pa.nulls(rows.num_rows, pa.binary()),
+        _blocks(rows),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_LOG_SCHEMA)
 
@@ -147,11 +145,14 @@ def header_blocks(headers: pa.ListArray) -> pa.Array:
     """Lists of names and values as NATS header blocks; null for none. BadRowsError: one that would break the block."""
     flat = headers.flatten()
     names, values = flat.field("key").cast(pa.binary()), flat.field("value").cast(pa.binary())
-    good = pc.match_substring_regex(names, _NAME_LINE)
-    if names.null_count or not pc.all(good, min_count=0).as_py():
-        raise BadRowsError("a header's name may hold only printable ASCII without spaces and colons")
-    if values.null_count or pc.any(pc.match_substring_regex(values, _BROKEN_VALUE), min_count=0).as_py():
-        raise BadRowsError("a header's value may not be null or hold line ends")
+    bad_names = pc.invert(pc.fill_null(pc.match_substring_regex(names, _NAME_LINE), False))
+    if (at := pc.index(bad_names, True).as_py()) >= 0:
+        text = "a header's name may hold only printable ASCII without spaces and colons"
+        raise BadRowsError(f"{text}: one is {names[at].as_py()!r}")
+    bad_values = pc.fill_null(pc.match_substring_regex(values, _BROKEN_VALUE), True)
+    if (at := pc.index(bad_values, True).as_py()) >= 0:
+        text = "a header's value may not be null, nor hold line ends or bytes of zero"
+        raise BadRowsError(f"{text}: that of {names[at].as_py().decode()} is {values[at].as_py()!r}")
     lines = pc.binary_join_element_wise(names, pc.binary_join_element_wise(values, b"", b"\r\n"), b": ")
     lengths = headers.value_lengths().fill_null(0)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
