@@ -46,6 +46,32 @@ print("from", where.collect()[0])
 spark.stop()
 """
 
+SPECULATING = """
+import sys, time
+from pathlib import Path
+from penstock.spark import session
+
+servers, stream, seen = sys.argv[1:]
+
+def slow(batches):
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    Path(seen, f"{task.partitionId()}-{task.attemptNumber()}").touch()
+    for batch in batches:
+        yield pa.record_batch({"value": batch.column("id").cast(pa.string()).cast(pa.binary())})
+    if (task.partitionId(), task.attemptNumber()) == (1, 0):
+        time.sleep(60)
+
+quickly = {"interval": "100ms", "quantile": "0.5", "multiplier": "1.1", "minTaskRuntime": "100ms"}
+config = {"spark.speculation": "true", **{f"spark.speculation.{name}": value for name, value in quickly.items()}}
+spark = session(name="tests", config=config)
+rows = spark.range(0, 1000, 1, 2).mapInArrow(slow, "value binary")
+rows.write.format("penstock").options(servers=servers, stream=stream).mode("append").save()
+spark.stop()
+"""
+
 
 def environment() -> dict[str, str]:
     return {
@@ -85,7 +111,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             work = folder / f"worker-{number}"
             options = (
                 "--host",
-                "127.0.0.1",
+                f"127.0.0.{number + 1}",  # Spark runs no second attempt at a task on the same host
                 "--webui-port",
                 "0",
                 "--cores",
@@ -125,6 +151,20 @@ def test_a_job_runs_on_a_cluster(client: penstock.Client, broker: BrokerProcess,
     command = (sys.executable, "-m", "penstock", "--server", broker.client_address, "pipeline", "table", "clustered")
     assert "which has 7 keys" in done(tmp_path, *command, "--to", to, "--master", master, *settings)
     assert delta_rows(to).num_rows == 7
+
+
+def test_a_slow_task_is_run_twice_at_once_and_written_once(
+    client: penstock.Client, broker: BrokerProcess, master: str, tmp_path: Path
+) -> None:
+    client.create_stream("speculated", "speculated", partitions=2)
+    (tmp_path / "program.py").write_text(SPECULATING)
+    (tmp_path / "seen").mkdir()
+    done(
+        tmp_path, *SUBMIT, "--master", master, "program.py", broker.client_address, "speculated", str(tmp_path / "seen")
+    )
+    assert sorted(one.name for one in (tmp_path / "seen").iterdir()) == ["0-0", "1-0", "1-1"]
+    values = [row.as_py() for one in range(2) for row in client.to_table("speculated", partition=one)["value"]]
+    assert sorted(values) == sorted(b"%d" % number for number in range(1_000))
 
 
 def test_workers_of_sparks_own_local_cluster_do_it(

@@ -261,7 +261,8 @@ def report_archived(image: ClusterImage, index: int, command: ReportArchived) ->
         if known is not None and known.leader_epoch == now.leader_epoch and known.end_offset >= now.end_offset:
             return image, Outcome(stream=state)
         if len({now.archive, *(one.archive for one in state.archived)}) > limits.ARCHIVES_MAX:
-            text = f"stream {state.name!r} has {limits.ARCHIVES_MAX} archives, and can have no more: `penstock stream forget-archive`"
+            text = f"stream {state.name!r} has {limits.ARCHIVES_MAX} archives, and can have no more"
+            text += ": forget one with `penstock stream forget-archive`"
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
         others = (one for one in state.archived if one is not known)
         archived = tuple(sorted((*others, now), key=lambda one: (one.partition, one.archive)))

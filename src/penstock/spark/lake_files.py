@@ -11,6 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.base import limits
+from penstock.base.errors import OperationalError
 from penstock.spark.lake import OWN, LakeFile, Range, folder_of, sync_up
 
 _DAY_US = 86_400_000_000
@@ -141,23 +143,34 @@ class _OpenFile:
 
     def _write(self) -> None:
         if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=2**31 - 1)
+            with _naming(self._place):
+                self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=2**31 - 1)
             self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> LakeFile:
         """The file, on the disk."""
         self._write()
-        self._writer.close()
-        self._sink.close()
-        number = os.open(self._place, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-        sync_up([self._place.parent], self._root)
+        with _naming(self._place):
+            self._writer.close()
+            self._sink.close()
+            number = os.open(self._place, os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
+            sync_up([self._place.parent], self._root)
         size = self._place.stat().st_size
         ranges = tuple(sorted(self._ranges.values()))
         return LakeFile(self._path, self._topic, self._date, self._rows, size, ranges, self._is_rejects)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """OperationalError says which file could not be written: Arrow's own errors do not."""
+    try:
+        yield
+    except OSError as error:
+        raise OperationalError(f"{file} cannot be written: {error}") from error
 
 
 def told_files(files: Sequence[LakeFile]) -> pa.RecordBatch:
