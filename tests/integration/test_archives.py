@@ -31,6 +31,7 @@ async def test_the_next_leader_knows_what_is_archived(cluster: ClusterProcesses)
 
         await eventually(another_leads, "another broker leads")
         await client.append("orders", [{"value": b"x" * 100}] * 100)
+        await eventually(partial(starts_at, 30), "the next leader lets it go, too, if it had not heard of that")
         part = (await client.stream("orders")).partitions[0]
         assert (part.log_start, part.archived_end, part.archives) == (30, 30, {"lake": 30})
         assert await client.report_archived(info, 0, 195, archive="lake") == 195

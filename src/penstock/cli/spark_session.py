@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.cli.failure import is_debugging
-from penstock.cli.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +38,7 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {"file_bytes
 @contextmanager
 def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iterator[Callable[[], SparkSession]]:
     """What starts Spark for one command, once it is needed. JobError: it failed; OperationalError: it is missing."""
+    from penstock.cli.interrupts import Interrupts
     from penstock.spark.jobs import without_pandas_warning
     from penstock.spark.sessions import check_installed, session
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import inspect
 import os
 import threading
 from collections import deque
@@ -90,6 +91,10 @@ class LoopThread:
         except RuntimeError:  # the loop was closed meanwhile
             work.close()
             raise _closed() from None
+        except KeyboardInterrupt:
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()  # else Python complains that nobody has awaited it
+            raise
         try:
             while True:
                 try:
