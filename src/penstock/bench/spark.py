@@ -175,7 +175,7 @@ def _as_stored(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
 def _spark() -> Iterator[SparkSession]:
     from penstock.spark import session
 
-    made = session(MASTER, name="bench")
+    made = session(MASTER, name="bench", config={"spark.ui.showConsoleProgress": "false"})
     try:
         yield made
     finally:
