@@ -127,7 +127,7 @@ def archive(
     delay_s = seconds_of("--max-delay", max_delay)
     file_bytes = bytes_of("--file-size", file_size)
     settings = config_of(config)
-    schema_text = "" if schema is None else schema.read_text(encoding="utf-8").strip()
+    schema_text = "" if schema is None else _text_of(schema)
     servers = servers_of(ctx, server)
     with spark_session(f"archive {stream}", master, settings) as starter:
         from penstock.spark import archive as run
@@ -148,3 +148,10 @@ def archive(
         files = output.counted(done.files, "file")
         typer.echo(f"{output.counted(done.rows, 'message')} of {stream} archived in {to}, in {files}")
         typer.echo(f"how far it is: penstock group show archive-{done.name}")
+
+
+def _text_of(schema: Path) -> str:
+    try:
+        return schema.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{schema} is no text: {error}", param_hint="'--schema'") from None
