@@ -33,7 +33,7 @@ class Model:
         recent = [one for one in self.log if one.max_timestamp_us >= since_us]
         kind = is_once(query_id)  # those who publish once oust no queries, and the other way round
         last = {one.run_id: number for number, one in enumerate(recent) if is_once(one.run_id) == kind}
-        if query_id not in sorted(last, key=last.__getitem__)[-self.queries_max :]:
+        if query_id not in sorted(last, key=last.__getitem__)[-self.queries_max - kind :]:
             return []
         batch_id = recent[last[query_id]].producer_sequence
         return [one for one in self.log if (one.run_id, one.producer_sequence) == (query_id, batch_id)]
@@ -68,7 +68,7 @@ class Model:
 @contextmanager
 def known_at_most(count: int) -> Iterator[None]:
     before = limits.PUBLISHED_QUERIES_MAX, limits.PUBLISHED_ONCE_MAX
-    limits.PUBLISHED_QUERIES_MAX = limits.PUBLISHED_ONCE_MAX = count
+    limits.PUBLISHED_QUERIES_MAX, limits.PUBLISHED_ONCE_MAX = count, count + 1
     try:
         yield
     finally:
@@ -97,7 +97,7 @@ def read(model: Model) -> PublishedRuns:
 
 ACTS = st.lists(
     st.tuples(
-        st.integers(1, 4),  # which query
+        st.integers(1, 6),  # which query
         st.integers(-1, 1),  # which batch, from its last one on
         st.integers(-1, 1),  # which piece, from the next one on
         st.sampled_from([0, 7, 7, 9]),  # of which plan
@@ -114,8 +114,8 @@ def test_what_is_known_is_what_the_log_says(acts: list[tuple[int, int, int, int,
     with known_at_most(queries_max):
         model = Model(queries_max)
         kept = read(model)
-        query_ids = [bytes([one]) * 16 for one in (0, 1, 2, 0x83, 0x84)]
-        assert [is_once(one) for one in query_ids] == [False, False, False, True, True]
+        query_ids = [bytes([one]) * 16 for one in (0, 1, 2, 0x83, 0x84, 0x85, 3)]
+        assert [is_once(one) for one in query_ids] == [False, False, False, True, True, True, False]
         for query, batch_shift, piece_shift, plan, is_last, later_us in acts:
             model.now_us += later_us
             query_id = query_ids[query]
@@ -128,7 +128,7 @@ def test_what_is_known_is_what_the_log_says(acts: list[tuple[int, int, int, int,
             assert asked(read(model), piece, model.now_us) == wanted
             if wanted is None:
                 kept.appended(model.store(piece, is_last=is_last))
-            assert kept.count <= 2 * queries_max
+            assert kept.count <= 2 * queries_max + 1
         page = kept.page(b"", 10, model.now_us)
         assert page == read(model).page(b"", 10, model.now_us)
         assert [one for one, _ in page] == sorted(one for one in {h.run_id for h in model.log} if model.of(one))
@@ -150,7 +150,7 @@ def test_no_piece_is_stored_twice_or_left_out(acts: list[tuple[int, int, int, in
         piece = Piece(query_id, batch_id, number, plan)
         if asked(runs, piece, model.now_us) is None:
             runs.appended(model.store(piece, is_last=is_last))
-    for query in range(1, 5):
+    for query in range(1, 7):
         own = [one for one in model.log if one.run_id == bytes([query]) * 16]
         batches = [one.producer_sequence for one in own]
         assert batches == sorted(batches)

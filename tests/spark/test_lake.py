@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,18 @@ import pytest
 from penstock.base.errors import CorruptionError
 from penstock.spark.columns import arrow_schema
 from penstock.spark.decoding import COLUMNS
-from penstock.spark.lake import FORMATS, Commit, LakeFile, OvertakenError, Range, Table, locked, open_table, read_about
+from penstock.spark.lake import (
+    FORMATS,
+    Commit,
+    LakeFile,
+    OvertakenError,
+    Range,
+    Table,
+    locked,
+    open_table,
+    other_in,
+    read_about,
+)
 from penstock.spark.lake_files import LakeWriter, Writing
 from penstock.spark.lake_parquet import ParquetTable
 from penstock.spark.places import Key
@@ -203,3 +215,33 @@ def test_a_table_that_is_damaged_is_not_gone_on_with(tmp_path: Path, table_forma
         go_on_with(table_in(tmp_path, table_format))
     assert str(tmp_path) in told.value.file
     assert table_format != "parquet" or what == "last" or told.value.file == str(file)
+
+
+def test_a_table_that_was_killed_while_it_was_made_is_made_again(tmp_path: Path) -> None:
+    """Iceberg writes its metadata before its catalog."""
+    table_in(tmp_path, "iceberg")._make()  # type: ignore[attr-defined]
+    (tmp_path / "_penstock" / "catalog.db").write_bytes(b"")
+    table = table_in(tmp_path, "iceberg")
+    go_on_with(table)
+    table.commit(Commit(written(tmp_path, "iceberg", rows(0, 10)), {KEY: At(0, 3)}, {KEY: At(10, 3)}))
+    assert table_rows(tmp_path, "iceberg") == [(0, one) for one in range(10)]
+
+
+def test_folders_are_taken_that_have_nothing_in_them(tmp_path: Path) -> None:
+    for name in ("lost+found", "_delta_log", ".hidden"):
+        (tmp_path / name).mkdir()
+    assert other_in(tmp_path) == other_in(tmp_path / "none") == ""
+    (tmp_path / "_delta_log" / "0.json").touch()
+    assert other_in(tmp_path) == "_delta_log"
+
+
+def test_an_error_of_the_disk_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_in(tmp_path, "iceberg")
+    table.commit(Commit(written(tmp_path, "iceberg", rows(0, 10)), {KEY: At(0, 3)}, {KEY: At(10, 3)}))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("pyiceberg.catalog.sql.SqlCatalog.load_table", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        table_in(tmp_path, "iceberg").ends([KEY])

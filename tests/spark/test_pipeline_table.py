@@ -42,6 +42,15 @@ def test_a_function_of_a_file_is_run_and_a_missing_one_told(
     assert out.decode() == f"50 messages of ran read, and what came of them written to {to}\n"
     assert "Traceback" not in error.decode()
     assert delta_rows(to).num_rows == 50
+    client.append("ran", [{"value": b"lost"}, {"value": b"kept"}])
+    client.truncate_stream("ran", 51)
+    allow = ("--option", "failOnDataLoss=false")
+    with pipeline(broker, "run", f"{file}:texts", "--from", "ran", "--to", to, "--once", *allow) as running:
+        _, error = running.communicate(timeout=TIMEOUT_S)
+        assert running.returncode == 0, error
+    warned = [line for line in error.decode().splitlines() if line.startswith("Penstock warns: ")]
+    assert warned
+    assert "messages 50 to 50 of stream ran, partition 0, are not in the log" in warned[0]
     file.write_text("def wrong(rows):\n    return rows.selectExpr('offset', 'raise_error(string(value)) AS text')\n")
     to = str(tmp_path / "wrong")
     with pipeline(broker, "run", f"{file}:wrong", "--from", "ran", "--to", to, "--once", temporary=tmp_path) as running:
@@ -52,7 +61,7 @@ def test_a_function_of_a_file_is_run_and_a_missing_one_told(
     assert what.startswith("Error: ")
     assert "USER_RAISED_EXCEPTION" in what
     assert where == f"  what Spark said of it is in {log}; --debug shows it as it comes"
-    assert "v0" in log.read_text()
+    assert "kept" in log.read_text()
     with pipeline(broker, "run", f"{file}:none", "--from", "ran", "--to", to, "--once") as running:
         _, error = running.communicate(timeout=TIMEOUT_S)
         assert running.returncode == 2, error

@@ -279,8 +279,23 @@ def test_a_stream_that_was_deleted_while_the_query_was_down_is_said(
             run(spark, broker, checkpoint, selection)
         assert run(spark, broker, checkpoint, selection, failOnDataLoss=False)[-1][1] == 1
         client.append(names[0], [{"value": b"y"}])
-        if "*" in selection:  # it was said, and is forgotten
+        if "*" in selection:  # it was said
             assert run(spark, broker, checkpoint, selection)[-1][1] == 1
+
+
+@needs_time
+def test_a_stream_that_comes_back_is_gone_on_with_where_it_was(
+    client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    for name in ("back_a", "back_b"):
+        filled(client, name, 10)
+    assert run(spark, broker, tmp_path, "back_*")[-1][1] == 20
+    client.append("back_a", [{"value": b"x"}])
+    with pytest.raises(PySparkException, match="stream back_b, which this query has read, is not among those"):
+        run(spark, broker, tmp_path, "back_a")
+    assert run(spark, broker, tmp_path, "back_a", failOnDataLoss=False)[-1][1] == 1
+    client.append("back_b", [{"value": b"x"}])
+    assert run(spark, broker, tmp_path, "back_*")[-1][1] == 1
 
 
 @needs_time

@@ -226,6 +226,29 @@ def test_a_log_that_has_lost_what_the_table_holds_is_refused(spark: SparkSession
 
 
 @needs_time
+def test_a_log_that_is_cut_while_a_job_runs_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+
+        def fill(value: str) -> None:
+            with penstock.connect(broker.client_address) as client:
+                client.create_stream("running", "running.in", storage="memory")
+                append(client, "running", *[(f"k{number}", value) for number in range(20)])
+
+        def cut(done: BatchDone) -> None:
+            assert done.number == 1, "it goes on with other messages"
+            broker.restart()
+            fill("new")
+
+        fill("old")
+        with pytest.raises(DataLossError, match="messages 0 to 19 as they are in the table are not in the log"):
+            table(
+                "running", tmp_path / "t", servers=broker.client_address, spark=spark, buckets=2, once=False,
+                trigger_s=0.0, report=cut,
+            )  # fmt: skip
+        assert {value for value, _, _ in rows_of(tmp_path / "t").values()} == {b"old"}
+
+
+@needs_time
 def test_a_log_that_is_led_by_another_epoch_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker:
         go: dict[str, Any] = {"spark": spark, "buckets": 2}

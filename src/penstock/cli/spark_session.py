@@ -12,17 +12,19 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from penstock.base.errors import ConfigError, PenstockError
-from penstock.cli.failure import is_debugging
+from penstock.cli.failure import is_debugging, say_note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOOK_S = 1.0
 _SAID_FOR_PROGRAMS = (
     "Set failOnDataLoss to false to go on",
     "With --allow-data-loss (`run`: --option failOnDataLoss=false) it goes on",
@@ -50,9 +52,10 @@ def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iter
     with without_pandas_warning(), _log() as log, _failing_in_one_line(), ExitStack() as started:
 
         def start() -> SparkSession:
+            Interrupts()
             with nullcontext() if log is None else _stderr_in(log):
                 spark = session(master, name=f"penstock {name}", config=settings)
-            Interrupts()  # once Spark has set its own handler of Ctrl-C, which would end it in the middle of a call
+            Interrupts()  # again: Spark has set its own handler of Ctrl-C, which would end it in the middle of a call
             started.callback(_stop, spark)
             return spark
 
@@ -75,15 +78,47 @@ def _log() -> Iterator[Path | None]:
     number, name = tempfile.mkstemp(prefix="penstock-spark-", suffix=".log")
     os.close(number)
     log = Path(name)
+    hearing = _Hearing(log)
+    hearing.start()
     try:
         yield log
     except JobError as error:
-        if log.stat().st_size:
+        if log.exists() and log.stat().st_size:
             error.add_note(f"what Spark said of it is in {log}; --debug shows it as it comes")
         raise
     finally:
+        hearing.end()
         if not isinstance(sys.exc_info()[1], JobError):
             log.unlink(missing_ok=True)
+
+
+class _Hearing(threading.Thread):
+    """Says on stderr the lines of the log that warn of something, as they come: those of Spark's workers are there."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(name="penstock-spark-log", daemon=True)
+        self._log = log
+        self._over = threading.Event()
+        self._begun = b""
+
+    def run(self) -> None:
+        with self._log.open("rb") as file:
+            while not self._over.wait(_LOOK_S):
+                self._look(file)
+            self._look(file)
+
+    def _look(self, file: BinaryIO) -> None:
+        from penstock.spark.jobs import WARNING
+
+        *lines, self._begun = (self._begun + file.read()).split(b"\n")
+        for line in lines:
+            if line.startswith(WARNING.encode()):
+                say_note(line.decode("utf-8", "replace"))
+
+    def end(self) -> None:
+        """All that is in the log by now is said."""
+        self._over.set()
+        self.join()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ and offsets mean something within one cluster only: in another one, or in one wh
 
 from __future__ import annotations
 
+from penstock.base.errors import OperationalError
 from penstock.client.blocking import Client
 from penstock.client.ranges import agreed_end
 from penstock.client.values import LATEST
@@ -54,6 +55,8 @@ def check_held(
 def checked_cluster(client: Client, known: str, what: str, instead: str) -> str:
     """The id of the cluster. DataLossError: `what` was noted in another one. Empty: that is not known."""
     now = brokers.cluster_id(client)
+    if known and not now:
+        raise OperationalError("the broker that answers is not in its cluster yet; try again in a moment")
     if known and now != known:
         text = f"{what} is of another cluster, {known}; these brokers are {now}, and have other messages"
         raise DataLossError(f"{text}: {instead}")

@@ -51,6 +51,7 @@ from penstock.spark.planning import (
     piece_of,
     row_bytes,
     share,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def archive(
         max_delay_s=max_delay_s, trigger_s=trigger_s, file_bytes=file_bytes, fail_on_data_loss=fail_on_data_loss,
     )  # fmt: skip
     # What can be known without Spark is known before it starts, which takes a while.
-    choose(brokers.client(plan.source.servers, plan.source.timeout_s), plan.source.selection, plan.source.timeout_s)
+    _choose(plan)
     if plan.root.exists():
         with lake.locked(plan.root):
             pass
@@ -128,6 +129,12 @@ def archive(
     if plan.decode:
         rejects = lake.open_table(plan.root / lake.REJECTS, plan.format, rejects_schema())
     return ArchiveJob(session, plan, open_table(plan), rejects).run(once=once, report=report)
+
+
+def _choose(plan: Plan) -> Chosen:
+    source = plan.source
+    client = brokers.client(source.servers, source.timeout_s)
+    return choose(client, source.selection, source.timeout_s, may_lack=not source.fail_on_data_loss)
 
 
 class ArchiveJob:
@@ -199,7 +206,7 @@ class ArchiveJob:
 
     def _choose(self) -> Chosen:
         self._chosen_s = time.monotonic()
-        return choose(self._client(), self._plan.source.selection, self._plan.source.timeout_s)
+        return _choose(self._plan)
 
     def _chosen_again(self, chosen: Chosen, begins: dict[Key, Position]) -> tuple[Chosen, dict[Key, Position]]:
         """The streams that are there by now, and where each goes on: a new one at its beginning."""
@@ -226,7 +233,7 @@ class ArchiveJob:
                 raise DataLossError(f"{text}; archive the new one elsewhere")
         for name in sorted(ids.keys() - chosen.streams.keys()):
             if is_selected(name, plan.source.selection):
-                _log.warning("stream %s was deleted: what it had behind its archive's end was not archived", name)
+                warn(f"stream {name} was deleted: what it had behind its archive's end was not archived")
         starts = dict(about.starts) if about else {}
         new = Chosen(chosen.streams, tuple(key for key in chosen.keys if key not in starts))
         starts |= find(self._client(), new, Earliest(), plan.source)

@@ -171,7 +171,9 @@ def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ..
                         yield from _rows(file, number, piece, columns, subjects)
         except FileNotFoundError:
             raise DataLossError(f"{piece.path} is gone, which the archive's table names") from None
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowInvalid, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk's, or the system's, and not what is in the file
             raise CorruptionError(piece.path, 0, "a Parquet file of an archive", str(error)[:200]) from None
 
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+WARNING = "Penstock warns: "
+"""Begins a line on stderr that people should see, whichever of Spark's processes writes it."""
+
+
 class BatchDone(NamedTuple):
     """One batch of a job is durable."""
 

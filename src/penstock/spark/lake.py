@@ -170,8 +170,9 @@ def other_in(root: Path) -> str:
         return ""
     if not root.is_dir():
         raise ConfigError([f"to: {root} is no folder"])
-    names = sorted(one.name for one in root.iterdir())
-    return next((name for name in names if name == "_delta_log" or not name.startswith(("_", "."))), "")
+    if any((root / "_delta_log").glob("*.json")):
+        return "_delta_log"
+    return min((one.name for one in root.iterdir() if not one.name.startswith(("_", ".", "lost+found"))), default="")
 
 
 @contextmanager

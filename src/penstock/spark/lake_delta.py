@@ -38,7 +38,7 @@ class DeltaLake:
 
         try:
             return DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
-        except (DeltaError, OSError, ValueError) as error:
+        except (DeltaError, ValueError) as error:
             log = str(Path(self._root) / "_delta_log")
             raise CorruptionError(log, 0, "the log of a Delta table", f"what deltalake says of it: {error}") from error
 

@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -54,10 +55,12 @@ class IcebergLake:
         try:
             return self._catalog().load_table((NAMESPACE, TABLE))
         except NoSuchTableError:
-            if any((self._root / "metadata").glob("*.metadata.json")):
+            if any(map(_has_rows, (self._root / "metadata").glob("*.metadata.json"))):
                 raise CorruptionError(str(catalog), 0, "the catalog of the table that is here", "none of it") from None
             return None
         except Exception as error:  # of SQLite, JSON, Avro, by way of three libraries
+            if _passes(error):
+                raise
             found = f"what pyiceberg says of it: {type(error).__name__}: {error}"
             raise CorruptionError(
                 str(catalog), 0, "the catalog of an Iceberg table, and its metadata", found
@@ -115,10 +118,32 @@ class IcebergLake:
         try:
             planned = list(table.scan().plan_files())
         except Exception as error:  # as above
+            if _passes(error):
+                raise
             text = f"what pyiceberg says of it: {type(error).__name__}: {error}"
             raise CorruptionError(str(self._root / "metadata"), 0, "manifests of an Iceberg table", text) from error
         found = [_file(self._root, one.file, schema) for one in planned]
         return [one for one in found if wanted is None or one.topic in wanted]
+
+
+def _has_rows(metadata: Path) -> bool:
+    """Whether this is of a table that something was committed to: a run that is killed while it makes one leaves none.
+
+    What cannot be read counts.
+    """
+    try:
+        found = json.loads(metadata.read_bytes())
+        return found.get("current-snapshot-id") not in (None, -1) or any(
+            one.startswith(_END) for one in found["properties"]
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
+def _passes(error: Exception) -> bool:
+    """Whether an error says nothing of what is in the files: the disk, the memory, another one at work."""
+    is_disks = isinstance(error, OSError) and error.errno is not None
+    return is_disks or isinstance(error, MemoryError) or type(error).__name__ == "OperationalError"  # SQLAlchemy's
 
 
 @contextmanager

@@ -130,9 +130,9 @@ def _read(file: Path) -> pa.Table:
     """A file of the table. CorruptionError: it is not what was written."""
     try:
         return parquet.read_table(file, schema=SCHEMA, partitioning=None, page_checksum_verification=True)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's, or the system's, and not what is in the file
         raise CorruptionError(str(file), 0, "a Parquet file of a table", str(error)[:200]) from None
 
 

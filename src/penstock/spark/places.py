@@ -75,6 +75,7 @@ class Positions(NamedTuple):
         {}
     )  # where the batch that ends here began, if not where the last ended
     cluster: str = ""  # the id of the one that has these streams; empty: not known
+    gone: frozenset[str] = frozenset()  # streams that were not there any more, which was said
 
     def to_json(self) -> dict[str, Any]:
         """Canonical: the same positions are the same text."""
@@ -84,6 +85,7 @@ class Positions(NamedTuple):
             begins = {str(key.partition): self.begins[key] for key in keys if key in self.begins}
             out[name] = {"begins": begins} if begins else {}
             out[name] |= {"cluster": self.cluster} if self.cluster else {}
+            out[name] |= {"gone": True} if name in self.gone else {}
             out[name] |= {
                 "epochs": {str(key.partition): self.positions[key].leader_epoch for key in keys},
                 "id": self.stream_ids[name],
@@ -97,6 +99,7 @@ class Positions(NamedTuple):
         try:
             stream_ids = {name: int(one["id"]) for name, one in found.items()}
             clusters = {str(one["cluster"]) for one in found.values() if "cluster" in one}
+            gone = frozenset(name for name, one in found.items() if one.get("gone"))
             positions = {
                 Key(name, int(number)): Position(int(offset), int(one.get("epochs", {}).get(number, 0)))
                 for name, one in found.items()
@@ -110,7 +113,7 @@ class Positions(NamedTuple):
         except (AttributeError, KeyError, TypeError, ValueError):
             text = "the checkpoint was not written by this source; begin with another checkpointLocation"
             raise ConfigError([f"checkpointLocation: {text}: {found!r}"]) from None
-        return cls(stream_ids, positions, begins, max(clusters, default=""))
+        return cls(stream_ids, positions, begins, max(clusters, default=""), gone)
 
     def of(self, key: Key, stream_id: int) -> Position | None:
         """Where a partition of that very stream is; None: it is new."""

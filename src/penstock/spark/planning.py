@@ -20,6 +20,7 @@ from penstock.client.blocking import Client
 from penstock.client.errors import StreamNotFound
 from penstock.client.values import EARLIEST, LATEST
 from penstock.messages import StreamInfo
+from penstock.spark.jobs import WARNING
 from penstock.spark.options import Selection, SourceOptions
 from penstock.spark.places import (
     EARLIEST_OFFSET,
@@ -34,6 +35,7 @@ from penstock.spark.places import (
 )
 
 _log = logging.getLogger(__name__)
+
 
 PIECE_BYTES = 128 * 1024 * 1024
 """One task reads about so much: as Spark takes of files (spark.sql.files.maxPartitionBytes)."""
@@ -175,7 +177,12 @@ def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
     """DataLossError, unless a reader may go on without what is gone; then the log says so."""
     if fail:
         raise DataLossError(f"{text}. Set failOnDataLoss to false to go on all the same{hint}")
-    _log.warning("%s", text)
+    warn(text)
+
+
+def warn(text: str) -> None:
+    """Say something that nobody should miss: marked, since in Spark's processes it stands among much else."""
+    _log.warning("%s%s", WARNING, text)
 
 
 def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:

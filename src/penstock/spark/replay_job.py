@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -27,13 +28,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
-from penstock.client.blocking import Client
 from penstock.spark import brokers
 from penstock.spark.agreement import checked_cluster
 from penstock.spark.jobs import BatchDone, Report, no_report, session_of
 from penstock.spark.lake import OWN, LakeFile, OvertakenError, held, locked, open_table, read_about, write_durably
 from penstock.spark.options import sink_options
-from penstock.spark.sink import application_id
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -65,6 +64,7 @@ class Note:
     where: str = ""
     subject: str = ""
     cluster: str = ""  # the stream's
+    is_begun: bool = True  # something of it may be in the stream
 
     @property
     def rows(self) -> int:
@@ -122,8 +122,9 @@ def replay(
     rows = _rows(session, root, where)
     notes = Path(checkpoint).absolute() if checkpoint else root / "_penstock" / f"replay-{to}"
     new = Note(
-        str(uuid.uuid4()), to, int(info.stream_id), where=where, subject=subject, cluster=brokers.cluster_id(client)
-    )
+        str(uuid.uuid4()), to, int(info.stream_id), where=where, subject=subject, cluster=brokers.cluster_id(client),
+        is_begun=False,
+    )  # fmt: skip
     with held(notes / "LOCK", f"another replay is at work that notes in {notes} how far it is"):
         note = _read(notes) or new
         checked_cluster(client, note.cluster, f"the note in {notes}", "give another checkpoint")
@@ -132,7 +133,7 @@ def replay(
                 [f"{notes} is of another stream, or of {to} before it was made anew; give another checkpoint"]
             )
         if (note.where, note.subject) != (where, subject):
-            if _has_written(client, note):
+            if note.is_begun:
                 raise ConfigError([f"where, subject: they are not as when {notes} was begun; give another checkpoint"])
             note = new  # the run that noted it failed before anything was published
         if note.done == note.batches:
@@ -141,14 +142,6 @@ def replay(
         # A stream's own subject is another one in each partition: where rows have none, the sink gives them that.
         own = "" if subject == info.subject else subject
         return _replay(rows, note, notes, servers, rate, report, own)
-
-
-def _has_written(client: Client, note: Note) -> bool:
-    """Whether anything of a replay is in its stream."""
-    if note.first or note.done:
-        return True
-    query_id = application_id(note.query_id)
-    return any(one.query_id == query_id for one in client.staging.queries(note.stream))
 
 
 def _root(path: str | os.PathLike[str], to: str, rate: int | None, max_batch: int) -> Path:
@@ -242,6 +235,7 @@ def _planned(rows: DataFrame, before: Note, batch_rows: int) -> Note:
 def _replay(
     rows: DataFrame, note: Note, notes: Path, servers: str, rate: int | None, report: Report, subject: str
 ) -> Replayed:
+    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
     taken = [f.col(name) for name in TAKEN if name in rows.columns and not (name == "subject" and note.subject)]
@@ -257,7 +251,15 @@ def _replay(
         batch = rows.where(_within(spans)).orderBy("topic", "partition", "offset")
         numbered = {"txnAppId": note.query_id, "txnVersion": str(note.first + number)}
         writer = batch.select(*columns).write.format("penstock").options(**writer_options, **numbered)
-        writer.mode("append").save()
+        if not note.is_begun:
+            note = replace(note, is_begun=True)
+            _write(notes, note)
+        try:
+            writer.mode("append").save()
+        except PySparkException as error:
+            if note.first == number == 0 and _is_of_a_task(str(error)):
+                _write(notes, replace(note, is_begun=False))
+            raise
         note = replace(note, done=number + 1)
         _write(notes, note)
         written = sum(one.end - one.start for one in spans)
@@ -267,6 +269,12 @@ def _replay(
         if rate:
             time.sleep(max(0.0, begun_s + count / rate - time.monotonic()))
     return Replayed(note.done - started, count)
+
+
+def _is_of_a_task(trace: str) -> bool:
+    """Whether a write failed in a task: then the driver has published nothing. By the frames of the sink's own code."""
+    frames = re.findall(r'spark/sink\.py", line \d+, in (\w+)', trace)
+    return "write" in frames and not {"commit", "_publish"} & set(frames)
 
 
 def _within(spans: Sequence[Span]) -> Column:

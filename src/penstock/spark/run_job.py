@@ -75,7 +75,7 @@ def run(
     source = source_options(given)
     call = loaded(function) if isinstance(function, str) else function
     client = brokers.client(source.servers, source.timeout_s)
-    choose(client, source.selection, source.timeout_s)
+    choose(client, source.selection, source.timeout_s, may_lack=not source.fail_on_data_loss)
     if target.stream:
         client.stream(target.stream, timeout=source.timeout_s)
     session = session_of(spark, f"run {stream}")
@@ -193,11 +193,12 @@ def _imported(file: Path) -> ModuleType:
 
 
 def _called(function: Function, rows: DataFrame) -> DataFrame:
+    from py4j.protocol import Py4JError
     from pyspark.sql import DataFrame
 
     try:
         made = function(rows)
-    except PenstockError:
+    except (PenstockError, OSError, Py4JError):
         raise
     except Exception as error:
         line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 0

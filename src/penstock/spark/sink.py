@@ -37,6 +37,7 @@ from penstock.client.staging import Staged
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
 from penstock.spark.options import SinkOptions
+from penstock.spark.planning import warn
 from penstock.spark.republish import republish
 from penstock.spark.rows import BadRowsError, Share, shares, streams_of
 
@@ -136,13 +137,13 @@ class _Writing:
             self._overtaken(f"stream {stream}, partition {partition}, has a later batch than {batch.batch_id}")
         elif published.duplicate and published.rows not in (None, rows):
             text = f"{stream}, partition {partition}, has batch {batch.batch_id} with {published.rows} rows, not {rows}"
-            _log.warning("%s: if the checkpoint is an older one that was put back, rows are not written", text)
+            warn(f"{text}: if the checkpoint is an older one that was put back, rows are not written")
         elif published.duplicate:
             _log.info("%s, partition %d, has batch %d of query %s already", stream, partition, *reversed(batch))
 
     def _overtaken(self, text: str) -> None:
         """It has more of this query than this batch."""
-        _log.warning("%s: nothing of it is written", text)
+        warn(f"{text}: nothing of it is written")
 
     def _client(self) -> Client:
         return brokers.client(self._options.servers, self._options.timeout_s)

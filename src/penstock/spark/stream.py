@@ -43,6 +43,7 @@ from penstock.spark.planning import (
     choose,
     cut,
     find,
+    is_selected,
     ordered,
     passed_over,
     piece_of,
@@ -120,12 +121,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wait_for_more(self._client(), where, _POLL_S)
 
     def _next_end(self, begin: Positions, ends: Positions, limit: ReadLimit) -> Positions | None:
-        gone = sorted(begin.stream_ids.keys() - ends.stream_ids.keys())
-        for name in gone:
-            if name not in self._said_gone:
-                text = f"stream {name} was deleted, or is not among those that are asked for, since it was read last"
-                passed_over(text, fail=self._options.fail_on_data_loss)
-                self._said_gone.add(name)
+        streams = self._choose().streams  # with AvailableNow, some of the ends' may be gone by now
+        positions = {key: at for key, at in ends.positions.items() if key.stream in streams}
+        ends = ends._replace(positions=positions)
+        gone = frozenset(begin.stream_ids.keys() - ends.stream_ids.keys())
+        for name in sorted(gone - begin.gone - self._said_gone):
+            self._say_gone(name)
         known = {key: self._begin(begin, key, ends.stream_ids[key.stream]) for key in ends.positions}
         for key, end in ends.positions.items():
             if end.offset < known[key].offset or end.leader_epoch != known[key].leader_epoch:
@@ -147,12 +148,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin.of(key, ends.stream_ids[key.stream]) != known[key] and waiting[key]
         }
         stream_ids = {**begin.stream_ids, **ends.stream_ids}
-        for name in gone:
-            del stream_ids[name]
-        # A partition whose leader does not answer stays where it is.
-        there = {key: at for key, at in begin.positions.items() if key.stream in stream_ids}
-        kept = {key: at for key, at in there.items() if begin.of(key, stream_ids[key.stream]) is not None}
-        return Positions(stream_ids, {**kept, **positions}, begins, self._cluster)
+        # A partition whose leader does not answer, and a stream that is gone, stay where they are.
+        kept = {key: at for key, at in begin.positions.items() if begin.of(key, stream_ids[key.stream]) is not None}
+        return Positions(stream_ids, {**kept, **positions}, begins, self._cluster, gone)
+
+    def _say_gone(self, name: str) -> None:
+        """DataLossError: a stream that was read is not there any more; a broker's list may be older than that."""
+        try:
+            self._client().stream(name, timeout=self._options.timeout_s)
+        except StreamNotFound:
+            passed_over(f"stream {name} was deleted since it was read last", fail=self._options.fail_on_data_loss)
+        else:
+            if is_selected(name, self._options.selection):
+                return
+            text = f"stream {name}, which this query has read, is not among those that it is to read"
+            passed_over(text, fail=self._options.fail_on_data_loss)
+        self._said_gone.add(name)
 
     def _checked_cluster(self, begin: Positions) -> str:
         what = "the checkpoint of this query"

@@ -269,7 +269,7 @@ class _Job:
             if end.offset >= begin.offset and end.leader_epoch == begin.leader_epoch:
                 continue
             check_held(
-                self._client(), self._info, key, begin, self._plan.source.timeout_s,
+                self._client(), self._stream(), key, begin, self._plan.source.timeout_s,
                 where_it_is="in the table", instead="keep another table",
             )  # fmt: skip
             if end.offset >= begin.offset:
