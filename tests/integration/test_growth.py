@@ -9,7 +9,7 @@ import penstock
 from penstock import aio
 from penstock.client.growth import wait_for_more
 from penstock.client.ranges import LogRange, read_range_async
-from tests.broker_process import BrokerProcess
+from tests.broker_process import BrokerProcess, eventually
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses
 
@@ -48,15 +48,19 @@ async def test_a_range_comes_from_a_follower(cluster: ClusterProcesses) -> None:
         await client.create_stream("far", "far", replicas=3)
         await client.append("far", [{"value": b"%d" % one} for one in range(10_000)])
         info = await client.stream("far")
-        leader = info.partitions[0].leader_id
+        leader = int(info.partitions[0].leader_id or 0)
         assert len(info.partitions[0].isr) == 3
-        before = {number: await _fetched(one) for number, one in cluster.brokers.items()}
         what = LogRange(info, 0, 0, 10_000, int(info.partitions[0].leader_epoch), from_follower=True)
-        rows = sum([batch.num_rows async for batch in read_range_async(client, what, timeout=30)])
-        after = {number: await _fetched(one) for number, one in cluster.brokers.items()}
-    assert rows == 10_000
-    assert after[int(leader or 0)] == before[int(leader or 0)]
-    assert sum(after.values()) > sum(before.values())
+
+        async def leaves_the_leader_alone() -> bool:
+            before = {number: await _fetched(one) for number, one in cluster.brokers.items()}
+            rows = sum([batch.num_rows async for batch in read_range_async(client, what, timeout=30)])
+            after = {number: await _fetched(one) for number, one in cluster.brokers.items()}
+            assert rows == 10_000
+            assert sum(after.values()) > sum(before.values())
+            return after[leader] == before[leader]
+
+        await eventually(leaves_the_leader_alone, "the followers know that it is committed")
 
 
 async def _fetched(broker: BrokerProcess) -> int:
