@@ -263,6 +263,7 @@ def test_an_archive_is_of_one_stream_of_a_name_and_of_one_format(
     assert len(told.value.mistakes) == 3
     for name in ("some.parquet", "_delta_log"):
         (tmp_path / name / "other" / name).mkdir(parents=True)
+        (tmp_path / name / "other" / name / "0.json").touch()
         with pytest.raises(ConfigError, match=rf"other holds {name}, and is no archive; give a folder of its own"):
             run(spark, broker, "anew", tmp_path / name / "other")
     with pytest.raises(ConfigError, match="schema: nothing is decoded by it"):
