@@ -18,7 +18,7 @@ import penstock
 from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.spark import Archived, archive
-from penstock.spark.archive_plan import default_name, plan_of
+from penstock.spark.archive_plan import Plan, default_name, plan_of
 from penstock.spark.archiving import ArchiveJob
 from penstock.spark.columns import arrow_schema
 from penstock.spark.decoding import COLUMNS
@@ -168,10 +168,9 @@ class Dies:
         raise Killed
 
 
-def job(
-    spark: SparkSession, broker: BrokerProcess, stream: str, to: Path, table: Table, table_format: str
-) -> ArchiveJob:
-    plan = plan_of(
+def small_plan(broker: BrokerProcess, stream: str, to: Path, table_format: str, *, fail_on_data_loss: bool) -> Plan:
+    """An archive in batches of 60 rows."""
+    return plan_of(
         stream,
         to,
         format=table_format,
@@ -182,9 +181,14 @@ def job(
         max_delay_s=1,
         trigger_s=1,
         file_bytes=2**20,
-        fail_on_data_loss=True,
+        fail_on_data_loss=fail_on_data_loss,
     )
-    return ArchiveJob(spark, plan, table)
+
+
+def job(
+    spark: SparkSession, broker: BrokerProcess, stream: str, to: Path, table: Table, table_format: str
+) -> ArchiveJob:
+    return ArchiveJob(spark, small_plan(broker, stream, to, table_format, fail_on_data_loss=True), table)
 
 
 @needs_time

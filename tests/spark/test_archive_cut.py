@@ -16,7 +16,7 @@ import penstock
 from penstock.base.errors import OperationalError
 from penstock.client.errors import LogTruncated
 from penstock.spark import archive
-from penstock.spark.archive_plan import open_table, plan_of
+from penstock.spark.archive_plan import open_table
 from penstock.spark.archiving import ArchiveJob, report_archived
 from penstock.spark.lake import FORMATS, Commit, LakeFile, Table
 from penstock.spark.places import Key
@@ -24,7 +24,7 @@ from penstock.spark.planning import DataLossError
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
-from tests.spark.test_archive import expected, rows_of, table_rows
+from tests.spark.test_archive import expected, rows_of, small_plan, table_rows
 
 pytestmark = needs_time
 
@@ -76,19 +76,7 @@ def test_a_log_that_began_anew_is_not_archived_behind_the_old_one(
 
 
 def plan(broker: BrokerProcess, stream: str, to: Path, table_format: str = "parquet") -> Any:
-    return plan_of(
-        stream,
-        to,
-        format=table_format,
-        servers=broker.client_address,
-        name="",
-        max_batch=60,
-        min_batch=1,
-        max_delay_s=1,
-        trigger_s=1,
-        file_bytes=2**20,
-        fail_on_data_loss=False,
-    )
+    return small_plan(broker, stream, to, table_format, fail_on_data_loss=False)
 
 
 class Between:

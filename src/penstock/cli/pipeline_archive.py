@@ -13,6 +13,7 @@ from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, Json, Server, StreamArgument, examples
 from penstock.cli.pipeline_options import (
     RUN_PANEL,
+    AllowLoss,
     Config,
     Master,
     MaxBatch,
@@ -97,14 +98,7 @@ def archive(
             rich_help_panel=RUN_PANEL,
         ),
     ] = "",
-    allow_loss: Annotated[
-        bool,
-        typer.Option(
-            "--allow-data-loss",
-            help="Go on behind messages that are gone from the log and were not archived.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = False,
+    allow_loss: AllowLoss = False,
     master: Master = None,
     config: Config = None,
     as_json: Json = False,

@@ -64,6 +64,16 @@ MaxBatch = Annotated[
 ]
 
 
+AllowLoss = Annotated[
+    bool,
+    typer.Option(
+        "--allow-data-loss",
+        help="Go on behind messages that are gone from the log and were not taken.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+
+
 def servers_of(ctx: typer.Context, server: str | None) -> str:
     """The brokers that were named, before the command or behind it; empty: as the environment says."""
     found = ctx.find_object(Globals)

@@ -12,6 +12,7 @@ from penstock.cli.failure import clearly
 from penstock.cli.options import Debug, Json, Server, StreamArgument, examples
 from penstock.cli.pipeline_options import (
     RUN_PANEL,
+    AllowLoss,
     Config,
     Master,
     MaxBatch,
@@ -79,14 +80,7 @@ def table(
             rich_help_panel=RUN_PANEL,
         ),
     ] = "24h",
-    allow_loss: Annotated[
-        bool,
-        typer.Option(
-            "--allow-data-loss",
-            help="Go on behind messages that are gone from the log and were not taken.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = False,
+    allow_loss: AllowLoss = False,
     master: Master = None,
     config: Config = None,
     as_json: Json = False,

@@ -14,30 +14,15 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionKey, TimestampUs
-from penstock.commitlog import LogState, LogView
+from penstock.commitlog import LogState
 from penstock.ingest.producers import Backwards, Producers
 from penstock.messages import ListProducersRequest, ListProducersResponse, ProducerInfo
 from penstock.node.finding import Finder
+from penstock.node.looking_back import LookBack
 from penstock.node.partition import Partition
 from penstock.node.queries import CheckAppend
 from penstock.node.step import Lane, Outbox
 from penstock.node.wording import as_remote, in_doubt
-
-
-class ReadProducers:
-    """Look through the end of a log for the batches of producers no older than `since_us`; in a disk thread."""
-
-    def __init__(self, view: LogView, since_us: int) -> None:
-        self._view = view
-        self._since_us = since_us
-        self.found = Backwards(since_us)
-
-    def run(self) -> None:
-        """Read them; RemoteError corrupt_range, OSError."""
-        view = self._view
-        start = view.offset_at(self._since_us, end=view.log_end)
-        for header, _ in view.batches(start, view.log_end, reverse=True, wants=self.found.wants):
-            self.found.add(header)
 
 
 class KnownProducers:
@@ -110,7 +95,7 @@ class KnownProducers:
     def _read(self, partition: Partition) -> Producers:
         partition.producers = producers = Producers()
         since_us = partition.timestamp_us(self._clock()) - limits.PRODUCER_WINDOW_MS * 1_000
-        work = ReadProducers(partition.view(), since_us)
+        work = LookBack(partition.view(), since_us, Backwards(since_us))
 
         def done(error: Exception | None) -> None:
             if error is None:

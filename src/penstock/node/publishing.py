@@ -27,7 +27,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey, TimestampUs
 from penstock.batch.codec import Producer
 from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN
-from penstock.commitlog import LogState, LogView
+from penstock.commitlog import LogState
 from penstock.hot.rows import Asked
 from penstock.ingest.producers import Place
 from penstock.ingest.published import Backwards, Piece, Published, PublishedRuns
@@ -48,6 +48,7 @@ from penstock.node.cluster import Cluster
 from penstock.node.enquiries import Handler
 from penstock.node.finding import Finder
 from penstock.node.internal import target_of, users_own
+from penstock.node.looking_back import LookBack
 from penstock.node.partition import Partition
 from penstock.node.queries import RowRules
 from penstock.node.step import Inside, Lane, Outbox
@@ -65,22 +66,6 @@ class Write(Protocol):
         self, partition: Partition, caller: Hashable, data: bytearray, asked: Asked | None, by: Producer, flags: int
     ) -> None:
         """Append one batch to a partition that is led here."""
-
-
-class ReadPublished:
-    """Look through the end of a log for the runs no older than `since_us`; in a disk thread."""
-
-    def __init__(self, view: LogView, since_us: int) -> None:
-        self._view = view
-        self._since_us = since_us
-        self.found = Backwards(since_us)
-
-    def run(self) -> None:
-        """Read them; RemoteError corrupt_range, OSError."""
-        view = self._view
-        start = view.offset_at(self._since_us, end=view.log_end)
-        for header, _ in view.batches(start, view.log_end, reverse=True, wants=self.found.wants):
-            self.found.add(header)
 
 
 @dataclass(slots=True, eq=False)
@@ -235,7 +220,7 @@ class Publishing:
     def _read(self, partition: Partition) -> PublishedRuns:
         partition.published = runs = PublishedRuns()
         since_us = partition.timestamp_us(self._clock()) - limits.PUBLISHED_WINDOW_MS * 1_000
-        work = ReadPublished(partition.view(), since_us)
+        work = LookBack(partition.view(), since_us, Backwards(since_us))
 
         def done(error: Exception | None) -> None:
             if error is None:
