@@ -1,0 +1,88 @@
+"""What a program would learn from its machine: the time, and chance. In the simulation both are the seed's.
+
+Rules: while `simulated` holds, this process's clocks, random numbers and environment are those of the simulation, and
+what would wait or reach beyond it is refused: threads, sockets, `time.sleep`. Afterwards all is as it was. `datetime`
+cannot be replaced: ask `loop.time()` or `time.time()` where the moment decides. The garbage collector rests meanwhile:
+when it ran would depend on what the process did before.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+from penstock.sim.scheduler import START_US, Scheduler
+from penstock.testing.errors import NotSimulatedError
+
+
+@contextmanager
+def simulated(scheduler: Scheduler, seed: str, environment: dict[str, str]) -> Iterator[None]:
+    """See the module."""
+    source = random.Random(seed)  # noqa: S311 (nothing secret)
+    kept = random.getstate()
+    with ExitStack() as stack:
+        for where, name, instead in _instead(scheduler, source):
+            stack.enter_context(patch.object(where, name, instead))
+        stack.enter_context(patch.dict(os.environ, environment))
+        stack.enter_context(warnings.catch_warnings())
+        # nats-py leaves a connection open that it has given up while it was made.
+        warnings.filterwarnings("ignore", "unclosed <StreamWriter", ResourceWarning)
+        random.seed(seed)
+        stack.callback(random.setstate, kept)
+        if gc.isenabled():
+            gc.disable()
+            stack.callback(gc.enable)
+        yield
+
+
+def _instead(scheduler: Scheduler, source: random.Random) -> Iterator[tuple[Any, str, Any]]:
+    def elapsed_ns() -> int:
+        return scheduler.now_us * 1_000
+
+    def calendar_ns() -> int:
+        return (START_US + scheduler.now_us) * 1_000
+
+    yield time, "time", lambda: calendar_ns() / 1e9
+    yield time, "time_ns", calendar_ns
+    for name in ("monotonic", "perf_counter"):
+        yield time, name, lambda: elapsed_ns() / 1e9
+        yield time, f"{name}_ns", elapsed_ns
+    yield os, "urandom", source.randbytes
+    yield random.SystemRandom, "random", lambda _: source.random()
+    yield random.SystemRandom, "getrandbits", lambda _, k: source.getrandbits(k)
+    yield random.SystemRandom, "randbytes", lambda _, n: source.randbytes(n)
+    yield random.Random, "seed", _seed(source)
+    yield time, "sleep", _refused("time.sleep()", "use `await asyncio.sleep()`")
+    threads = "for the client use `penstock.aio`, for other work asyncio"
+    yield threading.Thread, "start", _refused("a thread", threads)
+    sockets = "use asyncio.open_connection, or a client that does, such as `penstock.aio` and nats-py"
+    for name in ("connect", "connect_ex", "bind"):
+        yield socket.socket, name, _refused("a socket of this machine", sockets)
+
+
+def _seed(source: random.Random) -> Callable[..., None]:
+    """A generator that is given no seed gets one of the simulation."""
+    seed = random.Random.seed
+
+    def instead(self: random.Random, a: Any = None, version: int = 2) -> None:
+        if isinstance(self, random.SystemRandom):
+            return
+        seed(self, source.getrandbits(64) if a is None else a, version)
+
+    return instead
+
+
+def _refused(what: str, instead: str) -> Callable[..., NoReturn]:
+    def refuse(*_args: Any, **_options: Any) -> NoReturn:
+        raise NotSimulatedError(f"{what} does not exist in the simulation; {instead}")
+
+    return refuse

@@ -1,0 +1,487 @@
+"""A simulated cluster for a test: brokers and NATS on a seeded network, clock and disk, and the user's programs on it.
+
+Rules: the seed decides everything, also what programs draw by chance. Nothing of it is real but the code: the brokers'
+is Penstock's own, byte by byte from the socket to the disk, and so is the client's. Every event of a broker is checked
+against what was promised; what is wrong ends the run. At the end all is mended, the cluster settles, and what was acked
+is read once more.
+
+    brokers come up ── the test's coroutine, while faults strike ── all is mended ── settled ── audit
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from penstock.base.errors import RemoteError
+from penstock.base.ids import BrokerId
+from penstock.client.addresses import DEFAULT_PORT, SERVER_VARIABLE
+from penstock.hot.crc import crc32c
+from penstock.messages import Request, Response
+from penstock.sim import looks, nats, plan
+from penstock.sim.broker import SimBroker, Surroundings, Watchers
+from penstock.sim.checks import ViolationError
+from penstock.sim.faults import Faults
+from penstock.sim.nats import NatsServer, Published
+from penstock.sim.network import Connection, Network
+from penstock.sim.scheduler import Clock, Scheduler
+from penstock.sim.trace import Trace
+from penstock.testing.chance import simulated
+from penstock.testing.connecting import Place
+from penstock.testing.errors import NotLiveError
+from penstock.testing.faults import Fault, Storm, chosen
+from penstock.testing.program import Main, Program
+from penstock.testing.promises import Promises
+from penstock.testing.socket_api import Heard, SocketApi
+from penstock.testing.transport import Service
+
+T = TypeVar("T")
+BROKERS_MAX = 9
+TRACE_LINES = 2_000  # of the end of a run, that are kept to be shown
+STORY_LINES = 200  # the same, of the story
+TEST = "test"
+"""The machine on which the test's own coroutine runs."""
+_SETTLE_S = 120.0
+_STOP_S = 10.0
+_LOOK_S = 0.05
+_OPERATOR_US = 2_000_000
+_SKEW_PPM_MAX = 200
+_OFFSET_US_MAX = 5_000_000
+_DAILY = ("asks", "hears", "disk", "messages")  # what is in the trace, and not in the story
+
+
+class Cluster:
+    """A simulated cluster; `run` a coroutine on it, once.
+
+    `brokers`: 1 to 9, each with a disk of its own. `faults`: what strikes while the coroutine runs, by the names in
+    `Fault`; True is all that no guarantee of durability `auto` excludes, False nothing. `every_s`: so many simulated
+    seconds are between two of them, on average. `limit_s`: within so many the coroutine ends. `show` gets each line of
+    the trace as it happens.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        brokers: int = 3,
+        faults: bool | str | Iterable[str] = False,
+        every_s: float = 4.0,
+        limit_s: float = 3_600.0,
+        show: Callable[[str], None] | None = None,
+    ) -> None:
+        if not 1 <= brokers <= BROKERS_MAX:
+            raise ValueError(f"brokers is {brokers}; it can be 1 to {BROKERS_MAX}")
+        if every_s <= 0 or limit_s <= 0:
+            raise ValueError(f"every_s is {every_s:g}, limit_s {limit_s:g}; give both some time")
+        self.seed = seed
+        self.was_run = False
+        self._kinds = chosen(faults)
+        self._limit_s = limit_s
+        self._show = show
+        self._lines: deque[str] = deque(maxlen=TRACE_LINES)
+        self._story: deque[str] = deque(maxlen=STORY_LINES)
+        self._struck: dict[str, int] = {}
+        self._failure: BaseException | None = None
+        scheduler = self._scheduler = Scheduler()
+        self._trace = Trace(scheduler, self._shown)
+        self._network = Network(scheduler, self._random("network"))
+        self._brokers: dict[int, SimBroker] = {}
+        self._promises = Promises(self._brokers, scheduler)
+        self._nats = NatsServer(self._network, self._random("nats"), self._trace)
+        self._nats.published = self._published
+        self._nats.answered = self._promises.answered
+        promises = self._promises
+        watchers = Watchers(
+            self._watched(promises.acted), self._watched(promises.started), promises.ended, lambda *_: None
+        )
+        self._around = Surroundings(scheduler, self._network, self._nats, self._trace, watchers)
+        services: dict[str, Service] = {}
+        skews = self._random("clocks")
+        for broker_id in range(1, brokers + 1):
+            clock = Clock(scheduler, _either_way(skews, _SKEW_PPM_MAX), _either_way(skews, _OFFSET_US_MAX))
+            broker = SimBroker(self._around, broker_id, self._random(f"b{broker_id}"), clock)
+            broker.address, broker.nats_urls = f"{broker.name}:{DEFAULT_PORT}", (nats.URL,)
+            self._brokers[broker_id] = broker
+            services[broker.name] = SocketApi(broker, self._took)
+        self._around.brokers.update({broker.name: broker for broker in self._brokers.values()})
+        services[nats.NAME] = _NatsService(self._nats)
+        self._place = Place(self._network, self._trace, self._random("programs"), services, self._failed)
+        self._programs: dict[str, Program] = {}
+        self._faults = Faults(self._around, self._brokers, lambda *_: None, promises.is_needed, self._programs.keys())
+        self._storm = Storm(scheduler, self._random("faults"), self._kinds, every_s, brokers, self._strike)
+
+    def _random(self, what: str) -> Random:
+        return Random(f"{self.seed} {what}")  # noqa: S311 (nothing secret)
+
+    # What a test asks
+
+    @property
+    def servers(self) -> list[str]:
+        """HOST:PORT of each broker, for `penstock.aio.connect`; while it runs, $PENSTOCK_SERVER names them, too."""
+        return [broker.address for broker in self._brokers.values()]
+
+    @property
+    def nats_url(self) -> str:
+        """Where the NATS server is, for `nats.connect`; localhost:4222 means it as well."""
+        return nats.URL
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds since the beginning."""
+        return self._scheduler.now_us / 1_000_000
+
+    @property
+    def trace(self) -> list[str]:
+        """The last TRACE_LINES (2,000) lines of what happened: microseconds, who, what."""
+        return list(self._lines)
+
+    @property
+    def story(self) -> list[str]:
+        """Of the trace only the faults, the lives of brokers and programs, and the test's own notes: the last 200."""
+        return list(self._story)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the whole trace: the same seed and the same code give the same one, on every machine."""
+        return self._trace.digest()
+
+    @property
+    def brokers(self) -> dict[int, bool]:
+        """The brokers by their ids; of each, whether its process runs."""
+        return {broker_id: broker.node is not None for broker_id, broker in self._brokers.items()}
+
+    def leader(self, stream: str, partition: int = 0) -> int | None:
+        """Which broker leads a partition, as any broker knows; None: none does. KeyError: there is no such stream."""
+        found = [
+            (look.applied, state.partitions[partition].leader)
+            for node in self._nodes()
+            for state in looks.streams(node)
+            if state.name == stream and (look := looks.standing(node))
+        ]
+        if not found:
+            raise KeyError(stream)
+        return max(found, key=lambda one: one[0])[1]
+
+    def summary(self) -> str:
+        """What happened, in one line: for whoever looks for a cause."""
+        struck = ", ".join(f"{count} {name}" for name, count in sorted(self._struck.items()))
+        runs = sum(program.runs for program in self._programs.values())
+        return (
+            f"seed {self.seed}: {self.now_s:.1f} simulated seconds, {sum(self._struck.values())} faults"
+            f"{f' ({struck})' if struck else ''}, {self._promises.leader_changes} changes of leaders, "
+            f"{self._promises.acks} acks, {runs} runs of {len(self._programs)} programs"
+        )
+
+    def note(self, text: str) -> None:
+        """A line of the test's own in the trace."""
+        self._trace.add(TEST, text)
+
+    # What a test does
+
+    def start(self, main: Main, name: str = "", *, restarts: bool = True) -> Program:
+        """Start a program on a machine of its own: `main()` gives its coroutine, anew for each run.
+
+        With `restarts`, one that a fault has killed, or an error that faults excuse, is started again. ValueError.
+        """
+        given: object = main
+        if not callable(given):
+            _close(given)
+            raise TypeError("give a coroutine function, `start(service)`: each run needs a coroutine of its own")
+        name = name or getattr(main, "__name__", "") or f"program-{len(self._programs)}"
+        if name in self._programs or name in self._place.services:
+            raise ValueError(f"there is a machine named {name!r} already; give the program another name")
+        program = self._programs[name] = Program(self._place, name, main, restarts=restarts)
+        program.start()
+        return program
+
+    def kill(self, broker_id: int) -> None:
+        """A broker's process dies at once, and stays down until `restart`, `heal` or `settle`; its files stay."""
+        broker = self._brokers[broker_id]
+        broker.wants_to_run = False
+        self._by_hand("kill", broker.name)
+        broker.crash()
+
+    def power_cut(self, broker_id: int) -> None:
+        """The same, and what was not synced to its disk may be gone."""
+        broker = self._brokers[broker_id]
+        broker.wants_to_run = False
+        self._by_hand("power", broker.name)
+        broker.power_cut()
+
+    def stop(self, broker_id: int) -> None:
+        """A broker is stopped cleanly, and stays down: others lead before it ends."""
+        broker = self._brokers[broker_id]
+        broker.wants_to_run = False
+        self._by_hand("restart", broker.name)
+        broker.stop()
+
+    def restart(self, broker_id: int) -> None:
+        """A broker that is down comes up again."""
+        broker = self._brokers[broker_id]
+        broker.wants_to_run = True
+        broker.start()
+
+    def partition(self, one: int | str, other: int | str | None = None, *, one_way: bool = False) -> None:
+        """Nothing gets from one machine to the other, nor back unless `one_way`; None: to and from all. Until `heal`.
+
+        A machine is a broker's id, "nats", "test", or the name of a program.
+        """
+        names = [self._machine(one), *([] if other is None else [self._machine(other)])]
+        others = names[1:] or [name for name in self._machines() if name != names[0]]
+        self._by_hand("partition", " ".join(names))
+        for name in others:
+            self._network.block(names[0], name)
+            if not one_way:
+                self._network.block(name, names[0])
+
+    def slow_disk(self, broker_id: int) -> None:
+        """What a broker writes takes up to two seconds, until `heal`."""
+        self._by_hand("slow-disk", self._brokers[broker_id].name)
+        self._brokers[broker_id].disk.is_slow = True
+
+    def stop_nats(self) -> None:
+        """The NATS server is gone, with every connection, until `heal`."""
+        self._by_hand("nats-restart", nats.NAME)
+        self._nats.stop()
+
+    def heal(self) -> None:
+        """All is mended: networks, disks, NATS, and brokers that are down. Faults that are drawn go on."""
+        self._trace.add("fault", "all is mended")
+        self._faults.heal()
+        self._faults.is_over = False
+        for broker_id in self._brokers:
+            self.restart(broker_id)
+
+    async def settle(self, timeout_s: float = _SETTLE_S) -> None:
+        """No more faults; return once all brokers are up, and all replicas in sync. NotLiveError.
+
+        What was in flight when a fault struck may still come: consumers that follow read on until they have it.
+        """
+        self._mend()
+        deadline_s = self.now_s + timeout_s
+        while missing := self._unsettled():
+            if self.now_s >= deadline_s:
+                raise NotLiveError(f"not settled {timeout_s:g} simulated seconds after all was mended: {missing}")
+            await asyncio.sleep(_LOOK_S)
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the cluster and give what it returns; then settle, and check what was promised.
+
+        Raises what the coroutine raises; ViolationError: Penstock has broken a promise; NotLiveError: the coroutine has
+        not ended within `limit_s`, or the cluster has not settled; ProgramError: a program ended with an error.
+        """
+        if not inspect.iscoroutine(main):
+            raise TypeError("give a coroutine, `run(main())`")
+        if self.was_run:
+            main.close()
+            raise RuntimeError("this cluster has run already; make another one, with Cluster(seed)")
+        self.was_run = True
+        values: list[T] = []
+        errors: list[BaseException] = []
+
+        async def body() -> None:
+            try:
+                values.append(await main)
+            except BaseException as error:  # noqa: BLE001 (it is raised where `run` was called)
+                errors.append(error)
+
+        with simulated(self._scheduler, f"{self.seed} chance", {SERVER_VARIABLE: ",".join(self.servers)}):
+            try:
+                self._come_up()
+                self.start(body, TEST, restarts=False)
+                self._storm.begin()
+                self._until(lambda: bool(values or errors), self._limit_s, lambda: self._waits(main))
+                for error in errors:
+                    raise error
+                self._stop_programs()
+                self._mend()
+                self._until(lambda: not self._unsettled(), _SETTLE_S, lambda: f"not settled: {self._unsettled()}")
+                self._promises.audit()
+                return values[0]
+            finally:
+                self._trace.add("end", self.summary())
+                self._bury()
+                main.close()
+
+    # The run
+
+    def _come_up(self) -> None:
+        self._nats.start()
+        for broker in self._brokers.values():
+            broker.start()
+        self._scheduler.after(_OPERATOR_US, self._operate)
+        self._until(lambda: not self._unsettled(), _SETTLE_S, lambda: f"it did not come up: {self._unsettled()}")
+
+    def _until(self, is_over: Callable[[], bool], limit_s: float, why: Callable[[], str]) -> None:
+        def has_ended() -> bool:
+            return self._failure is not None or is_over()
+
+        scheduler = self._scheduler
+        looked_us = scheduler.now_us
+        if not has_ended():
+            scheduler.run_until(looked_us + int(limit_s * 1_000_000), has_ended)
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if not is_over():
+            raise NotLiveError(f"after {limit_s:g} simulated seconds: {why()}")
+
+    def _waits(self, main: Coroutine[Any, Any, Any]) -> str:
+        where: Any = main
+        place = "somewhere"
+        while where is not None:
+            frame = getattr(where, "cr_frame", None) or getattr(where, "gi_frame", None)
+            if frame is not None:
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            where = getattr(where, "cr_await", None) or getattr(where, "gi_yieldfrom", None)
+        return f"the test has not ended; it waits in {place} (give it more with limit_s)"
+
+    def _stop_programs(self) -> None:
+        for program in self._programs.values():
+            program.stop()
+        running = self._programs.values()
+        self._scheduler.run_until(
+            self._scheduler.now_us + int(_STOP_S * 1_000_000), lambda: not any(one.is_running for one in running)
+        )
+        for program in running:
+            program.kill()
+
+    def _bury(self) -> None:
+        """Take apart what programs have left."""
+        for program in self._programs.values():
+            program.kill()
+        for program in self._programs.values():
+            for loop in program.gone:
+                loop.bury()
+
+    def _mend(self) -> None:
+        self._storm.end()
+        self.heal()
+        self._faults.is_over = True
+
+    def _unsettled(self) -> str:
+        """What is not yet as it should be; empty: all is."""
+        for broker in self._brokers.values():
+            if broker.node is None or not broker.is_linked:
+                return f"{broker.name} is {'down' if broker.node is None else 'without NATS'}"
+        for node in self._nodes():
+            if len(looks.live(node)) < len(self._brokers):
+                return f"brokers {sorted(set(map(BrokerId, self._brokers)) - looks.live(node))} are not registered"
+            for state in looks.streams(node):
+                for number, partition in enumerate(state.partitions):
+                    if partition.leader is None or set(partition.isr) != set(partition.replicas):
+                        return f"{state.name} partition {number}: {partition.leader} leads, in sync {partition.isr}"
+                    leader = self._brokers[partition.leader].node
+                    look = None if leader is None else looks.partition(leader, state.stream_id, number)
+                    if look is None or not look.is_leader or look.committed_end < look.log_end:
+                        return f"{state.name} partition {number}: broker {partition.leader} does not lead yet"
+        return ""
+
+    def _operate(self) -> None:
+        """Somebody restarts a broker whose logs have stopped taking messages."""
+        for broker in self._brokers.values():
+            if (node := broker.node) is not None and (
+                looks.failed(node)
+                or looks.standing(node).is_failing
+                or any(look.is_failing for look in looks.partitions(node))
+            ):
+                broker.stop()
+        self._scheduler.after(_OPERATOR_US, self._operate)
+
+    def _strike(self, kind: Fault, drawn: plan.Fault) -> None:
+        if kind is Fault.PROGRAM:
+            running = [one for name, one in self._programs.items() if name != TEST and one.is_running]
+            if running:
+                self._count(kind)
+                running[drawn.number % len(running)].crash()
+            return
+        if kind is Fault.POWER and self._promises.is_needed(self._brokers[drawn.broker_id]):
+            return
+        self._count(kind)
+        self._faults.do(drawn)
+
+    def _count(self, kind: str) -> None:
+        self._struck[str(kind)] = self._struck.get(str(kind), 0) + 1
+
+    def _by_hand(self, kind: str, where: str) -> None:
+        self._count(kind)
+        self._trace.add("fault", f"{kind} {where}, by hand")
+
+    def _nodes(self) -> Sequence[Any]:
+        return [broker.node for broker in self._brokers.values() if broker.node is not None]
+
+    def _machines(self) -> list[str]:
+        return [*self._place.services, *self._programs]
+
+    def _machine(self, which: int | str) -> str:
+        name = f"b{which}" if isinstance(which, int) else which
+        if name not in self._machines():
+            raise ValueError(f"there is no machine {which!r}; there are {', '.join(self._machines())}")
+        return name
+
+    # What is heard
+
+    def _shown(self, line: str) -> None:
+        self._lines.append(line)
+        _, who, what, *_ = line.split(" ", 3)
+        if who != nats.NAME and what not in _DAILY:
+            self._story.append(line)
+        if self._show is not None:
+            self._show(line)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+
+    def _watched(self, look: Callable[[SimBroker], None]) -> Callable[[SimBroker], None]:
+        """What is found ends the run, also where a program's own call has led to it, and would catch it."""
+
+        def watch(broker: SimBroker) -> None:
+            try:
+                look(broker)
+            except ViolationError as violation:
+                self._failed(violation)
+                raise
+
+        return watch
+
+    def _published(self, message: Published) -> None:
+        subject = message.subject.decode(errors="replace")
+        self._trace.add(nats.NAME, f"{subject} {len(message.value)} bytes {crc32c(message.value):08x}")
+        self._promises.published(message)
+
+    def _took(self, connection: Connection, request: Request, raw: bytes) -> Heard:
+        who, whom = connection.source, connection.target
+        self._trace.add(who, f"asks {whom}: {type(request).__name__}")
+        heard = self._promises.asked(request, raw)
+
+        def told(response: Response | RemoteError, payload: bytes) -> None:
+            what = response.code if isinstance(response, RemoteError) else type(response).__name__
+            self._trace.add(who, f"hears from {whom}: {what}")
+            heard(response, payload)
+
+        return told
+
+
+class _NatsService:
+    """The NATS server, as programs reach it."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._server = server
+        self.receive = server.receive
+
+    def opened(self, connection: Connection, take: Callable[[bytes], None]) -> None:
+        """A program has connected."""
+        self._server.greet(connection, take, is_program=True)
+
+
+def _close(work: object) -> None:
+    if inspect.iscoroutine(work):
+        work.close()
+
+
+def _either_way(random: Random, most: int) -> int:
+    return int((2 * random.random() - 1) * most)

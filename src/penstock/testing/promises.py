@@ -1,0 +1,246 @@
+"""What Penstock promised to the programs of a run, and whether it holds: every check of the simulator, for any program.
+
+Rules: each stream that there ever was has a history of its own for each of its partitions, by the stream's id. A
+promise is an ack on its way to a program, an answer to an append, or a message that was read. What the brokers' states
+say is checked with every event of a broker (`sim.checks`, `sim.agreement`); what was promised is read from the logs
+once more at the end.
+
+| of a stream …                             | is not checked                                      |
+|-------------------------------------------|-----------------------------------------------------|
+| that keeps its log in memory              | anything: it is gone with its broker                |
+| that was deleted                          | whether it is still there                           |
+| with retention, or that was truncated     | that its beginning is there                         |
+| with compaction, rollups or times to live | that a message is there; only that it is no other   |
+| to which a message came in an envelope    | what its value is                                   |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from penstock.base.config import Durability, Storage, StreamConfig
+from penstock.base.errors import RemoteError
+from penstock.messages import (
+    AlterStreamRequest,
+    AppendOnceRequest,
+    AppendRequest,
+    AppendResponse,
+    DeleteStreamRequest,
+    FetchRequest,
+    FetchResponse,
+    Request,
+    Response,
+    TruncateRequest,
+)
+from penstock.sim import looks
+from penstock.sim.agreement import Agreement
+from penstock.sim.broker import SimBroker
+from penstock.sim.checks import Checks, History, Rows, ViolationError
+from penstock.sim.minds import ACK
+from penstock.sim.nats import Published
+from penstock.sim.scheduler import Scheduler
+
+_ANYWHERE = 1 << 62  # an offset that nothing reaches: all before it may go
+_PUBLISHED_MAX = 100_000  # messages whose acks are looked for: several streams may ack one
+_ENVELOPE = b"\xb9\x0e\x43\xb4"
+_TOMBSTONE = b"penstock-tombstone:"
+
+
+class Promises:
+    """See the module."""
+
+    def __init__(self, brokers: Mapping[int, SimBroker], scheduler: Scheduler) -> None:
+        self.acks = 0
+        self._brokers = brokers
+        self.agreement = Agreement(brokers)
+        self.checks = Checks(
+            len(brokers),
+            self.agreement.cut,
+            lambda: scheduler.now_us,
+            self.agreement.has_committed,
+            self.agreement.agreed_end,
+            key=lambda look: str(look.stream_id),
+        )
+        self._streams: dict[int, StreamConfig] = {}
+        self._ids: dict[str, int] = {}  # of streams by name: the latest
+        self._applied: dict[int, int] = {}  # broker → up to where its image was looked at
+        self._published: dict[bytes, Published] = {}  # by reply subject
+
+    @property
+    def leader_changes(self) -> int:
+        """Of partitions, so far."""
+        epochs = (len(history.leaders) for history in self.checks.histories.values())
+        return sum(count - 1 for count in epochs if count)
+
+    # Brokers
+
+    def acted(self, broker: SimBroker) -> None:
+        """After every event of a broker. ViolationError."""
+        assert broker.node is not None
+        standing = looks.standing(broker.node)
+        if self._applied.get(broker.broker_id) != standing.applied:
+            self._applied[broker.broker_id] = standing.applied
+            self._learn(broker)
+        self.agreement.acted(broker, standing)
+        for history, look in self.checks.acted(broker, standing):
+            self.agreement.committed(history, broker, look)
+
+    def started(self, broker: SimBroker) -> None:
+        """A run of a broker begins. ViolationError."""
+        self._learn(broker)
+        self.checks.started(broker)
+        self.agreement.started(broker)
+
+    def ended(self, broker: SimBroker, by_power_loss: bool) -> None:
+        """A run of a broker is over."""
+        self.checks.ended(broker, by_power_loss=by_power_loss)
+
+    def _learn(self, broker: SimBroker) -> None:
+        assert broker.node is not None
+        for state in looks.streams(broker.node):
+            if state.stream_id in self._streams:
+                continue
+            config = self._streams[state.stream_id] = state.config
+            self._ids[config.name] = max(state.stream_id, self._ids.get(config.name, 0))
+            for number in range(config.partitions):
+                history = History(config, number, state.stream_id)
+                if _may_begin_anywhere(config):
+                    history.truncating = _ANYWHERE
+                if config.storage is Storage.MEMORY:
+                    history.is_damaged = history.is_given_up = True  # nothing is promised
+                self.checks.histories[str(state.stream_id), number] = history
+
+    def is_needed(self, broker: SimBroker) -> bool:
+        """Whether its power must stay on: nobody else is sure to have what was acked and is not synced everywhere."""
+        for history in self.checks.histories.values():
+            if history.is_deleted or history.is_given_up or history.config.replicas == 1:
+                continue
+            if not set(history.isr) - history.unclean - {broker.broker_id}:
+                return True
+        return False
+
+    # Programs
+
+    def published(self, message: Published) -> None:
+        """A program has published it."""
+        if message.reply:
+            if len(self._published) >= _PUBLISHED_MAX:
+                del self._published[next(iter(self._published))]
+            self._published[message.reply] = message
+
+    def answered(self, subject: bytes, body: bytes) -> None:
+        """A broker has published this. ViolationError."""
+        message = self._published.get(subject)
+        if message is None:
+            return
+        try:
+            ack = ACK.decode(body)
+        except msgspec.DecodeError:
+            return
+        if ack.error is not None or ack.stream not in self._ids:
+            return
+        self.acks += 1
+        if ack.duplicate or message.value.startswith(_ENVELOPE):
+            return  # it is where another one is; or in it is what is stored
+        value = message.subject if _TOMBSTONE in message.headers.lower() else message.value
+        self._promised(self._ids[ack.stream], ack.partition, ack.epoch, [(ack.offset, value)], fsynced=ack.fsynced)
+
+    def asked(self, request: Request, raw: bytes) -> Callable[[Response | RemoteError, bytes], None]:
+        """A program asks a broker; gives what its answer is told to. ViolationError there."""
+        match request:
+            case DeleteStreamRequest(name=name, stream_id=stream_id):
+                for history in self._of(stream_id or self._ids.get(name, 0)):
+                    history.is_deleted = True
+            case AlterStreamRequest(name=name):
+                for history in self._of(self._ids.get(name, 0)):
+                    history.truncating = _ANYWHERE
+            case TruncateRequest(stream_id=stream_id):
+                for history in self._of(stream_id):
+                    history.truncating = _ANYWHERE
+            case AppendRequest() | AppendOnceRequest():
+                return lambda response, _: self._appended(request, raw, response)
+            case FetchRequest(is_projected=False):
+                return lambda response, payload: self._read(request, response, payload)
+            case _:
+                pass
+        return lambda _response, _payload: None
+
+    def _of(self, stream_id: int) -> Iterable[History]:
+        return [one for one in self.checks.histories.values() if one.stream_id == stream_id]
+
+    def _appended(
+        self, request: AppendRequest | AppendOnceRequest, raw: bytes, response: Response | RemoteError
+    ) -> None:
+        if isinstance(response, AppendResponse):
+            self.acks += 1
+            rows = enumerate(Rows(raw).values, response.base_offset)
+            epoch = response.leader_epoch
+            self._promised(request.stream_id, request.partition, epoch, rows, fsynced=response.fsynced)
+
+    def _read(self, request: FetchRequest, response: Response | RemoteError, payload: bytes) -> None:
+        """Who has read a message may rely on it as one who has its ack."""
+        history = self.checks.histories.get((str(request.stream_id), request.partition))
+        if history is None or not isinstance(response, FetchResponse) or not payload:
+            return
+        rows = Rows(payload)
+        durability = history.config.durability
+        fsynced = durability is Durability.FSYNC or (durability is Durability.AUTO and len(self._brokers) == 1)
+        for offset, value, epoch in zip(rows.offsets, rows.values, rows.epochs, strict=True):
+            if request.offset <= offset < response.end_offset:
+                self._promised(request.stream_id, request.partition, epoch, [(offset, value)], fsynced=fsynced)
+
+    def _promised(
+        self, stream_id: int, partition: int, epoch: int, rows: Iterable[tuple[int, bytes]], *, fsynced: bool
+    ) -> None:
+        history = self.checks.of(str(stream_id), partition)
+        if history.is_deleted or history.is_given_up:
+            return
+        for offset, value in rows:
+            name = _name(offset, value)
+            self.checks.sent[name] = history.config.subject
+            self.checks.promised(history, offset, epoch, name, fsynced=fsynced)
+
+    # The end
+
+    def audit(self) -> None:
+        """Read from the leaders what was promised. ViolationError."""
+        for history in self.checks.histories.values():
+            if not (history.is_deleted or history.is_given_up or history.is_damaged):
+                self._audit(history)
+
+    def _audit(self, history: History) -> None:
+        for broker in self._brokers.values():
+            look = None if broker.node is None else looks.partition(broker.node, history.stream_id, history.partition)
+            if look is None or not look.is_leader or broker.node is None:
+                continue
+            with broker.disk.undisturbed():
+                batches = list(looks.raw_batches(broker.node, look, look.log_start, look.committed_end))
+            there: dict[int, bytes] = {}
+            for raw in batches:
+                rows = Rows(raw)
+                there.update(zip(rows.offsets, rows.values, strict=True))
+            self._compare(history, look, there)
+
+    @staticmethod
+    def _compare(history: History, look: looks.Look, there: Mapping[int, bytes]) -> None:
+        config = history.config
+        may_go = config.compact or config.allow_message_ttl or config.allow_rollup
+        for offset, name in history.known.items():
+            value = there.get(offset)
+            if value is None and (may_go or offset < look.log_start):
+                continue
+            if value is None or _name(offset, value) != name:
+                text = f"{history.name()}: offset {offset} was acked as {name.partition(b':')[2]!r}"
+                raise ViolationError(f"{text}, and is {value!r} there")
+
+
+def _name(offset: int, value: bytes) -> bytes:
+    """A program may send a value twice: it is told apart by where it is."""
+    return b"%d:%b" % (offset, value)
+
+
+def _may_begin_anywhere(config: StreamConfig) -> bool:
+    is_limited = (config.max_age_ms, config.max_messages, config.max_bytes) != (None, None, None)
+    return config.is_internal or is_limited or config.allow_rollup or config.allow_message_ttl or config.compact

@@ -1,0 +1,196 @@
+"""The event loop of a simulated program: simulated time, always the same order, and no world."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from penstock.testing import Cluster, NotLiveError, NotSimulatedError, SpinningError
+
+DAY_S = 86_400
+
+
+def ran(main: Coroutine[Any, Any, Any], seed: int = 0, **options: Any) -> Any:
+    return Cluster(seed, brokers=1, **options).run(main)
+
+
+def test_an_hour_of_sleep_is_an_hour_of_simulated_time_and_none_of_ours() -> None:
+    async def main() -> tuple[float, float, float]:
+        loop = asyncio.get_running_loop()
+        began = loop.time(), time.monotonic(), time.time()
+        await asyncio.sleep(1_000)
+        return loop.time() - began[0], time.monotonic() - began[1], time.time() - began[2]
+
+    began_s = time.monotonic()
+    assert ran(main()) == pytest.approx((1_000, 1_000, 1_000), abs=0.001)
+    assert time.monotonic() - began_s < 500
+
+
+def test_what_is_ready_runs_in_its_order_and_timers_at_their_moments() -> None:
+    async def main() -> list[str]:
+        said: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.2, said.append, "late")
+        loop.call_later(0.1, said.append, "early")
+        cancelled = loop.call_later(0.15, said.append, "never")
+        loop.call_soon(said.append, "first")
+        loop.call_soon(said.append, "second")
+        cancelled.cancel()
+        await asyncio.sleep(1)
+        return said
+
+    assert ran(main()) == ["first", "second", "early", "late"]
+
+
+def test_a_timer_that_is_cancelled_in_its_own_turn_does_not_fire() -> None:
+    async def main() -> list[str]:
+        said: list[str] = []
+        loop = asyncio.get_running_loop()
+        when = loop.time() + 0.1
+        timers: list[asyncio.TimerHandle] = []
+
+        def first() -> None:
+            said.append("first")
+            timers[1].cancel()
+
+        timers += [loop.call_at(when, first), loop.call_at(when, said.append, "other")]
+        await asyncio.sleep(1)
+        return said
+
+    assert ran(main()) == ["first"]
+
+
+def test_time_outs_groups_and_locks_of_asyncio_work() -> None:
+    async def main() -> list[Any]:
+        found: list[Any] = []
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30):
+                await asyncio.Event().wait()
+        queue: asyncio.Queue[int] = asyncio.Queue()
+
+        async def put() -> None:
+            for number in range(3):
+                await asyncio.sleep(1)
+                await queue.put(number)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(put())
+            found += [await queue.get() for _ in range(3)]
+        return [*found, await asyncio.to_thread(sum, [1, 2])]
+
+    assert ran(main()) == [0, 1, 2, 3]
+
+
+def test_a_set_of_tasks_has_the_same_order_in_every_run() -> None:
+    async def main() -> list[int]:
+        async def number(one: int) -> int:
+            await asyncio.sleep(1)
+            return one
+
+        done, _ = await asyncio.wait([asyncio.create_task(number(one)) for one in range(20)])
+        return [task.result() for task in done]
+
+    kept = [bytearray(100 * number) for number in range(50)]  # what is allocated where changes nothing
+    first = ran(main())
+    del kept
+    assert ran(main()) == first
+
+
+def test_chance_is_the_seeds_and_what_was_drawn_before_goes_on_afterwards() -> None:
+    async def main() -> tuple[Any, ...]:
+        return (
+            random.random(),
+            random.Random().random(),
+            uuid.uuid4(),
+            secrets.token_hex(8),
+            random.SystemRandom().random(),
+        )
+
+    random.seed(5)
+    ours = random.Random(5)
+    assert ran(main(), 1) == ran(main(), 1)
+    assert ran(main(), 1) != ran(main(), 2)
+    assert random.random() == ours.random()
+
+
+def connect() -> None:
+    with socket.socket() as sock:
+        sock.connect(("127.0.0.1", 9))
+
+
+@pytest.mark.parametrize(
+    ("leave", "instead"),
+    [
+        (lambda: time.sleep(1), "asyncio.sleep"),
+        (lambda: threading.Thread(target=print).start(), "penstock.aio"),
+        (connect, "asyncio.open_connection"),
+        (lambda: asyncio.get_running_loop().add_reader(0, print), "asyncio.open_connection"),
+        (lambda: asyncio.get_running_loop().run_forever(), "await something"),
+    ],
+    ids=["sleep", "thread", "socket", "reader", "forever"],
+)
+def test_what_leaves_the_simulation_is_refused_with_what_to_do_instead(leave: Callable[[], Any], instead: str) -> None:
+    async def main() -> None:
+        leave()
+
+    with pytest.raises(NotSimulatedError, match=instead):
+        ran(main())
+
+
+async def test_the_world_is_there_again_afterwards() -> None:
+    with pytest.raises(ZeroDivisionError):
+        ran(_divide())
+    done = threading.Event()
+    thread = threading.Thread(target=done.set)
+    thread.start()
+    thread.join()
+    assert done.is_set()
+    assert abs(time.time() - time.clock_gettime(time.CLOCK_REALTIME)) < DAY_S
+    await asyncio.sleep(0)
+
+
+async def _divide() -> None:
+    raise ZeroDivisionError
+
+
+def test_a_machine_that_is_not_there_is_named_with_those_that_are() -> None:
+    async def main() -> None:
+        await asyncio.open_connection("example.org", 80)
+
+    with pytest.raises(socket.gaierror, match="there are b1, nats"):
+        ran(main())
+
+
+def test_tls_is_refused() -> None:
+    async def main() -> None:
+        await asyncio.open_connection("nats", 4222, ssl=True)
+
+    with pytest.raises(NotSimulatedError, match="TLS"):
+        ran(main())
+
+
+def test_a_program_that_spins_is_told_so() -> None:
+    async def main() -> None:
+        for _ in itertools.count():
+            await asyncio.sleep(0)
+
+    with pytest.raises(SpinningError, match="sleep"):
+        ran(main())
+
+
+def test_a_test_that_waits_for_ever_is_told_where() -> None:
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(NotLiveError, match=r"it waits in .*locks\.py:\d+ "):
+        ran(main(), limit_s=100)
