@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench import peers
+from penstock.bench import clusters, peers
 from penstock.bench.systems import VARIANTS
 from penstock.broker.settings import Address
 from penstock.cli.reference import commands
@@ -46,7 +46,7 @@ def test_nothing_listens_on_other_than_loopback() -> None:
 
 
 def test_every_row_that_is_named_is_measured() -> None:
-    known = {*VARIANTS, *peers.KNOWN}
+    known = {*VARIANTS, *clusters.VARIANTS, *peers.KNOWN}
     named = set(re.findall(rf"`((?:{'|'.join(PRODUCTS)})(?:-[a-z0-9]+)*)`", PAGE))
     assert {"kafka-null", "jetstream-async", "echo"} <= named <= known
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base.units import format_bytes
-from penstock.bench import latency, peers, throughput, wording
+from penstock.bench import clusters, latency, peers, throughput, wording
 from penstock.bench.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
 from penstock.bench.latency_summary import LatencyComparison, is_senders, missing_text, void_text
 from penstock.bench.plots import Curve, Spread, percentile_plot, spread_plot
@@ -33,7 +33,7 @@ from penstock.bench.style import STYLE
 from penstock.bench.svg import text_of
 from penstock.bench.systems import VARIANTS
 
-_KNOWN = (*VARIANTS, *(reader.name for reader in throughput.READERS), *peers.KNOWN)
+_KNOWN = (*VARIANTS, *clusters.VARIANTS, *(reader.name for reader in throughput.READERS), *peers.KNOWN)
 _SERIES = {name: series for series, name in enumerate(_KNOWN)}
 
 
@@ -217,12 +217,12 @@ def _figures(figures: Sequence[Figure]) -> str:
         (
             one.what,
             f"{wording.figure(one.got, one.low, one.high)} {one.unit}",
-            *(wording.goal(each, at_most=True) for each in (one.reach, one.stretch)),
+            *(wording.goal(each, at_most=not one.at_least) for each in (one.reach, one.stretch)),
             wording.VERDICTS[one.is_reached],
         )
         for one in figures
     ]
-    return _section("Figures", _table("What was got; less is better", ("", "got", "reach", "stretch", ""), rows))
+    return _section("Figures", _table("What was got", ("", "got", "reach", "stretch", ""), rows))
 
 
 def _voids(one: Comparison | LatencyComparison) -> str:

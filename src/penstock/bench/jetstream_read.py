@@ -2,13 +2,17 @@
 
 Rules: nothing here is measured. As many messages are asked for as the stream says that it holds; a message that does
 not come is an error, not an end. Every request has a reply subject of its own: nats-server may say that one is served
-when the next one has been asked for already.
+when the next one has been asked for already. In a cluster the server that is asked may not have heard yet who serves a
+new consumer: only then it is asked again.
 """
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.bench.content import Content, Tally
 from penstock.bench.nats_socket import NatsSocket, inbox
@@ -16,6 +20,8 @@ from penstock.broker.settings import Address
 
 _BATCH = 2_000
 _BATCH_BYTES_MAX = 16 << 20
+_NO_RESPONDERS = b"NATS/1.0 503"
+_ASK_AGAIN_S = 0.02
 
 
 def read_back(nats: Address, stream: str, *, ordered: bool) -> Content:
@@ -28,13 +34,18 @@ def read_back(nats: Address, stream: str, *, ordered: bool) -> Content:
         connection.send(b"SUB %b.* 1\r\n" % prefix.encode())
         ask = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{made['name']}"
         tally = Tally()
+        deadline_s = time.monotonic() + limits.BENCH_START_S
         while (left := state["messages"] - tally.messages) > 0:  # less each time: it tells requests apart
-            _read_some(connection, ask, f"{prefix}.{left}".encode(), tally, left)
+            is_known = _read_some(connection, ask, f"{prefix}.{left}".encode(), tally, left)
+            if not is_known:
+                if time.monotonic() > deadline_s:
+                    raise OperationalError(f"JetStream has no consumer {made['name']} after {limits.BENCH_START_S:g} s")
+                time.sleep(_ASK_AGAIN_S)
         return tally.content(ordered=ordered)
 
 
-def _read_some(connection: NatsSocket, ask: str, reply: bytes, tally: Tally, left: int) -> None:
-    """Ask once, and take what comes until that request is served."""
+def _read_some(connection: NatsSocket, ask: str, reply: bytes, tally: Tally, left: int) -> bool:
+    """Ask once, and take what comes until that request is served; False if nobody serves it."""
     wanted = min(_BATCH, left)
     body = msgspec.json.encode({"batch": wanted, "max_bytes": _BATCH_BYTES_MAX, "no_wait": True})
     connection.send(b"PUB %b %b %d\r\n%b\r\n" % (ask.encode(), reply, len(body), body))
@@ -44,9 +55,12 @@ def _read_some(connection: NatsSocket, ask: str, reply: bytes, tally: Tally, lef
             if delivery.headers:  # a status: the request is served, or cannot be
                 if delivery.subject != reply:
                     continue  # the one before
+                if came == 0 and delivery.headers.startswith(_NO_RESPONDERS):
+                    return False
                 if came == 0:
                     said = delivery.headers.split(b"\r\n")[0].decode("utf-8", "replace")
                     raise OperationalError(f"JetStream gives no further message: {said}")
-                return
+                return True
             tally.add((delivery.payload,))
             came += 1
+    return True

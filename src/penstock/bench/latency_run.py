@@ -8,7 +8,7 @@ which too much is the sender's own delay was not measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.bench import extras, latency_summary
+from penstock.bench import clusters, extras, latency_summary
 from penstock.bench.histogram import is_sayable, samples_for
 from penstock.bench.latency import ACK, LatencyLoad, latency_measure
 from penstock.bench.latency_summary import SENDER_SHARE_MAX, LatencyComparison, sender_share
@@ -28,6 +28,8 @@ PENSTOCK = ("penstock", "penstock-os")
 PENSTOCK_ALL = (*PENSTOCK, "penstock-memory")
 AGAINST = {"jetstream": ("jetstream",)}
 AGAINST_ALL = {"jetstream": ("jetstream", "jetstream-always", "jetstream-memory")}
+CLUSTERS = ("penstock-r3",)
+CLUSTERS_AGAINST = {"jetstream": ("jetstream-r3", "jetstream-r3-away")}
 FLOOR = ("echo",)
 SIZES = (256, 1_024, 5_120, 1_000_000)
 SHORT_SIZES = (256, 1_000_000)
@@ -40,6 +42,9 @@ _PAIRS = (
     ("penstock", "jetstream-always"),
     ("penstock-memory", "jetstream-memory"),
     ("penstock-os", "echo"),
+    ("penstock-r3", "jetstream-r3"),
+    ("penstock-r3", "jetstream-r3-away"),
+    ("penstock-r3-fsync", "jetstream-r3-always"),
 )
 
 
@@ -78,13 +83,13 @@ class LatencyWish(NamedTuple):
     consumer: bool = True
     every: bool = False
     short: bool = False
+    replicas: int = 1
 
 
 def planned(wish: LatencyWish) -> LatencyPlan:
     """The plan that a wish makes; OperationalError where the package for percentiles is not installed."""
     extras.required(extras.HISTOGRAMS)
-    others = AGAINST_ALL if wish.every else AGAINST
-    ours = PENSTOCK_ALL if wish.every else PENSTOCK
+    ours, others = systems_of(wish.replicas, every=wish.every)
     seconds = wish.seconds or (SHORT_SECONDS if wish.short else SECONDS)
     sizes = wish.sizes or (SHORT_SIZES if wish.short else SIZES)
     variants = wish.only or (*ours, *(name for product in wish.against for name in others[product]), *FLOOR)
@@ -95,14 +100,22 @@ def planned(wish: LatencyWish) -> LatencyPlan:
     )
 
 
+def systems_of(replicas: int, *, every: bool) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
+    """Our variants with so many replicas, and those of each product; `every`: also those that are left out else."""
+    if replicas == 1:
+        return (PENSTOCK_ALL, AGAINST_ALL) if every else (PENSTOCK, AGAINST)
+    return (clusters.PENSTOCK, clusters.AGAINST) if every else (CLUSTERS, CLUSTERS_AGAINST)
+
+
 def run(
     plan: LatencyPlan, folder: Path, said: Callable[[Measurement], None], done: Callable[[LatencyComparison], None]
 ) -> list[LatencyComparison]:
     """The whole plan; `said` is told of every measurement, `done` of every comparison."""
     found = []
-    titles = {name: variant(name).title for name in plan.variants}
+    found_variants = [variant(name, clusters.VARIANTS.values()) for name in plan.variants]
+    titles = {one.name: one.title for one in found_variants}
     with ExitStack() as running:
-        systems = {name: running.enter_context(variant(name).start(folder / name)) for name in plan.variants}
+        systems = {one.name: running.enter_context(one.start(folder / one.name)) for one in found_variants}
         for load in plan.loads:
             measures = {name: latency_measure(name, system, load) for name, system in systems.items()}
             measured = _told(interleave(measures, rounds=plan.rounds, warm_up=False), said)
@@ -146,6 +159,7 @@ _PROMISED = ("penstock / jetstream", "penstock-os / jetstream")
 GOALS = (
     *(LatencyGoal(size, one, pair, 1.3, 1.0) for pair in _PROMISED for size in _SMALL for one in ("99", "99.9")),
     *(LatencyGoal(1_000_000, "99", pair, 1.0, 0.5) for pair in _PROMISED),
+    *(LatencyGoal(256, one, "penstock-r3 / jetstream-r3", 1.3, 1.0) for one in ("50", "99")),
 )
 
 

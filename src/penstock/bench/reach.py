@@ -60,6 +60,25 @@ GOALS = (
 )
 
 
+CLUSTER_GOALS = (
+    Goal(
+        "acked publish, 3 replicas, window 4,000, each at its own defaults",
+        "publish-256B-w4000-p1",
+        "penstock-r3 / jetstream-r3",
+        1.5,
+        3,
+    ),
+    Goal(
+        "the same, synced before the ack on both sides",
+        "publish-256B-w4000-p1",
+        "penstock-r3-fsync / jetstream-r3-always",
+        3,
+        10,
+    ),
+)
+"""Of `replicated`."""
+
+
 class ReachPlan(NamedTuple):
     """All that has to be measured."""
 
@@ -109,11 +128,11 @@ def _seconds(load: LatencyLoad, rounds_count: int) -> float:
     return max(_LATENCY_SECONDS_MIN, samples / max(1, rounds_count - 1) / load.rate_per_s)
 
 
-def reached(comparisons: Iterable[Comparison]) -> list[Reach]:
+def reached(comparisons: Iterable[Comparison], goals: Iterable[Goal] = GOALS) -> list[Reach]:
     """Every goal of throughput, with its ratio if these comparisons hold it."""
     by_name = {one.name: one for one in comparisons}
     lines = []
-    for goal in GOALS:
+    for goal in goals:
         found = by_name.get(goal.comparison)
         ratio = None if found is None else found.ratios.get(goal.pair)
         note = None if found is None else found.notes.get(goal.pair)
@@ -125,4 +144,5 @@ def of_report(report: Report) -> list[Reach]:
     """The goals of a run that was written, judged again by what its comparisons hold: tables and goals then agree."""
     if not report.reach:
         return []
-    return (reached(report.comparisons) if report.kind == "reach" else []) + latency_run.reached(report.latencies)
+    goals = {"reach": GOALS, "replicated": CLUSTER_GOALS}.get(report.kind, ())
+    return reached(report.comparisons, goals) + latency_run.reached(report.latencies)

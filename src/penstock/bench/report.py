@@ -95,7 +95,7 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number of ours alone, of which less is better, and the goal for it (None: there is none)."""
+    """A number of ours alone, of which less is better unless `at_least`, and the goal for it (None: there is none)."""
 
     name: str
     what: str
@@ -105,17 +105,20 @@ class Figure(msgspec.Struct, frozen=True):
     stretch: float | None = None
     low: float | None = None  # of the values whose median it is; None: it was measured once
     high: float | None = None
+    at_least: bool = False
 
     @property
     def is_reached(self) -> bool | None:
         """None: nothing was promised."""
-        return None if self.reach is None else self.got <= self.reach
+        if self.reach is None:
+            return None
+        return self.got >= self.reach if self.at_least else self.got <= self.reach
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole run."""
 
-    kind: str  # reach, throughput, latency, scale, limits
+    kind: str  # reach, throughput, latency, replicated, scale, limits
     command: str
     started: datetime
     seconds: float = 0.0

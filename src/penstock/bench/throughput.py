@@ -8,7 +8,7 @@ that the order can be checked too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
-from penstock.bench import kafka, liftbridge, peers, readers, rounds, vital, worker
+from penstock.bench import clusters, kafka, liftbridge, peers, readers, rounds, vital, worker
 from penstock.bench.content import Content, difference
 from penstock.bench.generator import Load
 from penstock.bench.readers import Consumed, ReadTask
@@ -43,6 +43,9 @@ _PAIRS = (
     ("penstock", "liftbridge"),
     ("penstock-os", "liftbridge"),
     ("penstock-os", "echo"),
+    ("penstock-r3", "jetstream-r3"),
+    ("penstock-r3", "jetstream-r3-away"),
+    ("penstock-r3-fsync", "jetstream-r3-always"),
     ("penstock-batches", "nats-py"),
     ("penstock-blocking", "nats-py"),
     ("penstock-loaded", "nats-py"),
@@ -65,6 +68,7 @@ _ONE_CHECKSUM = "an Arrow batch takes one checksum over a column, the other one 
 NOTES = {
     **{f"{one} / {other}": _ONE_CHECKSUM for one in _IN_BATCHES for other in ("nats-py", "confluent-kafka", "grpc")},
     "penstock-os / jetstream-async": "acked after the write to the page cache, beside acked before it",
+    "penstock-r3-fsync / jetstream-r3-always": "acked when all three have synced it, beside when two have",
     "penstock-memory / jetstream-async": "unlike: no file at all, beside a file that is written after the ack",
 }
 """What a reader must know beside a ratio."""
@@ -107,7 +111,7 @@ class Plan(msgspec.Struct, frozen=True):
     loads: tuple[Load, ...]
     reads: tuple[Load, ...]
     rounds: int
-    peers: tuple[Variant, ...] = ()  # those of `variants` that somebody else runs
+    others: tuple[Variant, ...] = ()  # those of `variants` that are no row of `systems`: clusters, and other people's
 
     @property
     def measurements(self) -> int:
@@ -140,6 +144,7 @@ class Wish(msgspec.Struct, frozen=True):
     rounds: int | None = None
     every: bool = False
     short: bool = False
+    replicas: int = 1
 
 
 def _publish_seconds(load: Load, name: str) -> float:
@@ -158,7 +163,8 @@ def planned(wish: Wish) -> Plan:
     """The plan that a wish makes. Lists that are given are combined; without any, one thing varies at a time.
 
     No window is larger than its round.
-    ValueError where a product is asked for that is not started here, and its address is missing.
+    ValueError where a product is asked for that is not started here, and its address is missing, or that has no rows
+    with so many replicas.
     """
     base = Load(
         messages=wish.messages or (_SHORT_MESSAGES if wish.short else Load().messages),
@@ -172,11 +178,20 @@ def planned(wish: Wish) -> Plan:
     else:
         loads = star(axes, base)
     loads = tuple(dict.fromkeys(msgspec.structs.replace(one, window=min(one.window, one.messages)) for one in loads))
-    variants = (*PENSTOCK, *(name for product in wish.against for name in AGAINST[product]), *CEILINGS)
+    ours, theirs = systems_of(wish.replicas)
+    if missing := next((product for product in wish.against if product not in theirs), ""):
+        raise ValueError(f"{missing} is measured with one replica only")
+    variants = (*ours, *(name for product in wish.against for name in theirs[product]), *CEILINGS)
     sizes = dict.fromkeys(load.size for load in loads)
     reads = tuple(read_load(msgspec.structs.replace(base, size=size), read) for size in sizes)
     names = wish.only or variants
-    return Plan(names, loads, reads, rounds_count, peers.variants(names, wish.addresses))
+    others = (*clusters.variants(names), *peers.variants(names, wish.addresses))
+    return Plan(names, loads, reads, rounds_count, others)
+
+
+def systems_of(replicas: int) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
+    """Our variants with so many replicas, and those of each product."""
+    return (PENSTOCK, AGAINST) if replicas == 1 else (clusters.PENSTOCK, clusters.AGAINST)
 
 
 def read_load(base: Load, messages: int) -> Load:
@@ -257,7 +272,7 @@ def title_of(load: Load) -> str:
 
 def pairs_of(names: Sequence[str]) -> list[tuple[str, str]]:
     """Whose ratios are told: like beside like; and each of ours beside what stands in no table here."""
-    in_tables = {*VARIANTS, *peers.KNOWN, *(reader.name for reader in READERS)}
+    in_tables = {*VARIANTS, *clusters.VARIANTS, *peers.KNOWN, *(reader.name for reader in READERS)}
     unknown = [name for name in names if name not in in_tables]
     ours = [name for name in names if name.startswith("penstock")]
     known = [(one, other) for one, other in _PAIRS if one in names and other in names]
@@ -429,9 +444,9 @@ def _read_measure(reader: Reader, written: Written) -> Measure:
 def run(plan: Plan, folder: Path, said: Said, done: Callable[[Comparison], None]) -> list[Comparison]:
     """The whole plan; `done` is told of every comparison."""
     found = []
-    with started(plan.variants, folder, plan.peers) as systems:
+    with started(plan.variants, folder, plan.others) as systems:
         for load in plan.loads:
-            found.append(publishing(systems, load, plan.rounds, said, plan.peers))
+            found.append(publishing(systems, load, plan.rounds, said, plan.others))
             done(found[-1])
         for load in plan.reads if readers_of(plan.variants) else ():
             found.append(reading(systems, load, plan.rounds, said))

@@ -41,11 +41,22 @@ def working(
     work: Work[Task, Answer], task: Task, *, timeout_s: float = limits.BENCH_START_S
 ) -> Iterator[tuple[Answer, Child]]:
     """The first answer of `work`, and the process, which runs for as long as the context."""
+    with started(work, task) as (next_answer, process):
+        yield next_answer(timeout_s), process
+
+
+@contextmanager
+def started(work: Work[Task, Answer], task: Task) -> Iterator[tuple[Callable[[float], Answer], Child]]:
+    """What waits so long for the next answer of `work`, and the process, which runs for as long as the context."""
     name = f"{work.__module__}:{work.__name__}"
     with child(name, [sys.executable, "-P", "-c", _PROGRAM, name], environment_of_child()) as process:
         process.write(msgspec.json.encode(task))
-        line = process.next_line(timeout_s)
-        yield msgspec.json.decode(line, type=_answer_type(work)), process
+
+        def next_answer(timeout_s: float) -> Answer:
+            answer: Answer = msgspec.json.decode(process.next_line(timeout_s), type=_answer_type(work))
+            return answer
+
+        yield next_answer, process
 
 
 def _answer_type(work: Callable[..., Any]) -> Any:

@@ -8,7 +8,7 @@ import typer
 
 from penstock.base import limits
 from penstock.base.config import Compression
-from penstock.cli import bench_latency, bench_peers, bench_reach
+from penstock.cli import bench_latency, bench_peers, bench_reach, bench_replicated
 from penstock.cli.bench_options import (
     LOAD_PANEL,
     AgainstAny,
@@ -16,6 +16,7 @@ from penstock.cli.bench_options import (
     HtmlFile,
     JsonFile,
     Only,
+    Replicas,
     Rounds,
     Short,
     check_against,
@@ -56,6 +57,8 @@ _THROUGHPUT_EXAMPLES = examples(
     "penstock bench throughput --against jetstream --json throughput.json",
     "# one load, longer",
     "penstock bench throughput --against jetstream --size 1KiB --messages 1000000",
+    "# three brokers, beside a cluster of three nats-servers",
+    "penstock bench throughput --replicas 3 --against jetstream --window 4000",
     "# beside a Kafka that you run",
     "penstock bench throughput --against kafka --kafka-address 127.0.0.1:9092",
 )
@@ -126,6 +129,7 @@ def throughput(
             rich_help_panel=LOAD_PANEL,
         ),
     ] = False,
+    replicas: Replicas = 1,
     short: Short = False,
     kafka_address: KafkaAddress = None,
     liftbridge_address: LiftbridgeAddress = None,
@@ -142,7 +146,8 @@ def throughput(
     Publishes messages of random content until all are acked, reads them back, and lets consumers read. Penstock is
     measured with fsync before ack (its default), with durability os and in memory; JetStream at its defaults, with
     sync_interval always, with persist_mode async and in memory; beside them what acks at once and stores nothing. Kafka
-    and Liftbridge are not started for you: say where they listen.
+    and Liftbridge are not started for you: say where they listen. With --replicas 3 Penstock is three brokers on one
+    nats-server, and JetStream a cluster of three; nothing reads then.
 
     Without lists of your own, sizes, windows and publishers vary one at a time around 256 bytes, a window of 4,000 and
     one publisher. Lists that you give are combined.
@@ -160,9 +165,10 @@ def throughput(
         rounds=rounds,
         every=every,
         short=short,
+        replicas=replicas,
     )
     plan = measured.planned(wish)
-    check_against(wish.against, measured.AGAINST, plan.variants)
+    check_against(wish.against, measured.systems_of(replicas)[1], plan.variants)
     bench_peers.check_used(wish.addresses, plan.variants)
     check_windows(wish, plan)
     total = plan.measurements + machine_limits.count(plan.rounds)
@@ -357,6 +363,7 @@ for _name, _command, _examples in (
     ("reach", bench_reach.reach, bench_reach.EXAMPLES),
     ("throughput", throughput, _THROUGHPUT_EXAMPLES),
     ("latency", bench_latency.latency, bench_latency.LATENCY_EXAMPLES),
+    ("replicated", bench_replicated.replicated, bench_replicated.EXAMPLES),
     ("scale", scale, _SCALE_EXAMPLES),
     ("compaction", compaction, _COMPACTION_EXAMPLES),
     ("compression", compression, _COMPRESSION_EXAMPLES),

@@ -18,6 +18,7 @@ from penstock.cli.bench_options import (
     HtmlFile,
     JsonFile,
     Only,
+    Replicas,
     Rounds,
     Short,
     check_against,
@@ -41,6 +42,8 @@ LATENCY_EXAMPLES = examples(
     "penstock bench latency --against jetstream --html latency.html",
     "# enough samples for the 99.9th percentile of one size",
     "penstock bench latency --against jetstream --size 256 --duration 50s",
+    "# three brokers, beside a cluster of three nats-servers",
+    "penstock bench latency --replicas 3 --against jetstream --size 256",
     "# faster, and without a consumer beside it",
     "penstock bench latency --size 1KiB --rate 1000 --no-consumer",
 )
@@ -102,6 +105,7 @@ def latency(
             rich_help_panel=RUN_PANEL,
         ),
     ] = False,
+    replicas: Replicas = 1,
     short: Short = False,
     only: Only = None,
     rounds: Rounds = None,
@@ -133,9 +137,10 @@ def latency(
         consumer=not no_consumer,
         every=every,
         short=short,
+        replicas=replicas,
     )
     plan = latency_run.planned(wish)
-    check_against(wish.against, latency_run.AGAINST_ALL, plan.variants)
+    check_against(wish.against, latency_run.systems_of(replicas, every=True)[1], plan.variants)
     _check_count(plan)
     limit_rounds = min(plan.rounds, _LIMIT_ROUNDS_MAX)
     total = plan.measurements + machine_limits.count(limit_rounds)
@@ -161,10 +166,11 @@ def _sizes(texts: list[str] | None) -> tuple[int, ...]:
 
 
 def _check_systems(names: list[str] | None) -> None:
+    from penstock.bench import clusters
     from penstock.bench.systems import VARIANTS
 
     for name in names or ():
-        if name not in VARIANTS:
+        if name not in VARIANTS and name not in clusters.VARIANTS:
             raise typer.BadParameter(f"{name} is measured by `penstock bench throughput` alone", param_hint="'--only'")
 
 

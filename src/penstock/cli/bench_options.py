@@ -17,6 +17,7 @@ LOAD_PANEL = "Load"
 RUN_PANEL = "Run"
 _ROUNDS_DEFAULT = 5
 _ROUNDS_MAX = 1_000
+_REPLICAS = 3
 
 
 def _products(partly: str) -> list[str]:
@@ -42,11 +43,17 @@ def _check_product(names: list[str] | None) -> list[str]:
     return names or []
 
 
+def _check_replicas(count: int) -> int:
+    if count not in (1, _REPLICAS):
+        raise typer.BadParameter(f"a stream has one replica here, or {_REPLICAS}")
+    return count
+
+
 def _systems(partly: str) -> list[str]:
-    from penstock.bench import peers
+    from penstock.bench import clusters, peers
     from penstock.bench.systems import VARIANTS
 
-    return [name for name in (*VARIANTS, *peers.KNOWN) if name.startswith(partly)]
+    return [name for name in (*VARIANTS, *clusters.VARIANTS, *peers.KNOWN) if name.startswith(partly)]
 
 
 def _check_systems(names: list[str] | None) -> list[str]:
@@ -110,6 +117,19 @@ def seconds_of(option: str, text: str, seconds_max: float) -> float:
     return seconds
 
 
+def bytes_of(option: str, text: str | None) -> int | None:
+    """The bytes that `text`, the value of `option`, stands for; None if it was not given."""
+    if text is None:
+        return None
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
+    if not limits.MIB <= size <= limits.BENCH_CATCH_UP_BYTES_MAX:
+        raise typer.BadParameter(f"from 1MiB to {limits.BENCH_CATCH_UP_BYTES_MAX:,} bytes", param_hint=f"'{option}'")
+    return size
+
+
 Against = Annotated[
     list[str] | None,
     typer.Option(
@@ -142,6 +162,16 @@ Only = Annotated[
         callback=_check_systems,
         rich_help_panel=RUN_PANEL,
         show_default=False,
+    ),
+]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        "--replicas",
+        metavar="1|3",
+        help="Copies of the stream, each in a process of its own: three brokers, and three nats-servers.",
+        callback=_check_replicas,
+        rich_help_panel=RUN_PANEL,
     ),
 ]
 Rounds = Annotated[

@@ -308,7 +308,9 @@ def _figures(figures: Sequence[Figure], *, is_wide: bool) -> Table:
     stretches = ["stretch"] if is_wide else []
     table = output.table("what", "reach", *stretches, "got", "unit", "", right=("reach", "stretch", "got"))
     for one in figures:
-        goals = [goal(each, at_most=True) for each in ([one.reach, one.stretch] if is_wide else [one.reach])]
+        goals = [
+            goal(each, at_most=not one.at_least) for each in ([one.reach, one.stretch] if is_wide else [one.reach])
+        ]
         table.add_row(
             output.cell(one.what), *goals, figure(one.got, one.low, one.high), one.unit, VERDICTS[one.is_reached]
         )

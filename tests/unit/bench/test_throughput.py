@@ -6,13 +6,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.limits import BENCH_IN_FLIGHT_BYTES_MAX, GIB
-from penstock.bench import kafka
+from penstock.bench import clusters, kafka
 from penstock.bench.generator import Load
 from penstock.bench.peers import Addresses
 from penstock.bench.readers import joined_values
 from penstock.bench.systems import VARIANTS
 from penstock.bench.throughput import (
     NOTES,
+    PENSTOCK,
     READERS,
     Axes,
     Plan,
@@ -113,7 +114,7 @@ def test_every_system_has_the_ceiling_of_its_own_generator() -> None:
     assert ceilings_of(names) == {"penstock": "null", "jetstream": "null", "echo": "null"}
     assert ceilings_of(names[:-1]) == {"penstock": "echo", "jetstream": "echo"}
     assert ceilings_of(names[:-2]) == {}
-    others = planned(Wish(only=("kafka", "kafka-null"), addresses=KAFKA)).peers
+    others = planned(Wish(only=("kafka", "kafka-null"), addresses=KAFKA)).others
     assert ceilings_of(["penstock", "kafka", "kafka-null", "null"], others) == {
         "penstock": "null",
         "kafka": "kafka-null",
@@ -128,7 +129,7 @@ def test_what_touches_a_column_at_once_says_so(other: str) -> None:
 
 
 def test_a_note_is_about_a_pair_that_is_told() -> None:
-    everything = [*VARIANTS, *(reader.name for reader in READERS)]
+    everything = [*VARIANTS, *clusters.VARIANTS, *(reader.name for reader in READERS)]
     assert {f"{one} / {other}" for one, other in pairs_of(everything)} >= NOTES.keys()
 
 
@@ -150,10 +151,10 @@ LIFTBRIDGE = Addresses(liftbridge=Address("127.0.0.1", 9292), liftbridge_nats=Ad
 
 def test_products_of_somebody_else_are_measured_at_their_addresses() -> None:
     plan = planned(Wish(against=("jetstream", "kafka"), addresses=KAFKA))
-    assert {one.name for one in plan.peers} == set(kafka.NAMES) <= set(plan.variants)
-    (only,) = planned(Wish(only=("penstock", "liftbridge"), addresses=LIFTBRIDGE)).peers
+    assert {one.name for one in plan.others} == set(kafka.NAMES) <= set(plan.variants)
+    (only,) = planned(Wish(only=("penstock", "liftbridge"), addresses=LIFTBRIDGE)).others
     assert only.name == "liftbridge"
-    assert planned(Wish(against=("jetstream",), addresses=KAFKA)).peers == ()
+    assert planned(Wish(against=("jetstream",), addresses=KAFKA)).others == ()
 
 
 @pytest.mark.parametrize(
@@ -184,3 +185,18 @@ def test_a_run_can_tell_about_how_long_it_takes() -> None:
     assert planned(Wish(short=True)).seconds < one / 2
     few, many = (planned(Wish(rounds=rounds)).seconds for rounds in (1, 9))
     assert many == pytest.approx(5 * few)  # a round more is the warm-up
+
+
+def test_three_replicas_are_three_of_each() -> None:
+    plan = planned(Wish(against=("jetstream",), replicas=3))
+    assert {one.name for one in plan.others} == set(clusters.VARIANTS) <= set(plan.variants)
+    assert {"null", "echo"} <= set(plan.variants)
+    assert not set(plan.variants) & set(PENSTOCK)
+    pairs = pairs_of(plan.variants)
+    assert ("penstock-r3", "jetstream-r3") in pairs
+    assert ("penstock-r3-fsync", "jetstream-r3") not in pairs
+
+
+def test_who_has_no_cluster_here_is_not_measured_as_one() -> None:
+    with pytest.raises(ValueError, match="kafka is measured with one replica only"):
+        planned(Wish(against=("kafka",), addresses=KAFKA, replicas=3))

@@ -1,0 +1,134 @@
+"""Several brokers of ours on one nats-server, as processes of this machine: what replicated streams are measured on.
+
+Rules: all are started at once, for none of them serves alone, and each is watched from then on: one that ends by itself
+ends the bench. One that is stopped here is missed by nobody until it is started again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.limits import BENCH_START_S
+from penstock.bench import vital
+from penstock.broker.child import Launched, free_ports, launched, watched
+from penstock.broker.settings import Address
+from penstock.client import blocking
+from penstock.client.blocking import Client
+from penstock.messages import StreamInfo
+
+TIMEOUT_S = 60.0
+_ASK_S = 5.0
+_LOOK_S = 0.05
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T | None], what: str, timeout_s: float = BENCH_START_S) -> T:
+    """The first answer of `look` that is true; OperationalError when the time is up."""
+    deadline_s = time.monotonic() + timeout_s
+    trouble = ""
+    while True:
+        try:
+            if found := look():
+                return found
+        except (PenstockError, OSError) as error:
+            trouble = f"; the last trouble was: {error}"
+        vital.check()
+        if time.monotonic() >= deadline_s:
+            raise OperationalError(f"waited in vain until {what}{trouble}")
+        time.sleep(_LOOK_S)
+
+
+class Brokers:
+    """Brokers 1 to `count`, each with its folder, its process and its address."""
+
+    def __init__(self, folder: Path, nats: Address, count: int) -> None:
+        self.addresses = {number: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(count), 1)}
+        self.process_ids: dict[int, int] = {}
+        self.client: Client
+        self._folder = folder
+        self._nats = nats
+        self._running: dict[int, ExitStack] = {}
+
+    def folder(self, number: int) -> Path:
+        """The data directory of a broker."""
+        return self._folder / f"broker-{number}"
+
+    def start(self, *numbers: int) -> None:
+        """Start these, and wait until they serve."""
+        started = {number: self._launch(number) for number in numbers}
+        for number, broker in started.items():
+            self.process_ids[number] = broker.wait_until_ready().process_id
+            one = self._running[number].enter_context(vital.vital())
+            self._running[number].enter_context(watched(broker, one.ended))
+
+    def _launch(self, number: int) -> Launched:
+        voters = ",".join(f"{one}@{address}" for one, address in self.addresses.items())
+        options = ("--id", str(number), "--cluster", voters, "--nats", f"nats://{self._nats}", "--log-level", "error")
+        stack = self._running[number] = ExitStack()
+        return stack.enter_context(launched(self.folder(number), *options))
+
+    def stop(self, number: int) -> None:
+        """Stop one in good order."""
+        self._running.pop(number).close()
+        del self.process_ids[number]
+
+    def empty_disk(self, number: int) -> None:
+        """Put a new disk into the place of that broker's, which does not run."""
+        assert number not in self._running
+        shutil.rmtree(self.folder(number))
+
+    def close(self) -> None:
+        """Stop all that run, one after the other, whatever happens."""
+        with ExitStack() as last:
+            for stack in self._running.values():
+                last.push(stack)
+        self._running.clear()
+
+    def wait_until_live(self) -> None:
+        """Once all of them are there, as the metadata leader says."""
+
+        def are_live() -> bool:
+            state = self.client.status(timeout=_ASK_S)
+            return state.metadata_leader is not None and sum(one.is_live for one in state.brokers) == len(
+                self.addresses
+            )
+
+        until(are_live, "all brokers are live")
+
+    def wait_until_in_sync(self, stream: StreamInfo, count: int, timeout_s: float = BENCH_START_S) -> StreamInfo:
+        """Once so many replicas of its only partition are in sync, and one leads."""
+
+        def look() -> StreamInfo | None:
+            found = self.client.stream(stream.name, timeout=_ASK_S)
+            part = found.partitions[0]
+            return found if part.leader_id is not None and len(part.isr) == count else None
+
+        return until(look, f"{count} replicas of {stream.name} are in sync", timeout_s)
+
+    def by_role(self, leader: int) -> Mapping[str, int]:
+        """The process ids of the leader of a stream and of its followers."""
+        others = [number for number in sorted(self.process_ids) if number != leader]
+        followers = {f"follower-{place}": self.process_ids[number] for place, number in enumerate(others, 1)}
+        return {"leader": self.process_ids[leader], **followers}
+
+
+@contextmanager
+def running_brokers(folder: Path, nats: Address, count: int) -> Iterator[Brokers]:
+    """So many that serve, with a client; stopped when the context is left."""
+    brokers = Brokers(folder, nats, count)
+    try:
+        brokers.start(*brokers.addresses)
+        with blocking.connect(
+            list(brokers.addresses.values()), name="penstock-bench", timeout=TIMEOUT_S
+        ) as brokers.client:
+            brokers.wait_until_live()
+            yield brokers
+    finally:
+        brokers.close()

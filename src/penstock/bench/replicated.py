@@ -1,0 +1,102 @@
+"""`penstock bench replicated`: what three copies cost, beside three of JetStream's; goals, and what was got.
+
+Rules: as in `reach`, every goal is a ratio of two systems in one comparison of the same run, or a number of ours alone;
+those of throughput stand in `reach`, those of latency in `latency_run`. Bytes are counted over one load of messages of
+1 KiB on a cluster that has done nothing else, to the last ack: a product that writes something again later is not
+charged for that. How a broker with an empty disk catches up is measured last (`catch_up`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from penstock.base.limits import GIB
+from penstock.bench import catch_up, clusters, throughput
+from penstock.bench.generator import Load
+from penstock.bench.latency import LatencyLoad
+from penstock.bench.latency_run import LatencyPlan
+from penstock.bench.report import Figure
+from penstock.bench.rounds import ROUNDS_MIN, untrue
+from penstock.bench.traffic import Traffic
+
+_VARIANTS = (*clusters.PENSTOCK, *clusters.AGAINST["jetstream"], "null")
+_LATENCY_VARIANTS = ("penstock-r3", "jetstream-r3", "jetstream-r3-away")
+_COUNTED = ("penstock-r3", "jetstream-r3")
+_LOAD = Load(messages=1_000_000)
+_SHORT_LOAD = Load(messages=200_000, seconds_max=3.0)
+_SECONDS, _SHORT_SECONDS = 30.0, 8.0  # of latency: 300 samples of each 1,000 may be of a void round
+_BYTES, _SHORT_BYTES = 5_000_000_000, 500_000_000
+_COUNT_SECONDS = 10.0  # for the estimate
+_REACH, _STRETCH = 1.15, 1.08
+Step = Callable[[str], None]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure."""
+
+    throughput: throughput.Plan
+    latency: LatencyPlan
+    counted: Load
+    catch_up: catch_up.Plan
+
+    @property
+    def steps(self) -> int:
+        """How many a progress bar has."""
+        return self.throughput.measurements + self.latency.measurements + len(_COUNTED) + catch_up.STEPS
+
+    @property
+    def seconds(self) -> float:
+        """About how long all of it takes."""
+        measured = self.throughput.seconds + self.latency.seconds
+        return measured + len(_COUNTED) * _COUNT_SECONDS + self.catch_up.seconds
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of disk, at most: they are measured one after the other."""
+        copies = clusters.REPLICAS * self.throughput.bytes_needed
+        return max(copies, self.latency.bytes_needed, self.catch_up.bytes_needed)
+
+
+def planned(*, short: bool, rounds: int | None = None, catch_up_bytes: int | None = None) -> Plan:
+    """The plan, long or short."""
+    load, count = _SHORT_LOAD if short else _LOAD, rounds or ROUNDS_MIN
+    latency = LatencyLoad(seconds=_SHORT_SECONDS if short else _SECONDS)
+    return Plan(
+        throughput.Plan(_VARIANTS, (load,), (), count, clusters.variants(_VARIANTS)),
+        LatencyPlan(_LATENCY_VARIANTS, (latency,), count),
+        msgspec.structs.replace(load, size=1_024, messages=min(load.messages, GIB // 4_096)),
+        catch_up.Plan(catch_up_bytes or (_SHORT_BYTES if short else _BYTES)),
+    )
+
+
+def counted(load: Load, folder: Path, said: Step) -> list[Figure]:
+    """The bytes that each product's copies cost, in bytes of payload."""
+    figures = []
+    for name in _COUNTED:
+        with clusters.VARIANTS[name].start(folder / name) as system, system.log() as log:
+            assert isinstance(system, clusters.PenstockCluster | clusters.JetStreamCluster)
+            before = system.traffic()
+            published = log.publish(load)
+            cost = system.traffic().since(before)
+            void = untrue(log, published, ordered=True)
+        said(name)
+        if void is None:
+            figures += _figures(name, cost, published.sent.value_bytes, is_ours=name == _COUNTED[0])
+    return figures
+
+
+def _figures(name: str, cost: Traffic, payload_bytes: int, *, is_ours: bool) -> list[Figure]:
+    reach, stretch = (_REACH, _STRETCH) if is_ours else (None, None)
+    copies = clusters.REPLICAS
+    figures = (
+        ("disk", "bytes in files, a replica", cost.disk_bytes / copies),
+        ("written", "bytes written to files, a replica", cost.written_bytes / copies),
+        ("network", "bytes between the processes, a follower", cost.network_bytes / (copies - 1)),
+    )
+    return [
+        Figure(f"{name}-{kind}", f"{name}: {what}, by the payload", "×", got / payload_bytes, reach, stretch)
+        for kind, what, got in figures
+    ]
