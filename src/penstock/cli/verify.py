@@ -1,0 +1,135 @@
+"""`penstock verify`: whether what is stored is sound, and the same on all replicas.
+
+Rules: nothing is written. What is named is a path if it looks like one, or is there; then no broker is asked, and one
+may run there. Everything else is a stream, which its brokers verify.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.base import limits
+from penstock.base.errors import PenstockError
+from penstock.base.units import format_exact_bytes, parse_bytes
+from penstock.cli import output, verify_report
+from penstock.cli.failure import FAILED, clearly
+from penstock.cli.options import DEFAULT_TIMEOUT, Debug, Globals, Json, Server, Timeout, connected, examples
+from penstock.cli.verify_brokers import verify_brokers, which_of
+from penstock.cli.verify_files import verify_files
+from penstock.cli.verify_report import Differing, Replica
+
+EXAMPLES = examples(
+    "# every stream of a cluster: each broker reads its own replicas",
+    "penstock verify",
+    "# one stream, one partition of another, not faster than 10 MiB/s on each broker",
+    "penstock verify orders prices/2 --rate 10MiB",
+    "# the files of a data directory, with or without its broker",
+    "penstock verify penstock-data",
+    "# one stream on the disks of three brokers",
+    "penstock verify disks/1 disks/2 disks/3 --stream orders",
+    "# for a script",
+    "penstock verify orders --json | jq -r 'select(.verdict != \"sound\").replica'",
+)
+
+_STREAM = re.compile(r"[^./\\~][^./\\]*(/\d+)?")
+
+
+def _rate(text: str) -> int:
+    try:
+        rate = parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if rate <= 0:
+        raise typer.BadParameter("a rate is more than nothing")
+    return rate
+
+
+@clearly
+def verify(
+    ctx: typer.Context,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="STREAM[/N]|PATH...",
+            help="Streams, or partitions; or data directories, folders of logs, segment files.  Default: all streams.",
+            show_default=False,
+        ),
+    ] = None,
+    stream: Annotated[
+        str | None, typer.Option("--stream", metavar="NAME", help="Of data directories: only this stream.")
+    ] = None,
+    rate: Annotated[
+        str,
+        typer.Option("--rate", metavar="SIZE", help="So many bytes a second are read on each broker, at most."),
+    ] = format_exact_bytes(limits.VERIFY_BYTES_PER_S_DEFAULT),
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Verify every checksum of what is stored, and compare replicas.
+
+    Streams: every broker that has a replica reads what is committed of it, in the background and not faster than
+    --rate, and the rows of all replicas are compared, however they are batched and compressed. Ctrl-C ends it.
+    What a broker finds damaged it knows from then on: another one leads, as after any damage.
+
+    Paths: every file of the logs there is read, without a broker, or beside one. Logs of one partition in several data
+    directories are compared. What a crash may have torn, and what is appended meanwhile, is not judged.
+
+    Nothing is written. The exit code is 0 if all is sound and equal, 1 if something is damaged, differs or could not be
+    verified, 2 if the command is wrong.
+    """
+    named = what or []
+    found = ctx.find_object(Globals)
+    server = server or (found.server if found else None)
+    is_online = server is not None or not any(_is_path(one) for one in named)
+    if is_online:
+        if stream is not None:
+            raise typer.BadParameter("--stream goes with data directories; name the streams themselves")
+        _verify_streams(ctx, named, _rate(rate), server, timeout, as_json=as_json)
+        return
+    paths = [Path(one) for one in named]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+    _finish(*verify_files(paths, stream), as_json=as_json)
+
+
+def _is_path(text: str) -> bool:
+    return Path(text).exists() or _STREAM.fullmatch(text) is None
+
+
+def _verify_streams(
+    ctx: typer.Context, named: list[str], rate: int, server: str | None, timeout: str, *, as_json: bool
+) -> None:
+    for one in named:
+        if _STREAM.fullmatch(one) is None:
+            raise typer.BadParameter(f"{one!r} is neither STREAM nor STREAM/PARTITION; paths go without --server")
+    try:
+        with connected(ctx, server, timeout) as (client, seconds):
+            done = verify_brokers(client, [which_of(one) for one in named], rate=rate, seconds=seconds)
+    except (PenstockError, OSError) as error:
+        if named and server is None:
+            error.add_note(f"no file here is named {' or '.join(named)}, so a stream is meant")
+        raise
+    _finish(*done, as_json=as_json)
+
+
+def _finish(replicas: list[Replica], found: list[Differing], *, as_json: bool) -> None:
+    """Show it; exit code 1 if not all is sound."""
+    verify_report.show(replicas, found, as_json=as_json)
+    is_sound = verify_report.is_sound(replicas)
+    if not as_json:
+        rows = output.counted(sum(one.rows for one in replicas), "row")
+        text = f"{output.counted(len(replicas), 'log')}, {rows}"
+        if is_sound:
+            output.console().print(output.cell(f"Sound: {text}.", "green"))
+        else:
+            wrong = sum(one.verdict != "sound" for one in replicas)
+            output.console().print(output.cell(f"Not sound: {wrong} of {text}; nothing was changed.", "bold red"))
+    if not is_sound:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,257 @@
+"""`penstock verify` of files: which logs are in a folder, what is in them, and how the replicas of one differ.
+
+Rules: nothing is written. A path is a data directory, the folder of a stream or of a log, or a segment file. Logs of
+different data directories are replicas of one partition if they have the same stream id and partition, and the data
+directories are not of different clusters. They are compared up to what each knows to be committed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base.errors import PenstockError
+from penstock.cli import output
+from penstock.cli.verify_report import Differing, Place, Replica, differing, judge, note_compared
+
+if TYPE_CHECKING:
+    from penstock.base.config import StreamConfig
+    from penstock.commitlog.checksums import Row
+    from penstock.commitlog.comparing import Compared
+    from penstock.commitlog.segment_check import Mistake
+    from penstock.commitlog.verifying import Verified
+    from penstock.vfs.real import RealVfs
+
+_STREAMS = "streams"
+_IDENTITY = "penstock.json"
+_SEGMENT_SUFFIX = ".arrows"
+
+
+class LogFolder(NamedTuple):
+    """A log in a data directory, which may not be known. `segment`: only this file of it."""
+
+    data_dir: Path | None
+    folder: Path
+    stream: str
+    stream_id: int
+    partition: int
+    segment: str | None = None
+
+    @property
+    def replica(self) -> str:
+        """Whose it is, for people."""
+        if self.segment is not None:
+            return self.segment
+        return str(self.folder if self.data_dir is None else self.data_dir)
+
+
+def logs_of(path: Path) -> list[LogFolder]:
+    """The logs at a path. ValueError if there is none."""
+    if path.is_file():
+        if not path.name.endswith(_SEGMENT_SUFFIX):
+            raise ValueError(
+                f"{path}: no folder, and no segment (*{_SEGMENT_SUFFIX}); `penstock dump` shows other files"
+            )
+        return [_log(path.parent)._replace(segment=path.name)]
+    if (path / _STREAMS).is_dir():
+        found = sorted(folder for folder in (path / _STREAMS).glob("*/*") if folder.is_dir())
+        return [_log(folder)._replace(data_dir=path) for folder in found]
+    if any(path.glob(f"*{_SEGMENT_SUFFIX}")) or (path / "checkpoint").exists():
+        return [_log(path)]
+    found = sorted(folder for folder in path.glob("*") if any(folder.glob(f"*{_SEGMENT_SUFFIX}")))
+    if not found:
+        raise ValueError(f"{path}: no log is there: give a data directory, the folder of a log, or a segment file")
+    return [_log(folder) for folder in found]
+
+
+def _log(folder: Path) -> LogFolder:
+    whole = folder.resolve()
+    stream_id, _, name = whole.parent.name.partition("-")
+    partition = int(whole.name) if whole.name.isdecimal() else 0
+    if not stream_id.isdecimal() or whole.parent.parent.name != _STREAMS:
+        return LogFolder(None, folder, whole.name, -1, partition)
+    return LogFolder(None, folder, name, int(stream_id), partition)
+
+
+def verify_files(paths: Iterable[Path], stream: str | None) -> tuple[list[Replica], list[Differing]]:
+    """All logs at these paths, or those of one stream. ValueError, OSError."""
+    logs = [log for path in paths for log in logs_of(path) if stream is None or log.stream == stream]
+    if not logs:
+        raise ValueError("no log is there" if stream is None else f"no log of a stream {stream!r} is there")
+    check_cluster({log.data_dir for log in logs if log.data_dir is not None})
+    together: dict[object, list[LogFolder]] = {}
+    for log in logs:
+        is_alone = log.stream_id < 0 or log.segment is not None
+        together.setdefault(log if is_alone else (log.stream_id, log.partition), []).append(log)
+    replicas: list[Replica] = []
+    found: list[Differing] = []
+    with output.progress("verifying", sum(map(_size, logs))) as show:
+        done = 0
+
+        def tell(size_bytes: int) -> None:
+            nonlocal done
+            done += size_bytes
+            show(done)
+
+        for group in together.values():
+            made = _Group(group, tell)
+            made.verify()
+            replicas += made.replicas
+            found += made.found
+    return replicas, found
+
+
+def check_cluster(data_dirs: Iterable[Path]) -> None:
+    """ValueError if they are not of one cluster: their streams have nothing to do with each other."""
+    clusters: dict[str, Path] = {}
+    for data_dir in data_dirs:
+        try:
+            cluster_id = json.loads((data_dir / _IDENTITY).read_bytes()).get("cluster_id")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if cluster_id:
+            clusters.setdefault(str(cluster_id), data_dir)
+    if len(clusters) > 1:
+        first, second, *_ = clusters.values()
+        raise ValueError(f"{first} and {second} are of different clusters: verify them one after the other")
+
+
+def _vfs(log: LogFolder) -> RealVfs:
+    from penstock.vfs.real import RealVfs
+
+    return RealVfs(str(log.folder.resolve().parent))
+
+
+def _size(log: LogFolder) -> int:
+    from penstock.commitlog.verifying import size_of
+
+    if log.segment is not None:
+        return (log.folder / log.segment).stat().st_size
+    return size_of(_vfs(log), log.folder.resolve().name)
+
+
+@dataclass(slots=True)
+class _Looked:
+    log: LogFolder
+    replica: Replica
+    compared: Compared | None
+
+
+class _Group:
+    """The replicas of one partition."""
+
+    def __init__(self, logs: list[LogFolder], tell: Callable[[int], None]) -> None:
+        self._logs = logs
+        self._tell = tell
+        self.replicas: list[Replica] = []
+        self.found: list[Differing] = []
+
+    def verify(self) -> None:
+        """Verify and compare them."""
+        from penstock.commitlog.comparing import differences
+
+        cuts = self._cuts() if len(self._logs) > 1 else ()
+        looked = [self._verify(log, cuts) for log in self._logs]
+        self.replicas = [one.replica for one in looked]
+        compared = [one.compared for one in looked if one.compared is not None]
+        for one in looked:
+            if one.compared is not None:
+                note_compared(one.replica, one.compared, compared)
+        by_name = {one.log.replica: one.log for one in looked}
+
+        def rows_of(name: str, begin: int, end: int) -> Iterator[Row]:
+            from penstock.commitlog.checksums import rows_between
+            from penstock.commitlog.verifying import batches_between
+
+            log = by_name[name]
+            return rows_between(batches_between(_vfs(log), log.folder.resolve().name, begin, end), begin, end)
+
+        first = self._logs[0]
+        for found in differences(compared, rows_of, may_lack=self._may_lack()):
+            self.found.append(differing(first.stream, first.partition, found))
+        judge(self.replicas, self.found)
+
+    def _may_lack(self) -> bool:
+        """Whether each replica may let go of single rows at its own time, as any of the data directories says."""
+        configs = (config_of(log) for log in self._logs)
+        return any(
+            config is not None and (config.compact or config.allow_message_ttl or config.allow_rollup)
+            for config in configs
+        )
+
+    def _cuts(self) -> tuple[int, ...]:
+        from penstock.commitlog.checksums import cuts_of
+        from penstock.commitlog.verifying import NotALogError, extent_of
+
+        extents = []
+        for log in self._logs:
+            try:
+                extents.append(extent_of(_vfs(log), log.folder.resolve().name))
+            except NotALogError:
+                continue
+        return cuts_of(extents)
+
+    def _verify(self, log: LogFolder, cuts: tuple[int, ...]) -> _Looked:
+        from penstock.commitlog.comparing import Compared
+        from penstock.commitlog.verifying import NotALogError, verify_log, verify_segment
+
+        name = log.folder.resolve().name
+        try:
+            if log.segment is not None:
+                found = verify_segment(_vfs(log), f"{name}/{log.segment}", tell=self._tell)
+            else:
+                found = verify_log(_vfs(log), name, cuts=cuts, tell=self._tell)
+        except (NotALogError, OSError) as error:
+            replica = Replica(stream=log.stream, partition=log.partition, replica=log.replica, log_start=0, log_end=0)
+            replica.not_verified = str(error)
+            return _Looked(log, replica, None)
+        sums = {one.begin: one for one in found.sums}
+        end = min(found.committed_end, found.log_end)
+        return _Looked(
+            log, _replica(log, found), Compared(log.replica, found.log_start, end, sums, tuple(found.damaged()))
+        )
+
+
+def _replica(log: LogFolder, found: Verified) -> Replica:
+    def place(one: Mistake) -> Place:
+        base_offset, end_offset = one.base_offset, one.end_offset
+        if base_offset is not None and base_offset == end_offset:
+            base_offset = end_offset = None
+        return Place(
+            file=str(log.folder / one.file.rpartition("/")[2]),
+            position=one.position,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            expected=one.expected,
+            found=one.found,
+        )
+
+    return Replica(
+        stream=log.stream,
+        partition=log.partition,
+        replica=log.replica,
+        log_start=found.log_start,
+        log_end=found.log_end,
+        committed_end=found.committed_end,
+        rows=found.rows,
+        size_bytes=found.size_bytes,
+        damage=[place(one) for one in found.mistakes],
+        unlisted=found.unlisted,
+        torn=None if found.torn is None else place(found.torn),
+    )
+
+
+def config_of(log: LogFolder) -> StreamConfig | None:
+    """The config of its stream, as its data directory knows it; None if it does not."""
+    import msgspec
+
+    from penstock.cli.known_streams import stream_configs
+
+    data_dir = log.data_dir or log.folder.resolve().parents[2]
+    try:
+        return stream_configs(data_dir / "raft").get(log.stream_id)
+    except (OSError, PenstockError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,223 @@
+"""What `penstock verify` has found, as values, and how it is shown: a table, what is wrong below it, or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.base.units import format_bytes
+from penstock.cli import output
+
+if TYPE_CHECKING:
+    from penstock.commitlog.comparing import Compared, Difference
+
+_SHOWN_MAX = 50  # places and differences, each; --json has all
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong in a file: which offsets are lost with it; None, None: no row is."""
+
+    file: str
+    position: int
+    base_offset: int | None
+    end_offset: int | None
+    expected: str
+    found: str
+
+
+class Replica(msgspec.Struct, kw_only=True):
+    """One copy of one partition. `committed_end` is 0 where it is not known."""
+
+    stream: str
+    partition: int
+    replica: str  # whose
+    log_start: int
+    log_end: int
+    committed_end: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    damage: list[Place] = []
+    unlisted: int = 0  # further places
+    torn: Place | None = None  # from here on it is not judged: a crash may have torn it
+    not_verified: str | None = None  # why it could not be looked at
+    compared_from: int | None = None
+    compared_end: int | None = None
+    differs: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        if self.not_verified is not None:
+            return "not verified"
+        if self.damage:
+            return "damaged"
+        return "differs" if self.differs else "sound"
+
+
+class Differing(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of offsets in which replicas have other rows. `legal`: some were let go here, and not yet there."""
+
+    stream: str
+    partition: int
+    begin: int
+    end: int
+    replicas: tuple[str, ...]
+    others: tuple[str, ...]
+    rows_only_in_replicas: int
+    rows_only_in_others: int
+    rows_that_differ: int
+    first_offsets: tuple[int, ...]
+    legal: bool
+
+
+def differing(stream: str, partition: int, found: Difference) -> Differing:
+    """A difference as it is shown."""
+    rows = found.rows
+    return Differing(
+        stream=stream,
+        partition=partition,
+        begin=found.begin,
+        end=found.end,
+        replicas=found.ones,
+        others=found.others,
+        rows_only_in_replicas=rows.only_first,
+        rows_only_in_others=rows.only_second,
+        rows_that_differ=rows.other,
+        first_offsets=tuple(rows.offsets_other or rows.offsets_only),
+        legal=found.is_legal,
+    )
+
+
+def note_compared(replica: Replica, one: Compared, all_of_them: Sequence[Compared]) -> None:
+    """Which of its offsets another replica has, too."""
+    shared = [
+        (begin, end)
+        for other in all_of_them
+        if other is not one
+        and (begin := max(one.log_start, other.log_start)) < (end := min(one.committed_end, other.committed_end))
+    ]
+    if shared:
+        replica.compared_from = min(begin for begin, _ in shared)
+        replica.compared_end = max(end for _, end in shared)
+
+
+def judge(replicas: Iterable[Replica], found: Iterable[Differing]) -> None:
+    """Say of the replicas that differ that they do; of a majority that agrees nobody thinks that it is wrong."""
+    by_name = {one.replica: one for one in replicas}
+    for one in found:
+        if not one.legal:
+            wrong = one.others if len(one.replicas) > len(one.others) else (*one.replicas, *one.others)
+            for name in wrong:
+                by_name[name].differs = True
+
+
+def is_sound(replicas: Iterable[Replica]) -> bool:
+    """Whether nothing is wrong, and all was looked at."""
+    return all(one.verdict == "sound" for one in replicas)
+
+
+def show(replicas: Sequence[Replica], found: Sequence[Differing], *, as_json: bool) -> None:
+    """All of it."""
+    if as_json:
+        for one in replicas:
+            output.print_json(_json_row(one, found))
+        return
+    console = output.console()
+    made = output.table(
+        "stream", "replica", "offsets", "rows", "bytes", "compared", "verdict", right=("rows", "bytes")
+    )  # fmt: skip
+    for one in replicas:
+        style = "green" if one.verdict == "sound" else "bold red"
+        made.add_row(
+            output.cell(f"{one.stream}/{one.partition}", "bold"),
+            output.cell(one.replica),
+            output.cell(_range_text(one.log_start, one.log_end)),
+            output.cell(output.count_text(one.rows)),
+            output.cell(format_bytes(one.size_bytes)),
+            output.cell("-" if one.compared_end is None else _range_text(one.compared_from or 0, one.compared_end)),
+            output.cell(one.verdict, style),
+        )
+    console.print(made)
+    _print_all(console, [line for one in replicas for line in _damage_lines(one)], "bold red")
+    _print_all(console, [_difference_line(one) for one in found if not one.legal], "bold red")
+    _print_all(console, _notes(replicas, found), "dim")
+
+
+def _json_row(one: Replica, found: Sequence[Differing]) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(one)
+    row["verdict"] = one.verdict
+    of_partition = (each for each in found if (each.stream, each.partition) == (one.stream, one.partition))
+    of_it = [each for each in of_partition if one.replica in (*each.replicas, *each.others)]
+    row["differences"] = msgspec.to_builtins(of_it)
+    return row
+
+
+def _range_text(begin: int, end: int | None) -> str:
+    if begin == end:
+        return "none"
+    if end is None:
+        return f"{begin} and later ones"
+    return str(begin) if end == begin + 1 else f"{begin} to {end - 1}"
+
+
+def _print_all(console: Any, lines: list[str], style: str) -> None:
+    for line in lines[:_SHOWN_MAX]:
+        console.print(output.cell(line, style))
+    if len(lines) > _SHOWN_MAX:
+        console.print(output.cell(f"and {len(lines) - _SHOWN_MAX} more; --json has all", style))
+
+
+def _damage_lines(one: Replica) -> list[str]:
+    lines = []
+    if one.not_verified is not None:
+        lines.append(f"{one.stream}/{one.partition} on {one.replica} was not verified: {one.not_verified}")
+    for place in one.damage:
+        lost = "no row is lost with it"
+        if place.base_offset is not None:
+            lost = f"lost: {_range_text(place.base_offset, place.end_offset)}"
+        lines.append(
+            f"DAMAGE in {place.file} at byte {place.position}: expected {place.expected}, found {place.found}; {lost}"
+        )
+    if one.unlisted:
+        lines.append(f"and {output.counted(one.unlisted, 'more place')} in {one.stream}/{one.partition}")
+    return lines
+
+
+def _difference_line(one: Differing) -> str:
+    where = f"{one.stream}/{one.partition}, offsets {_range_text(one.begin, one.end)}"
+    text = f"DIFFERENCE in {where}: {_names(one.replicas)} and {_names(one.others)} have other rows"
+    parts = []
+    if one.rows_that_differ:
+        parts.append(f"{output.counted(one.rows_that_differ, 'row')} not the same at the same offset")
+    if one.rows_only_in_replicas:
+        parts.append(f"{output.counted(one.rows_only_in_replicas, 'row')} only in {_names(one.replicas)}")
+    if one.rows_only_in_others:
+        parts.append(f"{output.counted(one.rows_only_in_others, 'row')} only in {_names(one.others)}")
+    return f"{text}: {', '.join(parts)}; first offsets: {', '.join(map(str, one.first_offsets))}"
+
+
+def _notes(replicas: Sequence[Replica], found: Sequence[Differing]) -> list[str]:
+    lines = []
+    let_go: dict[tuple[str, int], int] = {}
+    for one in found:
+        if one.legal:
+            place = one.stream, one.partition
+            let_go[place] = let_go.get(place, 0) + one.rows_only_in_replicas + one.rows_only_in_others
+    for (stream, partition), rows in let_go.items():
+        text = "one replica has let go of (compaction, time to live, rollup), and another one not yet"
+        lines.append(f"{stream}/{partition}: {output.counted(rows, 'row')} that {text}: no difference")
+    for replica in replicas:
+        if (torn := replica.torn) is not None:
+            what = "was not flushed, and is not judged"
+            lines.append(f"{replica.stream}/{replica.partition} on {replica.replica}: {_torn_text(torn)} {what}")
+    return lines
+
+
+def _torn_text(torn: Place) -> str:
+    return f"what comes in {torn.file} from byte {torn.position} on"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names)

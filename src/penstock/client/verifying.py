@@ -1,0 +1,233 @@
+"""Have brokers verify what they hold of a partition, each its own replica, slice by slice.
+
+Rules: each replica is asked for itself, up to what it knows to be committed; who does not answer says so in the end,
+and stops nobody else. All replicas of a partition get the same ranges, cut where any of them begins or ends. Between
+two slices a broker is left alone: as long as the rate says, and as long as the slice took. Nothing of it goes on there
+once the caller has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, OperationalError, PenstockError, RemoteError
+from penstock.base.ids import BrokerId, Offset, PartitionId
+from penstock.batch import codec
+from penstock.client import blocking
+from penstock.client.batches import check_format
+from penstock.client.link import Link
+from penstock.messages import (
+    DamageInfo,
+    FetchRequest,
+    FetchResponse,
+    PartitionInfo,
+    RowSum,
+    StreamInfo,
+    VerifyRequest,
+    VerifyResponse,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PASSING = frozenset({ErrorCode.OVERLOADED, ErrorCode.NOT_YET, ErrorCode.STOPPING})
+_PAUSE_S = 0.5  # before a broker is asked again that has no time
+
+Tell = Callable[[int], None]
+"""Hears of how many offsets more have been verified."""
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaCheck:
+    """One replica, and what its broker has found in it. `failure`: why it could not be verified to its end."""
+
+    broker_id: BrokerId
+    address: str | None
+    log_start: int = 0
+    committed_end: int = 0
+    verified_end: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    sums: dict[int, RowSum] = field(default_factory=dict)
+    damage: list[DamageInfo] = field(default_factory=list)
+    failure: str = ""
+
+
+def replicas_of(link: Link, part: PartitionInfo) -> list[ReplicaCheck]:
+    """Those of a partition, by their brokers, and where these are. A broker that stands alone has the only one."""
+    if not part.replicas:
+        return [ReplicaCheck(link.hello.broker_id, link.server)]
+    return [ReplicaCheck(broker_id, link.view.address_of(broker_id)) for broker_id in sorted(part.replicas)]
+
+
+class PartitionCheck:
+    """The replicas of one partition. `measure` first, then `verify`, then `batches_between` of what differs."""
+
+    def __init__(self, link: Link, info: StreamInfo, partition: PartitionId, *, rate: int, timeout_s: float) -> None:
+        """`rate`: bytes in a second that each broker reads, as they are when they are not compressed."""
+        self._link = link
+        self._info = info
+        self._partition = partition
+        self._rate = rate
+        self._timeout_s = timeout_s
+        self.replicas = replicas_of(link, info.partitions[partition])
+
+    async def measure(self) -> int:
+        """Ask each for its range of offsets; how many offsets there are to verify, of all of them together."""
+        await asyncio.gather(*map(self._measure, self.replicas))
+        return sum(one.committed_end - one.log_start for one in self.replicas)
+
+    async def verify(self, tell: Tell) -> None:
+        """Verify all of it."""
+        known = [one for one in self.replicas if not one.failure]
+        cuts = sorted({place for one in known for place in (one.log_start, one.committed_end)})
+        # If this is cancelled, or one of them fails as nobody expects, the others end as well.
+        async with asyncio.TaskGroup() as group:
+            for one in known:
+                group.create_task(self._verify(one, cuts, tell))
+
+    async def _measure(self, replica: ReplicaCheck) -> None:
+        if replica.address is None:
+            replica.failure = "where that broker is reached is not known"
+            return
+        try:
+            found = await self._ask(replica, self._request())
+        except (PenstockError, OperationalError) as error:
+            replica.failure = str(error)
+            return
+        replica.log_start = replica.verified_end = found.log_start
+        replica.committed_end = max(found.log_start, found.committed_end)
+
+    async def _verify(self, replica: ReplicaCheck, cuts: list[int], tell: Tell) -> None:
+        try:
+            for begin, end in pairwise(cuts):
+                if replica.log_start <= begin and end <= replica.committed_end:
+                    await self._verify_range(replica, begin, end, tell)
+        except (PenstockError, OperationalError) as error:
+            replica.failure = str(error)
+
+    async def _verify_range(self, replica: ReplicaCheck, begin: int, end: int, tell: Tell) -> None:
+        clock = asyncio.get_running_loop()
+        offset = begin
+        carried: RowSum | None = None
+        while offset < end:
+            asked_s = clock.time()
+            request = self._request(offset=Offset(offset), begin=Offset(begin), end=Offset(end), carried=carried)
+            found = await self._slice(replica, request)
+            if found is None:  # retention has come by: what it had there counts no more
+                tell(min(end, replica.log_start) - offset)
+                offset, carried = replica.log_start, None
+                begin = max(begin, min(offset, end))
+                continue
+            carried = self._take(replica, found)
+            tell(found.end_offset - offset)
+            assert found.end_offset > offset, (found.end_offset, offset)
+            offset = replica.verified_end = found.end_offset
+            took_s = clock.time() - asked_s
+            await asyncio.sleep(max(found.size_bytes / self._rate - took_s, limits.VERIFY_REST_SHARE * took_s))
+
+    async def _slice(self, replica: ReplicaCheck, request: VerifyRequest) -> VerifyResponse | None:
+        """None: the log begins later by now, and `replica` knows where."""
+        try:
+            return await self._ask(replica, request)
+        except RemoteError as error:
+            log_start = error.details.get("log_start")
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or not isinstance(log_start, int):
+                raise
+            if log_start <= (request.offset or 0):
+                raise
+            replica.log_start = log_start
+            return None
+
+    def _take(self, replica: ReplicaCheck, found: VerifyResponse) -> RowSum | None:
+        """Note what was found; the checksums that go on."""
+        replica.rows += found.rows
+        replica.size_bytes += found.size_bytes
+        if found.damage is not None:
+            replica.damage.append(found.damage)
+        for one in found.sums:
+            replica.sums[one.begin] = one
+        last = found.sums[-1] if found.sums else None
+        return last if last is not None and found.end_offset < last.end else None
+
+    def _request(self, **fields: Any) -> VerifyRequest:
+        return VerifyRequest(stream_id=self._info.stream_id, partition=self._partition, **fields)
+
+    async def _ask(self, replica: ReplicaCheck, request: VerifyRequest) -> VerifyResponse:
+        """What the broker says; who has no time now is asked again, for as long as the caller waits for one answer."""
+        assert replica.address is not None
+        clock = asyncio.get_running_loop()
+        deadline_s = clock.time() + self._timeout_s
+        while True:
+            left_s = max(0.001, deadline_s - clock.time())
+            try:
+                return (await self._link.call_at(replica.address, request, VerifyResponse, timeout_s=left_s))[0]
+            except RemoteError as error:
+                if error.code not in _PASSING or clock.time() + _PAUSE_S >= deadline_s:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+
+    async def batches_between(
+        self, replica: ReplicaCheck, begin: int, end: int
+    ) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
+        """The checked batches of a replica that hold these offsets, asked of its own broker, answer by answer."""
+        assert replica.address is not None
+        offset = begin
+        while offset < end:
+            request = FetchRequest(
+                stream_id=self._info.stream_id,
+                partition=self._partition,
+                offset=Offset(offset),
+                bytes_max=limits.VERIFY_SLICE_BYTES,
+            )
+            answer, raw = await self._link.call_at(replica.address, request, FetchResponse, timeout_s=self._timeout_s)
+            check_format(answer.format_version)
+            if answer.end_offset <= offset:
+                raise RemoteError(ErrorCode.NOT_YET, f"broker {replica.broker_id} has nothing at offset {offset}")
+            yield _batches_in(raw, f"what broker {replica.broker_id} sent")
+            offset = answer.end_offset
+            await asyncio.sleep(len(raw) / self._rate)
+
+
+class Verifier:
+    """The same for one partition, from a program that is not asynchronous."""
+
+    def __init__(self, client: blocking.Client, info: StreamInfo, partition: PartitionId, **options: Any) -> None:
+        """`options` are those of `PartitionCheck`."""
+        self._client = client
+        self._thread = client._thread  # noqa: SLF001 (the same client's face)
+        link = client._client._link  # noqa: SLF001 (the same)
+        self._check = PartitionCheck(link, info, partition, **options)
+
+    @property
+    def replicas(self) -> list[ReplicaCheck]:
+        """What is known of each."""
+        return self._check.replicas
+
+    def measure(self) -> int:
+        """As `PartitionCheck.measure`."""
+        return self._thread.run(self._check.measure())
+
+    def verify(self, tell: Tell) -> None:
+        """As `PartitionCheck.verify`; `tell` is called in another thread. An interrupt ends it, also on the brokers."""
+        self._thread.run(self._check.verify(tell))
+
+    def batches_between(self, replica: ReplicaCheck, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        """As `PartitionCheck.batches_between`."""
+        yield from self._client._iterate(self._check.batches_between(replica, begin, end))  # noqa: SLF001 (the same)
+
+
+def _batches_in(raw: bytes | memoryview, source: str) -> Iterator[pa.RecordBatch]:
+    view = memoryview(raw).cast("B")
+    position = 0
+    while position < len(view):
+        header = codec.read_header(view[position:], file=source, position=position)
+        message = view[position : position + header.size_bytes]
+        codec.verify(message, file=source, position=position)
+        yield codec.check_rows(message, file=source, position=position)
+        position += header.size_bytes

@@ -1,0 +1,126 @@
+"""Which ranges of offsets differ between the replicas of a partition, and in which rows.
+
+Rules: a replica counts in a range if it has all of it: its log begins no later, it knows all of it to be committed, and
+none of it is damaged. Ranges are those of `checksums`, cut at the beginning and the end of every replica. Who of those
+that differ is right, nobody says here.
+
+Where a stream lets rows go one by one (compaction by key, time to live, rollups of a subject), every replica does so at
+its own time: a row that one has and another one has not is no difference there, and two rows at one offset that are not
+the same always are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.commitlog.checksums import RangeSum, Row
+
+
+class Compared(NamedTuple):
+    """One replica. `damaged` are its offsets that cannot be read, half-open; None: to an unknown end."""
+
+    name: str
+    log_start: int
+    committed_end: int
+    sums: Mapping[int, RangeSum]  # by where they begin
+    damaged: tuple[tuple[int, int | None], ...] = ()
+
+    def has(self, begin: int, end: int) -> bool:
+        """Whether it counts in this range."""
+        if not self.log_start <= begin < end <= self.committed_end:
+            return False
+        return not any(lost < end and (lost_end is None or begin < lost_end) for lost, lost_end in self.damaged)
+
+
+class Unequal(NamedTuple):
+    """A range in which replicas differ: those with equal rows together, the largest group first."""
+
+    begin: int
+    end: int
+    groups: tuple[tuple[str, ...], ...]
+
+
+def unequal_ranges(replicas: Sequence[Compared]) -> Iterator[Unequal]:
+    """All of them, in order."""
+    ends = {one.begin: one.end for replica in replicas for one in replica.sums.values()}
+    for begin, end in sorted(ends.items()):
+        groups: dict[object, list[str]] = {}
+        for replica in replicas:
+            if replica.has(begin, end):
+                found = replica.sums.get(begin)
+                groups.setdefault(None if found is None else (found.rows, found.crcs), []).append(replica.name)
+        if len(groups) > 1:
+            ordered = sorted(groups.values(), key=lambda names: (-len(names), names))
+            yield Unequal(begin, end, tuple(map(tuple, ordered)))
+
+
+@dataclass(slots=True)
+class RowsCompared:
+    """What two replicas have in one range. Of the offsets that differ the first ones are named."""
+
+    both: int = 0
+    only_first: int = 0
+    only_second: int = 0
+    other: int = 0  # at the same offset, and not the same row
+    offsets_only: list[int] = field(default_factory=list)
+    offsets_other: list[int] = field(default_factory=list)
+
+    def is_difference(self, *, may_lack: bool) -> bool:
+        """`may_lack`: each of them may have let go of rows that the other one still has."""
+        return bool(self.other or (not may_lack and (self.only_first or self.only_second)))
+
+
+class Difference(NamedTuple):
+    """Two groups of replicas that have other rows in a range. `is_legal`: each may have let go of what it lacks."""
+
+    begin: int
+    end: int
+    ones: tuple[str, ...]
+    others: tuple[str, ...]
+    rows: RowsCompared
+    is_legal: bool
+
+
+def differences(
+    replicas: Sequence[Compared], rows_of: Callable[[str, int, int], Iterable[Row]], *, may_lack: bool
+) -> Iterator[Difference]:
+    """All of them, in order. `rows_of` gives the rows that a replica has between two offsets."""
+    for found in unequal_ranges(replicas):
+        ones = found.groups[0]
+        for others in found.groups[1:]:
+            begin, end = found.begin, found.end
+            rows = compare_rows(rows_of(ones[0], begin, end), rows_of(others[0], begin, end))
+            if rows.only_first or rows.only_second or rows.other:
+                yield Difference(begin, end, ones, others, rows, not rows.is_difference(may_lack=may_lack))
+
+
+def compare_rows(first: Iterable[Row], second: Iterable[Row]) -> RowsCompared:
+    """Row by row, both in the order of their offsets; no more than two rows are held at once."""
+    found = RowsCompared()
+    ones, twos = iter(first), iter(second)
+    one, two = next(ones, None), next(twos, None)
+    while one is not None or two is not None:
+        if two is None or (one is not None and one[0] < two[0]):
+            assert one is not None
+            found.only_first += 1
+            _name(found.offsets_only, one[0])
+            one = next(ones, None)
+        elif one is None or two[0] < one[0]:
+            found.only_second += 1
+            _name(found.offsets_only, two[0])
+            two = next(twos, None)
+        else:
+            found.both += 1
+            if one != two:
+                found.other += 1
+                _name(found.offsets_other, one[0])
+            one, two = next(ones, None), next(twos, None)
+    return found
+
+
+def _name(offsets: list[int], offset: int) -> None:
+    if len(offsets) < limits.VERIFY_ROWS_LISTED_MAX:
+        offsets.append(offset)

@@ -1,0 +1,283 @@
+"""Verify the files of a log, all of them, without a broker, or beside one that runs.
+
+Rules: nothing is written, and damage ends nothing: it is noted, and what comes behind it is verified, too. What is
+appended meanwhile is not judged. Nor is what a crash may have torn: what lies at or behind the `flushed_end` of the
+checkpoint; a start cuts that. Memory is bounded by one batch, a mebibyte of small ones, and some bytes for each range
+of offsets.
+
+| file       | what is verified                                                                                  |
+|------------|---------------------------------------------------------------------------------------------------|
+| segment    | schema message; of each batch layout, CRC, every value; offsets without a gap up to the next      |
+|            | segment, timestamps and leader epochs that do not fall                                            |
+| index      | each entry, and that it says of its batch what the batch says; it may be short, or missing        |
+| checkpoint | both slots, and that the segments begin and end as it says                                        |
+| lineage    | each entry, and that it says of each row's leader epoch what the row's batch says                 |
+
+A broker that runs may cut a log, or clean a segment, while this reads it: so what is wrong with a segment is looked at
+again, and counts only if it is still so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.base import limits
+from penstock.base.errors import PenstockError
+from penstock.batch import codec
+from penstock.batch.codec import PREFIX_BYTES
+from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog import checkpoint as checkpoints
+from penstock.commitlog import files
+from penstock.commitlog import lineage as lineages
+from penstock.commitlog.checkpoint import Checkpoint
+from penstock.commitlog.checksums import RangeSum, RangeSums
+from penstock.commitlog.segment_check import Epochs, Looked, Mistake, SegmentCheck, mistake_of
+from penstock.vfs import Vfs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class NotALogError(PenstockError):
+    """A folder has no segment in it."""
+
+
+class Extent(NamedTuple):
+    """Which offsets a log has, by its checkpoint: `committed_end` is 0 where it does not say."""
+
+    log_start: int
+    committed_end: int
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was found in the folder of one log; offsets as they are there, rows below log_start counted, too."""
+
+    directory: str
+    stream_id: int = -1  # -1: no schema message could be read
+    partition: int = -1
+    log_start: int = 0
+    log_end: int = 0
+    committed_end: int = 0  # 0: not known
+    segments: int = 0
+    batches: int = 0
+    rows: int = 0
+    size_bytes: int = 0  # of its segments, as far as they were read
+    torn: Mistake | None = None  # where it is not judged any more
+    mistakes: list[Mistake] = field(default_factory=list)
+    unlisted: int = 0  # further ones
+    sums: tuple[RangeSum, ...] = ()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.mistakes
+
+    def note(self, mistakes: Iterable[Mistake]) -> None:
+        """They are wrong for good."""
+        for one in mistakes:
+            if len(self.mistakes) < limits.VERIFY_MISTAKES_MAX:
+                self.mistakes.append(one)
+            else:
+                self.unlisted += 1
+
+    def damaged(self) -> tuple[tuple[int, int | None], ...]:
+        """Offsets that cannot be read."""
+        return tuple(
+            (one.base_offset, one.end_offset)
+            for one in self.mistakes
+            if one.base_offset is not None and one.base_offset != one.end_offset
+        )
+
+
+def extent_of(vfs: Vfs, directory: str) -> Extent:
+    """What the checkpoint says. OSError; NotALogError."""
+    bases = sorted(_generations(vfs, directory))
+    if not bases:
+        raise NotALogError(f"{directory}: no segment of a log is there")
+    point = checkpoints.read(vfs, directory).newest
+    return Extent(bases[0], 0) if point is None else Extent(max(bases[0], point.log_start), point.committed_end)
+
+
+def verify_log(
+    vfs: Vfs, directory: str, *, cuts: Iterable[int] = (), tell: Callable[[int], None] = lambda _: None
+) -> Verified:
+    """All files of a log. `cuts` as of `RangeSums`; `tell` hears how many bytes of segments were read since.
+
+    OSError where the disk does not let it; NotALogError.
+    """
+    return _LogCheck(vfs, directory, cuts, tell).run()
+
+
+def batches_between(vfs: Vfs, directory: str, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The checked batches that hold these offsets, from the newest segments. CorruptionError, OSError."""
+    generations = _generations(vfs, directory)
+    bases = sorted(generations)
+    for base, following in zip(bases, [*bases[1:], limits.OFFSET_MAX], strict=True):
+        if base >= end or following <= begin:
+            continue
+        file = vfs.open(files.segment_path(directory, base, generations[base]), read_only=True)
+        try:
+            position, size, offset = SCHEMA_BYTES, file.size(), base
+            while position < size and offset < end:
+                header = codec.read_header(file.read_at(position, PREFIX_BYTES), file=file.path, position=position)
+                if header.end_offset > begin and header.size_bytes <= size - position:
+                    data = file.read_at(position, header.size_bytes)
+                    codec.verify(data, file=file.path, position=position)
+                    yield codec.check_rows(data, file=file.path, position=position)
+                position += header.size_bytes
+                offset = header.end_offset
+        finally:
+            file.close()
+
+
+def size_of(vfs: Vfs, directory: str) -> int:
+    """How many bytes there are to read; those of files that go meanwhile do not count."""
+    total = 0
+    for base_offset, generation in _generations(vfs, directory).items():
+        try:
+            file = vfs.open(files.segment_path(directory, base_offset, generation), read_only=True)
+        except FileNotFoundError:
+            continue
+        total += file.size()
+        file.close()
+    return total
+
+
+def _generations(vfs: Vfs, directory: str) -> dict[int, int]:
+    """The newest generation of each segment, by its base offset."""
+    found = sorted(parsed for name in vfs.list(directory) if (parsed := files.parsed(name)) is not None)
+    return dict(found)
+
+
+class _LogCheck:
+    def __init__(self, vfs: Vfs, directory: str, cuts: Iterable[int], tell: Callable[[int], None]) -> None:
+        self._vfs = vfs
+        self._directory = directory
+        self._tell = tell
+        self._out = Verified(directory)
+        self._point: Checkpoint | None = None
+        self._cuts = tuple(cuts)
+        self._epochs = Epochs()
+        self._sums = RangeSums()
+        self._at: Looked | None = None  # what came last
+
+    def run(self) -> Verified:
+        out = self._out
+        # What is read first is never ahead of what is read later: a checkpoint says what was written before it.
+        self._point = point = self._checked_checkpoint()
+        generations = _generations(self._vfs, self._directory)
+        if not generations:
+            if point is None:
+                raise NotALogError(f"{self._directory}: no segment of a log is there")
+            path = files.segment_path(self._directory, point.segment_base)
+            out.note([Mistake(path, 0, point.log_start, point.flushed_end, "a segment", "no file")])
+            return out
+        bases = sorted(generations)
+        out.log_start = bases[0]
+        if point is not None:
+            out.committed_end = point.committed_end
+            # Retention that was interrupted leaves whole segments behind; they are no part of the log.
+            bases = [base for base, following in zip(bases, [*bases[1:], None], strict=True)
+                     if following is None or following > point.log_start]  # fmt: skip
+            if point.log_start < bases[0]:
+                path = files.segment_path(self._directory, point.log_start)
+                out.note([Mistake(path, 0, point.log_start, bases[0], f"offset {point.log_start}", "no file")])
+            out.log_start = max(bases[0], point.log_start)
+        self._sums = RangeSums(out.log_start, cuts=self._cuts)
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            if not self._segment(base, following):
+                break
+        self._finish()
+        return out
+
+    def _checked_checkpoint(self) -> Checkpoint | None:
+        found = checkpoints.read(self._vfs, self._directory)
+        if found.mistakes:  # it may have been written just now
+            found = checkpoints.read(self._vfs, self._directory)
+        self._out.note(map(mistake_of, found.mistakes))
+        if (mistake := checkpoints.padding_mistake(self._vfs, self._directory)) is not None:
+            self._out.note([mistake_of(mistake)])
+        return found.newest
+
+    def _segment(self, base_offset: int, following: int | None) -> bool:
+        """Whether what comes behind it is to be judged, too."""
+        looked: Looked | None = None
+        for number in range(limits.VERIFY_AGAIN_MAX):
+            state, before = self._sums.state(), looked
+            path = self._path_of(base_offset)
+            if path is None:  # retention has removed it
+                return True
+            check = SegmentCheck(self._vfs, path, base_offset, following, self._point, self._at, self._sums, self._tell)
+            try:
+                looked = check.run()
+            except FileNotFoundError:
+                self._sums.back_to(state)
+                continue
+            if not looked.mistakes or (before is not None and before.mistakes == looked.mistakes):
+                break
+            if number < limits.VERIFY_AGAIN_MAX - 1:
+                self._sums.back_to(state)
+                following = self._following(base_offset)
+        if looked is None:
+            return True
+        self._take(looked)
+        return looked.torn is None
+
+    def _path_of(self, base_offset: int) -> str | None:
+        generation = _generations(self._vfs, self._directory).get(base_offset)
+        return None if generation is None else files.segment_path(self._directory, base_offset, generation)
+
+    def _following(self, base_offset: int) -> int | None:
+        return min((base for base in _generations(self._vfs, self._directory) if base > base_offset), default=None)
+
+    def _take(self, looked: Looked) -> None:
+        out = self._out
+        self._at = looked
+        if looked.ids is not None and not out.segments:
+            out.stream_id, out.partition = looked.ids
+        out.segments += 1
+        out.batches += looked.batches
+        out.rows += looked.rows
+        out.size_bytes += looked.size_bytes
+        out.torn = looked.torn
+        out.log_end = looked.end_offset
+        out.note(looked.mistakes)
+        self._epochs.extend(looked.epochs)
+
+    def _finish(self) -> None:
+        out, point = self._out, self._point
+        if point is not None and out.log_end < point.flushed_end and self._at is not None and not self._at.is_open_end:
+            wanted = f"offsets up to {point.flushed_end}, which were flushed"
+            place = Mistake(self._at.path, self._at.size_bytes, out.log_end, point.flushed_end, wanted, "the end")
+            out.note([place])
+        # Read last: it may go on while the segments are read, and is written before the batches are.
+        found = lineages.read(self._vfs, self._directory)
+        if found.mistake is not None:
+            out.note([mistake_of(found.mistake)])
+        flushed_end = out.log_end if point is None else point.flushed_end
+        path = f"{self._directory}/{files.LINEAGE}"
+        out.note(self._epochs.mistakes(found, path, out.log_start, flushed_end))
+        out.sums = self._sums.finish()
+
+
+def verify_segment(vfs: Vfs, path: str, *, tell: Callable[[int], None] = lambda _: None) -> Verified:
+    """One segment file alone, with its index. ValueError if its name is none of a segment; OSError."""
+    directory, _, name = path.rpartition("/")
+    base_offset = files.base_offset_of(name)
+    if base_offset is None:
+        raise ValueError(f"{path}: not the name of a segment: <offset of 20 digits>.arrows")
+    out = Verified(directory, log_start=base_offset, segments=1)
+    point = checkpoints.read(vfs, directory).newest
+    later = (base for base in _generations(vfs, directory) if base > base_offset)
+    sums = RangeSums()
+    looked = SegmentCheck(vfs, path, base_offset, min(later, default=None), point, None, sums, tell).run()
+    if looked.ids is not None:
+        out.stream_id, out.partition = looked.ids
+    out.batches, out.rows, out.size_bytes = looked.batches, looked.rows, looked.size_bytes
+    out.torn, out.log_end = looked.torn, looked.end_offset
+    out.note(looked.mistakes)
+    out.sums = sums.finish()
+    return out

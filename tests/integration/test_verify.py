@@ -1,0 +1,194 @@
+"""`penstock verify` with three real brokers: equal replicas, a flipped bit, and replicas that were compacted apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock import aio
+from penstock.batch.schema import SCHEMA_BYTES
+from tests.broker_process import DEADLINE_S, eventually, running_nats
+from tests.extent import needs_time
+from tests.integration.clusters import ClusterProcesses
+
+_MAIN = (sys.executable, "-W", "error", "-m", "penstock")
+_ROWS = 20  # of one append
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def verdicts(self) -> list[str]:
+        return [row["verdict"] for row in self.rows]
+
+
+async def verify(*arguments: object) -> Said:
+    """What the command says; the test's own loop goes on meanwhile."""
+
+    def run() -> Said:
+        words = [*_MAIN, "verify", *map(str, arguments)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    return await asyncio.to_thread(run)
+
+
+@contextmanager
+def running_uncleaned(folder: Path, *numbers: int) -> Iterator[ClusterProcesses]:
+    """Three brokers, of which these never write a segment anew."""
+    with running_nats(folder / "nats") as server:
+        cluster = ClusterProcesses(folder, server, 3)
+        for number in numbers:
+            cluster.brokers[number].arguments += ["--cleaner-rate", "0"]
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            print(cluster.said)
+            cluster.end()
+
+
+def servers(cluster: ClusterProcesses) -> str:
+    return ",".join(broker.client_address for broker in cluster.brokers.values() if broker.is_running)
+
+
+def disks(cluster: ClusterProcesses) -> list[Path]:
+    return [broker.data_dir for broker in cluster.brokers.values()]
+
+
+async def fill(client: aio.Client, stream: str, appends: int) -> None:
+    for number in range(appends):
+        value = b"%d " % number * 20
+        await client.append(stream, [{"key": b"%d" % (row % 7), "value": value} for row in range(_ROWS)])
+
+
+async def all_have(cluster: ClusterProcesses, stream: str, end: int) -> None:
+    """Once every broker knows all of a stream to be committed."""
+
+    async def look() -> bool:
+        parts = [await cluster.partition(stream, number) for number in cluster.brokers]
+        return {None if part is None else part.committed_end for part in parts} == {end}
+
+    await eventually(look, "all followers know what is committed")
+
+
+async def test_three_replicas_are_equal_until_a_bit_flips_in_one(tmp_path: Path) -> None:
+    with running_uncleaned(tmp_path, 1, 2, 3) as cluster:
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            await client.create_stream("orders", "orders", replicas=3, segment_bytes=16_384)
+            await fill(client, "orders", 60)
+        end = 60 * _ROWS
+        await all_have(cluster, "orders", end)
+        said = await verify("--server", servers(cluster))
+        assert (said.code, said.err) == (0, ""), said
+        assert said.out.endswith(f"Sound: 3 logs, {3 * end:,} rows.\n")
+        rows = (await verify("orders/0", "--server", servers(cluster), "--json")).rows
+        found = [(row["replica"], row["rows"], row["compared_end"]) for row in rows]
+        assert found == [(f"broker {number}", end, end) for number in (1, 2, 3)]
+        leader = await cluster.leader_of("orders")
+        follower = next(number for number in cluster.brokers if number != leader)
+        await find_what_is_flipped(cluster, follower, end)
+
+
+async def find_what_is_flipped(cluster: ClusterProcesses, number: int, end: int) -> None:
+    segment = min(cluster.brokers[number].data_dir.glob("streams/*-orders/0/*.arrows"))
+    data = bytearray(segment.read_bytes())
+    data[SCHEMA_BYTES + 900] ^= 4
+    segment.write_bytes(data)
+    said = await verify("orders", "--server", servers(cluster), "--json")
+    assert said.code == 1, said
+    by_name = {row["replica"]: row for row in said.rows}
+    damaged = by_name.pop(f"broker {number}")
+    assert [row["verdict"] for row in by_name.values()] == ["sound", "sound"]
+    (place,) = damaged["damage"]
+    assert place["file"].endswith(f"{segment.name} of broker {number}")
+    assert (place["position"], place["base_offset"], place["end_offset"]) == (SCHEMA_BYTES, 0, _ROWS)
+    assert place["expected"].startswith("CRC-32C")
+    assert (damaged["verdict"], damaged["rows"]) == ("damaged", end - _ROWS)
+
+    async def is_known() -> bool:
+        part = await cluster.partition("orders", number)
+        return part is not None and bool(part.damage)
+
+    await eventually(is_known, "that broker says so itself")
+    said = await verify(*disks(cluster), "--stream", "orders")
+    assert said.code == 1
+    assert f"DAMAGE in {segment} at byte {SCHEMA_BYTES}: " in said.out
+    assert segment.read_bytes() == data
+
+
+@needs_time
+async def test_replicas_that_were_compacted_at_different_times_do_not_differ(tmp_path: Path) -> None:
+    with running_uncleaned(tmp_path, 3) as cluster:
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            config = {"compact": True, "dedup_window_ms": None, "segment_bytes": 16_384}
+            await client.create_stream("prices", "prices", replicas=3, **config)  # type: ignore[arg-type]
+            await fill(client, "prices", 120)
+        end = 120 * _ROWS
+        await all_have(cluster, "prices", end)
+
+        async def apart() -> Said | None:
+            said = await verify("prices", "--server", servers(cluster), "--json")
+            assert said.code == 0, said
+            counts = {row["replica"]: row["rows"] for row in said.rows}
+            assert counts.pop("broker 3") == end
+            return said if max(counts.values()) < end else None
+
+        found = await eventually(apart, "two of them are compacted", 2 * DEADLINE_S)
+        assert found is not None
+        assert found.verdicts == ["sound"] * 3
+        assert any(one["legal"] for row in found.rows for one in row["differences"])
+        for broker in cluster.brokers.values():
+            assert broker.stop() == 0
+        said = await verify(*disks(cluster), "--stream", "prices")
+        assert (said.code, said.err) == (0, ""), said
+        assert "has let go of" in said.out
+
+
+async def test_ctrl_c_ends_it_and_a_broker_that_is_away_is_named(cluster: ClusterProcesses) -> None:
+    async with cluster.client(1) as client:
+        await client.create_stream("orders", "orders", replicas=3)
+        await fill(client, "orders", 60)
+    end = 60 * _ROWS
+    await all_have(cluster, "orders", end)
+    command = [*_MAIN, "verify", "orders", "--server", servers(cluster), "--rate", "1KiB"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
+    try:
+        await eventually(lambda: all_are_asked(cluster), "it asks all brokers")
+        process.send_signal(signal.SIGINT)
+        out, err = await asyncio.to_thread(process.communicate, None, DEADLINE_S)
+        assert (process.returncode, out, err) == (130, b"", b"")
+    finally:
+        process.kill()
+        process.wait()
+    leader = await cluster.leader_of("orders")
+    away = next(number for number in cluster.brokers if number != leader)
+    cluster.brokers[away].kill()
+    said = await verify("orders", "--server", servers(cluster), "--json", "--timeout", "20s")
+    assert said.code == 1
+    rows = {row["replica"]: (row["verdict"], row["rows"]) for row in said.rows}
+    assert rows.pop(f"broker {away}") == ("not verified", 0)
+    assert set(rows.values()) == {("sound", end)}
+
+
+async def all_are_asked(cluster: ClusterProcesses) -> bool:
+    """Whether a command is connected to each, beside who asks that."""
+    states = [await cluster.status(number) for number in cluster.brokers]
+    return all(state is not None and state.connections >= 2 for state in states)
