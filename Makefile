@@ -3,8 +3,9 @@ PYTHON ?= python3
 ARGS ?=
 
 SEEDS ?= 1000
+MINUTES ?= 5
 
-.PHONY: demo bench test check fuzz sim sim-mutants clean help
+.PHONY: demo bench test check fuzz sim sim-mutants chaos clean help
 
 help:
 	@$(PYTHON) dev.py --help
@@ -14,6 +15,9 @@ demo bench test check fuzz clean:
 
 sim:
 	@$(PYTHON) dev.py sim --seeds $(SEEDS) $(ARGS)
+
+chaos:
+	@$(PYTHON) dev.py chaos --minutes $(MINUTES) $(ARGS)
 
 sim-mutants:
 	@$(PYTHON) dev.py sim --mutants --seeds $(SEEDS) $(ARGS)

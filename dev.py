@@ -572,6 +572,12 @@ def sim(arguments: List[str]) -> NoReturn:
     _become([PYTHON, "-m", "penstock.sim"] + arguments, clean_environment())
 
 
+def chaos(arguments: List[str]) -> NoReturn:
+    """Strike real brokers with real faults for five minutes, and check what their clients saw; `--help` says how."""
+    set_up(EXTRAS["test"])
+    _become([PYTHON, "-m", "tests.chaos"] + arguments, clean_environment())
+
+
 def raft_mutants(arguments: List[str]) -> NoReturn:
     """See that each planted mistake is found in Raft, in a simulation of its own; or in these: their names."""
     set_up(EXTRAS["test"])
@@ -612,6 +618,7 @@ COMMANDS = {
     "check": check,
     "fuzz": fuzz,
     "sim": sim,
+    "chaos": chaos,
     "raft-mutants": raft_mutants,
     "setup": setup,
     "clean": clean,

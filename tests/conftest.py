@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # What takes long begins early, for what begins last decides when all has ended.
 _EARLY = (
     *("unit/test_lint.py", "unit/test_build.py", "unit/hot/test_modes.py", "docs/test_readme.py"),
-    *("integration/", "crash/", "sim/"),
+    *("integration/", "crash/", "sim/", "chaos/"),
 )
 
 

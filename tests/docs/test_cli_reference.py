@@ -54,7 +54,19 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     }
     others = {
         f"penstock {name}"
-        for name in ("serve", "demo", "publish", "read", "status", "dump", "stream", "bench", "group", "pipeline")
+        for name in (
+            "serve",
+            "demo",
+            "publish",
+            "read",
+            "status",
+            "dump",
+            "verify",
+            "stream",
+            "bench",
+            "group",
+            "pipeline",
+        )
     }
     pipeline = {f"penstock pipeline {name}" for name in ("archive", "audit", "replay", "run", "table")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
@@ -66,6 +78,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "latency",
             "limits",
             "reach",
+            "replicated",
             "report",
             "scale",
             "spark",

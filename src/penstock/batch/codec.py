@@ -385,24 +385,30 @@ def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordB
 
 
 def rest_of(data: Buffer, offset: int, *, file: str = "", position: int = 0) -> bytearray | None:
-    """The rows of a verified message from `offset` on, each checked, in a message that covers the rest; None: no row.
+    """The rows of a verified message from `offset` on, as `part_of` gives them."""
+    return part_of(data, offset, read_header(data).end_offset, file=file, position=position)
+
+
+def part_of(data: Buffer, begin: int, end: int, *, file: str = "", position: int = 0) -> bytearray | None:
+    """The rows of a verified message from offset `begin` up to `end`, which it covers, each checked, in a message that
+    covers just these; None: no row.
 
     It has no producer and no run, but all else of the header, and is plain. CorruptionError as of `check_rows`.
     """
     data = uncompressed(data, file=file, position=position)
     rows = check_rows(data, file=file, position=position)
-    first = bisect_left(offsets(data), offset)
-    if first == rows.num_rows:
+    first, last = bisect_left(offsets(data), begin), bisect_left(offsets(data), end)
+    if first == last:
         return None
     header = read_header(data)
-    times = timestamps(data)[first:]
-    rest = rows.slice(first)
+    times = timestamps(data)[first:last]
+    part = rows.slice(first, last - first)
     message, _ = assemble(
-        offsets(data)[first:].tobytes(),
+        offsets(data)[first:last].tobytes(),
         times.tobytes(),
-        [var_column(rest.column(name)) for name in _VAR_COLUMNS],
-        rest.num_rows,
-        offset_range=(offset, header.end_offset),
+        [var_column(part.column(name)) for name in _VAR_COLUMNS],
+        part.num_rows,
+        offset_range=(begin, end),
         timestamp_range_us=(times[0], times[-1]),
         leader_epoch=header.leader_epoch,
         flags=header.flags & ~(COMPRESSION_FLAGS | RUN_FLAGS),

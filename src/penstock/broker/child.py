@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,22 +81,38 @@ class Launched(NamedTuple):
         return _wait_until_ready(*self)._replace(process_id=self.process.pid)
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses now: for brokers that must know each other's before they start."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
 @contextmanager
 def serving(data_dir: Path, *options: str, on_end: OnEnd | None = None) -> Iterator[ReadyLine]:
     """A broker on `data_dir` that serves, and runs for as long as the context; OperationalError if it does not come up.
 
     `on_end` is told, from a thread, if it ends before.
     """
-    stopping = threading.Event()
     with launched(data_dir, *options) as broker:
-        try:
-            ready = broker.wait_until_ready()
-            if on_end is not None:
-                wait = (*broker, stopping, on_end)
-                threading.Thread(target=_tell_end, args=wait, name="broker's end", daemon=True).start()
+        ready = broker.wait_until_ready()
+        if on_end is None:
             yield ready
-        finally:
-            stopping.set()
+            return
+        with watched(broker, on_end):
+            yield ready
+
+
+@contextmanager
+def watched(broker: Launched, on_end: OnEnd) -> Iterator[None]:
+    """`on_end` is told, from a thread, if the broker ends inside the context."""
+    stopping = threading.Event()
+    wait = (*broker, stopping, on_end)
+    threading.Thread(target=_tell_end, args=wait, name="broker's end", daemon=True).start()
+    try:
+        yield
+    finally:
+        stopping.set()
 
 
 @contextmanager

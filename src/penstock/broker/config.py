@@ -73,6 +73,8 @@ class BrokerConfig:
     partition_in_flight_bytes: int
     broker_in_flight_bytes: int
     cleaner_rate: int
+    scrub_rate: int
+    scrub_interval: int  # in ms
     disk_threads: int
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
     shown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
@@ -364,6 +366,8 @@ def _build(given: Mapping[str, _Given], mistakes: _Mistakes) -> BrokerConfig | N
         partition_in_flight_bytes=value["partition_in_flight_bytes"],
         broker_in_flight_bytes=value["broker_in_flight_bytes"],
         cleaner_rate=value["cleaner_rate"],
+        scrub_rate=value["scrub_rate"],
+        scrub_interval=value["scrub_interval"],
         disk_threads=value["disk_threads"],
         origins=MappingProxyType({name: at.origin for name, at in given.items()}),
         shown=MappingProxyType(_shown(value, servers)),

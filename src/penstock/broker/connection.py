@@ -77,8 +77,8 @@ class ConnectionOwner(Protocol):
     files: SharedBudget
     """Files that answers hold open."""
 
-    def frames_waiting(self, connection: Connection) -> None:
-        """Call its `take_frame` once, in its turn."""
+    def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
+        """Call its `take_frame` once, in its turn; `at_once`: before this returns, unless others are in line."""
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         """A sound request; exactly one `reply` must follow."""
@@ -180,12 +180,12 @@ class Connection:
             return  # what a refused client goes on sending is thrown away until it hears why
         self._last_read_us = self._elapsed_us()
         self._decoder.receive(data)
-        self._look_for_frames()
+        self._look_for_frames(at_once=self.is_peer)  # acks may wait for what another broker asks
 
-    def _look_for_frames(self) -> None:
+    def _look_for_frames(self, *, at_once: bool = False) -> None:
         if not self._in_line and self._waiting is None and not self._closed:
             self._in_line = True
-            self._owner.frames_waiting(self)
+            self._owner.frames_waiting(self, at_once=at_once)
 
     def take_frame(self) -> None:
         """Take one request if a whole one is there, and get in line again; else read on."""
@@ -215,7 +215,8 @@ class Connection:
         self._frame_start_us = None
         self._give_reserved()
         self._take_frame(frame)
-        self._look_for_frames()
+        if self._decoder.buffered_bytes or self._ended or not self._reading:
+            self._look_for_frames()
 
     def _await_rest(self) -> None:
         """Read on; of a frame whose length is known only once all of it has its place in the buffers."""
@@ -357,7 +358,10 @@ class Connection:
         pieces = payload if isinstance(payload, tuple) else () if payload is None else (payload,)
         raw_bytes = sum(piece.length if isinstance(piece, Extent) else len(piece) for piece in pieces)
         memory = [piece for piece in pieces if not isinstance(piece, Extent)]
-        head = encode_answer(caller.frame, response, raw_bytes, memory if len(memory) == len(pieces) else None)
+        is_in_memory = len(memory) == len(pieces)
+        head = encode_answer(caller.frame, response, raw_bytes, memory if is_in_memory else None)
+        if is_in_memory and 0 < raw_bytes <= limits.JOINED_ANSWER_BYTES_MAX:
+            head, pieces = b"", (b"".join((head, *memory)),)  # one call to the kernel
         try:
             taken = self._output.add_payload(head, *pieces)
         except OSError as error:

@@ -152,7 +152,10 @@ class Driver:
             _log.exception("a mistake in the program, found by a %s request of %s", caller.api, caller.connection.peer)
             error = RemoteError(ErrorCode.INTERNAL, "the broker made a mistake; its log says which")
             caller.connection.reply(caller, error, None)
-        self.schedule()
+
+    def requests_taken(self) -> None:
+        """Carry out what they led to, at once: acks may wait for it."""
+        self._carry_out_at_once()
 
     def callers_gone(self, callers: list[Caller]) -> None:
         """Nobody waits for these answers any more."""
@@ -187,7 +190,7 @@ class Driver:
         except Exception:  # noqa: BLE001 (reported; that connection begins anew)
             _log.exception("a mistake in the program, found by an answer of broker %d", broker_id)
             self.peers.cut(broker_id, "its answer found a mistake in the program")
-        self.schedule()
+        self._carry_out_at_once()  # acks may wait for the request that follows it
 
     def peer_receiving(self, broker_id: BrokerId, size_bytes: int) -> None:
         """A large answer of another broker is on its way."""
@@ -209,6 +212,10 @@ class Driver:
     def _scheduled_turn(self) -> None:
         self._scheduled = False
         self.carry_out()
+
+    def _carry_out_at_once(self) -> None:
+        if not self._stopped:
+            self.carry_out()
 
     def carry_out(self) -> None:
         """Do all that the node has decided."""

@@ -64,7 +64,10 @@ class ServerOwner(Protocol):
     """Who answers the requests."""
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
-        """A sound request; exactly one reply must follow."""
+        """A sound request; exactly one reply must follow. What it leads to may wait for `requests_taken`."""
+
+    def requests_taken(self) -> None:
+        """No further request comes in this turn."""
 
     def callers_gone(self, callers: list[Caller]) -> None:
         """These requests need no answer any more."""
@@ -162,10 +165,13 @@ class Server:
 
     # What connections call
 
-    def frames_waiting(self, connection: Connection) -> None:
-        """Put it in line."""
+    def frames_waiting(self, connection: Connection, *, at_once: bool = False) -> None:
+        """Put it in line; `at_once`: have the turn now, unless others are in line already."""
         self._line.append(connection)
-        self._schedule_turn()
+        if at_once and not self._turn_scheduled:
+            self._turn()
+        else:
+            self._schedule_turn()
 
     def _schedule_turn(self) -> None:
         if not self._turn_scheduled:
@@ -177,12 +183,13 @@ class Server:
         end_us = self._elapsed_us() + limits.REQUEST_TURN_US_MAX
         for _ in range(limits.REQUESTS_PER_TURN_MAX):
             if not self._line:
-                return
+                break
             self._take_frame(self._line.popleft())
             if self._elapsed_us() >= end_us:
                 break
         if self._line:
             self._schedule_turn()
+        self._owner.requests_taken()
 
     def _take_frame(self, connection: Connection) -> None:
         try:

@@ -16,7 +16,7 @@ from penstock.base import limits
 from penstock.base.addresses import Address as Address  # given on: where a broker listens is one of its settings
 from penstock.base.addresses import parse_address as parse_address
 from penstock.base.ids import BrokerId
-from penstock.base.units import format_exact_bytes, parse_bytes
+from penstock.base.units import format_duration_us, format_exact_bytes, parse_bytes, parse_duration_ms
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 EMBEDDED = "embedded"
@@ -94,11 +94,20 @@ def _in_flight_bytes(value: object) -> int:
     return size
 
 
-def _cleaner_rate(value: object) -> int:
+def _rate(value: object) -> int:
     size = parse_bytes(value) if isinstance(value, str) else value
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= 64 * limits.GIB:
         raise ValueError(f"{value!r} is not a size between 0 and 64GiB")
     return size
+
+
+def _scrub_interval_ms(value: object) -> int:
+    interval_ms = parse_duration_ms(value) if isinstance(value, str) else value
+    if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
+        raise ValueError(f"{value!r} is not a time; write for example 24h or 7d")
+    if not limits.SCRUB_INTERVAL_MS_MIN <= interval_ms <= limits.SCRUB_INTERVAL_MS_MAX:
+        raise ValueError(f"{value!r} is not between 1s and 365d")
+    return interval_ms
 
 
 def _boolean(value: object) -> bool:
@@ -226,6 +235,8 @@ class Setting:
             return EMBEDDED
         if isinstance(self.default, bool):
             return str(self.default).lower()
+        if self.metavar == "TIME":
+            return format_duration_us(self.default * 1_000)
         return format_exact_bytes(self.default) if self.metavar == "SIZE" else str(self.default)
 
 
@@ -340,10 +351,24 @@ _TABLE = (
     ),
     Setting(
         "cleaner_rate",
-        _cleaner_rate,
+        _rate,
         limits.CLEANING_BYTES_PER_S_DEFAULT,
         "SIZE",
         "Bytes a second that the cleaner reads and writes while it merges small batches; 0 turns it off.",
+    ),
+    Setting(
+        "scrub_rate",
+        _rate,
+        limits.SCRUB_BYTES_PER_S_DEFAULT,
+        "SIZE",
+        "Bytes a second of stored messages that are read to find damage; 0 turns it off.",
+    ),
+    Setting(
+        "scrub_interval",
+        _scrub_interval_ms,
+        limits.SCRUB_INTERVAL_MS_DEFAULT,
+        "TIME",
+        "From the beginning of one such pass over everything to that of the next.",
     ),
     Setting(
         "disk_threads",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.base.errors import OperationalError, PenstockError
-from penstock.broker.child import Launched, launched
+from penstock.broker.child import Launched, free_ports, launched
 from penstock.cli import output
 from penstock.cli.demo_check import Disagreement
 from penstock.cli.demo_load import Load, publishing
@@ -66,7 +65,7 @@ class _ClusterDemo:
         self._console = console
         self._folder = folder
         self._deadline_s = deadline_s
-        self._addresses = {number: f"127.0.0.1:{port}" for number, port in enumerate(_free_ports(count), 1)}
+        self._addresses = {number: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(count), 1)}
         self._running: dict[int, ExitStack] = {}
         self._process_ids: dict[int, int] = {}
         self._nats_url = ""
@@ -260,9 +259,3 @@ def _remove_earlier(folder: Path) -> None:
     """The data of an earlier demo; what else somebody has put there is left, and the broker refuses it."""
     if (folder / "penstock.json").is_file():
         shutil.rmtree(folder)
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]

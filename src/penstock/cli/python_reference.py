@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
 import penstock
 from penstock.client import blocking, blocking_groups, blocking_staging
+from penstock.testing import Cluster, Program, faults, plugin
+from penstock.testing import __all__ as testing_names
 
 _MADE = "<!-- Made by `python -m penstock.cli.reference docs/reference`; change the code, not this file. -->\n"
 
@@ -36,6 +38,12 @@ Every call takes `timeout` in seconds.
 A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
 """
 
+_FIXTURE = """The fixture `penstock_cluster` of pytest gives a `Cluster`.
+`@pytest.mark.penstock(seeds=20, brokers=3, faults=True, every_s=4.0, limit_s=3600.0)` says how, of a
+test, a class or a module: what it leaves out is as here, with one seed.
+Each seed is a test of its own.
+`--penstock-trace=FILE` writes all that happens."""
+
 _LINE_CHARS_MAX = 100
 _ASKS = ("server", "nats_urls")
 _TELLS = ("group", "positions")
@@ -58,13 +66,48 @@ def python_reference() -> str:
     parts += ["## Table", _text(penstock.Table), *_calls("table", penstock.Table)]
     parts += ["`len(table)` is the number of keys; `for message in table` gives the messages of all keys."]
     parts += ["## Files", *_files(), "## Values", *_values()]
-    parts += ["## Errors", "\n".join(["| error | is also | when |", "|---|---|---|", *_errors()])]
+    parts += ["## Errors", "\n".join(["| error | is also | when |", "|---|---|---|", *_errors(penstock)])]
+    parts += ["## Testing", *_testing()]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
 def _calls(owner: str, kind: type) -> list[str]:
     methods = {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")}
     return [call_text(f"{owner}.{name}", method) for name, method in methods.items()]
+
+
+def _testing() -> Iterator[str]:
+    """The simulated cluster for tests; what is known of it elsewhere in tables comes as those tables."""
+    yield "`penstock.testing`: [how to test with the simulator](../how-to/test-with-the-simulator.md)."
+    yield _FIXTURE
+    yield _table(plugin)
+    yield call_text("penstock.testing.Cluster", Cluster)
+    for kind in (Cluster, Program):
+        owner = kind.__name__.lower()
+        for name, one in vars(kind).items():
+            if name.startswith("_"):
+                continue
+            if isinstance(one, property):
+                yield f"`{owner}.{name}`: {_text(one)}"
+            elif inspect.isfunction(one):
+                text = call_text(f"{owner}.{name}", one)
+                yield text.replace("```python\n", "```python\nasync ") if inspect.iscoroutinefunction(one) else text
+    yield "### penstock.testing.Fault\n\n" + _table(faults)
+    yield "\n".join(["| error | is also | when |", "|---|---|---|", *_errors(penstock.testing, testing_names)])
+
+
+def _table(module: Any) -> str:
+    """The table in a module's docstring, its rows in one line each."""
+    lines = [line for line in (inspect.getdoc(module) or "").splitlines() if line.startswith("|")]
+    rows: list[list[str]] = []
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] or not rows:
+            rows.append(cells)
+        else:
+            rows[-1] = [f"{had} {more}".strip() for had, more in zip(rows[-1], cells, strict=True)]
+    rows[1] = ["---"] * len(rows[1])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
 
 
 def _files() -> list[str]:
@@ -132,9 +175,9 @@ def _attributes(kind: type) -> Iterator[str]:
         yield from own if one is kind else sorted(own)
 
 
-def _errors() -> Iterator[str]:
-    for name in penstock.__all__:
-        value = getattr(penstock, name)
+def _errors(module: Any, names: Iterable[str] = penstock.__all__) -> Iterator[str]:
+    for name in names:
+        value = getattr(module, name)
         if inspect.isclass(value) and issubclass(value, Exception):
             bases = ", ".join(f"`{base.__name__}`" for base in value.__bases__)
             yield f"| `{name}` | {bases} | {' '.join(_text(value).split())} |"

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,7 +89,7 @@ class Consumer:
         self._committed = positions
         self._wanted = wanted
         self._info: StreamInfo | None = None
-        self._progress = Progress(wanted.checkpoint_interval_s, monotonic())
+        self._progress = Progress(wanted.checkpoint_interval_s, time.monotonic())
         self._member: Member | None = None  # None: it reads the partition that its caller has named
         self._joined = ("", 0)  # as which member, in which era, it reads what it does
         self._reader: Reader | None = None
@@ -335,7 +335,7 @@ class Consumer:
     @property
     def is_due(self) -> bool:
         """Whether a checkpoint is to be made."""
-        return self._progress.is_due(monotonic())
+        return self._progress.is_due(time.monotonic())
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Commit now, with what is in hand; or `offsets`, each that of the next message, by partition.
@@ -394,7 +394,7 @@ class Consumer:
         waiting = {task for task in (self._answer, self._news) if task is not None}
         while True:
             due_s = self._progress.due_s
-            timeout_s = None if due_s is None else max(0.0, due_s - monotonic())
+            timeout_s = None if due_s is None else max(0.0, due_s - time.monotonic())
             await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if self._news is not None and self._news.done():
                 assert self._member is not None
@@ -429,7 +429,7 @@ class Consumer:
                 member_id=None if member is None else self._joined[0],
                 generation=0 if member is None else member.generation,
             )
-        self._progress.committed(marks, monotonic())
+        self._progress.committed(marks, time.monotonic())
 
     def _number(self, batch: pa.RecordBatch) -> PartitionId:
         said = batches.partition_of(batch)

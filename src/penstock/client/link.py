@@ -208,6 +208,16 @@ class Link:
             return None
         return self.view.address_of(part.leader_id) or part.leader or None
 
+    async def call_at(
+        self, address: str, request: Request, response_type: type[R], *, timeout_s: float
+    ) -> tuple[R, bytes | memoryview]:
+        """The answer of the broker there, and of no other one: it is asked once. RemoteError, Unavailable, TimedOut."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        assert API_OF_REQUEST[type(request)].response is response_type, response_type
+        self._check_open()
+        connection = await self._connections.at(address, deadline_s)
+        return cast("tuple[R, bytes | memoryview]", await connection.call(request, b"", deadline_s))
+
     async def ask_at(self, address: str, request: MetadataRequest, timeout_s: float) -> MetadataResponse | None:
         """What the broker there says, and no other one; None: it does not answer."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s

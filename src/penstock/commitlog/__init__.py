@@ -26,9 +26,13 @@
 | `truncation` | how a log is cut, or begins anew                          |
 | `cleaning`   | how small batches become large ones                       |
 | `expiry`     | which messages go because their time to live is over      |
+| `mending`    | how what is damaged is written anew                       |
+| `scrubbing`  | how damage is looked for                                  |
 | `tasks`      | what runs in a disk thread                                |
 | `files`      | names of files                                            |
 | `dump`       | all of it as rows, for people                             |
+| `verifying`, `segment_check` | whether its files are sound               |
+| `checksums`, `comparing` | what replicas differ in                       |
 """
 
 from penstock.commitlog.cleaning import CleanerTask, Cleaning, Disposal
@@ -46,9 +50,11 @@ from penstock.commitlog.expiry import ExpirySurvey
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
+from penstock.commitlog.mending import Mending, MendingError
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Cut
 from penstock.commitlog.retention import LogConfig, Retention
+from penstock.commitlog.scrubbing import Scrub
 from penstock.commitlog.segment import Damage
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, Removal
@@ -71,11 +77,14 @@ __all__ = [
     "LogMissingError",
     "LogState",
     "LogView",
+    "Mending",
+    "MendingError",
     "NotWritableError",
     "OpenFiles",
     "RangeRefusedError",
     "Removal",
     "Retention",
+    "Scrub",
     "ShortageError",
     "Slice",
     "StorageFailedError",

@@ -112,6 +112,21 @@ def read(vfs: Vfs, directory: str) -> Read:
     return Read(newest, tuple(mistakes), slot, len(found) == 1)
 
 
+def padding_mistake(vfs: Vfs, directory: str) -> CorruptionError | None:
+    """What is not zero between the slots, if anything: nobody writes there, and nobody else reads it."""
+    try:
+        file = vfs.open(f"{directory}/{files.CHECKPOINT}", read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        padding = file.read_at(SLOT_BYTES, SLOT_STEP_BYTES - SLOT_BYTES)
+    finally:
+        file.close()
+    if not (rest := padding.lstrip(b"\0")):
+        return None
+    return CorruptionError(file.path, SLOT_BYTES + len(padding) - len(rest), "zeros", rest[:1].hex())
+
+
 class CheckpointFile:
     """Writes the slots. All but `sync`, which may run in a disk thread, is for the log's own task.
 

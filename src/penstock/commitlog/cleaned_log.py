@@ -71,6 +71,8 @@ class CleanedLog(LogWriter):
         if end > self._committed_end:
             self._committed_end = end
             self._checkpoint.is_dirty = True
+            if self.latest is not None and self.latest.end_offset <= end:
+                self.latest = None
 
     def wants_cleaning(self, now_us: int) -> bool:
         """Whether `clean` has something to do."""

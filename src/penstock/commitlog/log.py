@@ -24,6 +24,7 @@ from penstock.commitlog.cleaned_log import CleanedLog
 from penstock.commitlog.errors import NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import Lineage, LineageEntry, Told
+from penstock.commitlog.mending import Mending
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.rebuild import RebuiltIndexes
 from penstock.commitlog.recovery import Cut, Recovered, Recovery
@@ -255,6 +256,25 @@ class Log(CleanedLog):
         elif self._removal is not None and self._removal.is_void:
             self._keeper.failed(self._removal.paths)
             self._removal = None
+
+    def mend(self) -> Mending:
+        """A task that writes anew what is damaged, with what other replicas have of it; then the log is opened anew.
+
+        It takes nothing because of that, and all that it has is on the disk.
+        """
+        assert self.state is LogState.READ_ONLY, self._state
+        assert self.flushed_end == self.log_end, "something is to be flushed"
+        segments = self._segments.seen(self.log_end, self.last_timestamp_us, ())
+        values, lineage = self._checkpoint_values(), self._lineage.entries
+        return Mending(self._vfs, self._directory, self._ids, segments, self.damage, values, lineage)
+
+    def supersede(self) -> None:
+        """Close it: another log of the same files takes its place, and views of this one say that it has changed.
+
+        StorageFailedError: it is closed nevertheless.
+        """
+        self._validity.cut(0)
+        self.close()
 
     def _end_cut(self) -> None:
         assert self._state is LogState.TRUNCATING

@@ -4,7 +4,7 @@
 |-----------|--------|-------|-----------|------------------------------------------------------|--------------------|
 | WRITABLE  | yes    | yes   | yes       | open                                                 |                    |
 | TRUNCATING| no     | no    | no        | `truncate`, `reset`                                  | when that has ended|
-| READ_ONLY | no     | yes   | no        | damage found, at open or by a reader                 | repair and restart |
+| READ_ONLY | no     | yes   | no        | damage found, at open or by a reader                 | mended, or restart |
 | FENCED    | no     | no    | no        | a sync failed, or a failed write could not be undone | restart            |
 """
 

@@ -10,7 +10,9 @@ import contextlib
 import errno
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
+from penstock.base import limits
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.checkpoint import CheckpointFile
 from penstock.commitlog.errors import NotWritableError, storage_error
@@ -27,9 +29,17 @@ from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, write_entries
 from penstock.commitlog.validity import Validity
 from penstock.commitlog.view import LogView
-from penstock.vfs import Buffer, File, Vfs
+from penstock.vfs import File, Vfs
 
 _WRITABLE = LogState.WRITABLE  # a member of an enum is slow to look up
+
+
+class Latest(NamedTuple):
+    """The batch that was written last, as it was written."""
+
+    base_offset: int
+    end_offset: int
+    data: bytes | bytearray
 
 
 class LogWriter:
@@ -37,8 +47,8 @@ class LogWriter:
 
     __slots__ = (
         "_checkpoint", "_damage", "_directory", "_flushing", "_ids", "_keeper", "_open_files", "_rebuilt_indexes",
-        "_segments", "_state", "_validity", "_vfs", "fence_reason", "flushed_end", "last_timestamp_us", "leader_epoch",
-        "log_end", "log_start", "notices",
+        "_segments", "_state", "_validity", "_vfs", "fence_reason", "flushed_end", "keeps_latest", "last_timestamp_us",
+        "latest", "leader_epoch", "log_end", "log_start", "notices",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +83,8 @@ class LogWriter:
         self.flushed_end = found.flushed_end  # everything before it survives a power loss
         self.last_timestamp_us = found.last_timestamp_us  # of the newest message there ever was; 0 before the first
         self.leader_epoch = found.leader_epoch  # the highest that the log knows of; 0 before the first
+        self.keeps_latest = False  # whether `append` sets the next
+        self.latest: Latest | None = None  # the end of the log, while that is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
         self._keeper = Keeper(now_us=now_us, oldest_us=oldest_us, removable=found.retired)
 
@@ -112,7 +124,7 @@ class LogWriter:
 
     # Writing.
 
-    def append(self, data: Buffer, header: BatchHeader) -> None:
+    def append(self, data: bytes | bytearray, header: BatchHeader) -> None:
         """Write one batch (whose header is `header`) at the end. It begins where the log ends, in offset and time.
 
         StorageFullError, StorageFailedError: the log is as it was before. NotWritableError.
@@ -144,6 +156,9 @@ class LogWriter:
             segments.set_roll_time()
         self.log_end = header.end_offset
         self.last_timestamp_us = header.max_timestamp_us
+        if self.keeps_latest:
+            is_small = size <= limits.REPLICA_MEMORY_BYTES_MAX
+            self.latest = Latest(header.base_offset, self.log_end, data) if is_small else None
 
     def _append_run(self, data: memoryview, headers: Sequence[BatchHeader]) -> int:
         """Write the first of these batches, and with them all that go into the same segment; how many were written.
@@ -171,6 +186,7 @@ class LogWriter:
             active.add(header)
         if active.count == count:
             segments.set_roll_time()
+        self.latest = None
         self.log_end = run[-1].end_offset
         self.last_timestamp_us = run[-1].max_timestamp_us
         return count
@@ -271,6 +287,10 @@ class LogWriter:
             first_entry, places = active.take_places()
             if write_entries(self._vfs, active.file, first_entry, places):
                 active.indexed(first_entry, len(places))
+
+    def keep_latest(self, wanted: bool) -> None:
+        """Whether followers are to be sent what is small without a look at the file."""
+        self.keeps_latest, self.latest = wanted, None
 
     def leave(self) -> None:
         """Another thread is about to close the log: nobody else is to touch its file any more."""

@@ -15,6 +15,7 @@ Rules:
 | `records`   | fetch, get, list offsets, append                           |
 | `groups`    | offsets of groups: commit, fetch, list                      |
 | `staging`   | rows staged, and published exactly once                    |
+| `verifying` | a replica verified, and checksums of its rows               |
 | `session`   | hello, status, errors                                      |
 | `peers`     | what brokers of one cluster tell each other                |
 | `replicas`  | what replicas of one partition, or of the metadata, do     |
@@ -94,6 +95,8 @@ from penstock.messages.replicas import (
     ReplicaNews,
     ReplicaProgressRequest,
     ReplicaProgressResponse,
+    ReplicaRangeRequest,
+    ReplicaRangeResponse,
 )
 from penstock.messages.session import (
     ApiVersions,
@@ -142,6 +145,7 @@ from penstock.messages.streams import (
     TruncateRequest,
     TruncateResponse,
 )
+from penstock.messages.verifying import RowSum, VerifyRequest, VerifyResponse
 
 __all__ = [
     "APIS",
@@ -233,11 +237,14 @@ __all__ = [
     "ReplicaNews",
     "ReplicaProgressRequest",
     "ReplicaProgressResponse",
+    "ReplicaRangeRequest",
+    "ReplicaRangeResponse",
     "ReportArchivedRequest",
     "ReportArchivedResponse",
     "Request",
     "ResignedLeadership",
     "Response",
+    "RowSum",
     "SetIntakeRequest",
     "SetIntakeResponse",
     "StageRequest",
@@ -253,5 +260,7 @@ __all__ = [
     "TruncateRequest",
     "TruncateResponse",
     "UnreachableLeader",
+    "VerifyRequest",
+    "VerifyResponse",
     "api_versions",
 ]

@@ -61,6 +61,8 @@ from penstock.messages.replicas import (
     ReplicaFetchResponse,
     ReplicaProgressRequest,
     ReplicaProgressResponse,
+    ReplicaRangeRequest,
+    ReplicaRangeResponse,
 )
 from penstock.messages.session import ApiVersions, HelloRequest, HelloResponse, StatusRequest, StatusResponse
 from penstock.messages.staging import (
@@ -91,6 +93,7 @@ from penstock.messages.streams import (
     TruncateRequest,
     TruncateResponse,
 )
+from penstock.messages.verifying import VerifyRequest, VerifyResponse
 
 
 class Api(IntEnum):
@@ -112,6 +115,7 @@ class Api(IntEnum):
     APPEND_ONCE = 14
     LIST_PRODUCERS = 15
     REPORT_ARCHIVED = 16
+    VERIFY = 18
     OFFSETS_STREAM = 20
     COMMIT_OFFSETS = 21
     FETCH_OFFSETS = 22
@@ -133,6 +137,7 @@ class Api(IntEnum):
     FORWARD = 72
     JOIN = 73
     AWAIT_STREAM = 74
+    REPLICA_RANGE = 75
 
 
 class ApiSpec(NamedTuple):
@@ -163,6 +168,7 @@ _TABLE = (
     ApiSpec(Api.APPEND_ONCE, AppendOnceRequest, AppendOnceResponse, 1, 1, True),
     ApiSpec(Api.LIST_PRODUCERS, ListProducersRequest, ListProducersResponse, 1, 1, True),
     ApiSpec(Api.REPORT_ARCHIVED, ReportArchivedRequest, ReportArchivedResponse, 1, 1, True),
+    ApiSpec(Api.VERIFY, VerifyRequest, VerifyResponse, 1, 1, True),
     ApiSpec(Api.OFFSETS_STREAM, OffsetsStreamRequest, OffsetsStreamResponse, 1, 1, True),
     ApiSpec(Api.COMMIT_OFFSETS, CommitOffsetsRequest, CommitOffsetsResponse, 1, 1, True),
     ApiSpec(Api.FETCH_OFFSETS, FetchOffsetsRequest, FetchOffsetsResponse, 1, 1, True),
@@ -183,6 +189,7 @@ _TABLE = (
     ApiSpec(Api.FORWARD, ForwardRequest, ForwardResponse, 1, 1, False),
     ApiSpec(Api.JOIN, JoinRequest, JoinResponse, 1, 1, True),
     ApiSpec(Api.AWAIT_STREAM, AwaitStreamRequest, AwaitStreamResponse, 1, 1, True),
+    ApiSpec(Api.REPLICA_RANGE, ReplicaRangeRequest, ReplicaRangeResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -11,6 +11,7 @@ comes late on a broken connection is told apart.
 | raft             | any → any                              | request: one encoded Raft message                      |
 | replica fetch    | follower's broker → leader's broker    | answer: for each news its batches, back to back         |
 | replica progress | the same                               |                                                        |
+| replica range    | a broker whose log is damaged → any other replica's | answer: batches, back to back             |
 
 **A fetch session.** `is_first` begins one. A follower names a partition by its position; the leader remembers it, and
 answers it once: with batches, with a divergence, with where to begin anew, or with an error. After that, nothing but
@@ -185,3 +186,24 @@ class ReplicaProgressRequest(Request, frozen=True, kw_only=True):
 
 class ReplicaProgressResponse(Response, frozen=True, kw_only=True):
     """It was taken."""
+
+
+class ReplicaRangeRequest(Request, frozen=True, kw_only=True):
+    """Which batches does your replica have from `offset` up to `end`? My own are damaged there.
+
+    Who leads in `leader_epoch` gives what it has, anybody else what is committed. At least one batch comes, if there is
+    any, also if it is larger than `bytes_max`. Refused as a fetch of a consumer.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    leader_epoch: LeaderEpochField
+    offset: OffsetField
+    end: OffsetField
+    bytes_max: Int64Field = limits.REPLICA_FETCH_BYTES
+
+
+class ReplicaRangeResponse(Response, frozen=True, kw_only=True):
+    """They are the raw part, verified as they were read; none: nothing is there. `leads`: in that epoch."""
+
+    leads: bool

@@ -58,10 +58,25 @@ class _Range(NamedTuple):
         """In bytes."""
         return self.found.length
 
-    def extent(self) -> Extent:
+    def piece(self) -> Extent:
         """For the answer."""
         partition, found = self
         return Extent(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
+
+
+class _InMemory(NamedTuple):
+    """The last batch of a led log, as it was written."""
+
+    data: bytes | bytearray
+
+    @property
+    def length(self) -> int:
+        """In bytes."""
+        return len(self.data)
+
+    def piece(self) -> bytes | bytearray:
+        """For the answer."""
+        return self.data
 
 
 class _LedLog:
@@ -75,8 +90,12 @@ class _LedLog:
     def epoch_end(self, leader_epoch: int) -> tuple[int, int]:
         return self._partition.log.epoch_end(leader_epoch)
 
-    def find(self, offset: int, bytes_max: int) -> _Range | None:
-        view = self._partition.log.view()
+    def find(self, offset: int, bytes_max: int) -> _Range | _InMemory | None:
+        log = self._partition.log
+        latest = log.latest
+        if latest is not None and latest.base_offset == offset and latest.end_offset == log.log_end:
+            return _InMemory(latest.data)
+        view = log.view()
         is_cold = offset < view.log_start or not view.in_memory(offset)
         return None if is_cold else self.look(offset, bytes_max)()
 
@@ -151,6 +170,7 @@ class Leading:
         partition.lead(leadership)
         if len(state.replicas) > 1:
             self._sessions.lead(leadership, _LedLog(partition))
+            log.keep_latest(True)
 
     def image(
         self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
@@ -165,6 +185,7 @@ class Leading:
         leadership = partition.leadership
         assert leadership is not None
         self._sessions.resign(partition.key)
+        partition.log.keep_latest(False)
         leadership.end()
 
     # What happens to their logs
@@ -211,11 +232,11 @@ class Leading:
     def settle(self, now: Now) -> None:
         """Give followers the answers that are due, and ask for the ISRs that are wanted."""
         for answer in self._sessions.answers(now.elapsed_us):
-            extents = tuple(found.extent() for found in answer.found if isinstance(found, _Range))
+            pieces = tuple(found.piece() for found in answer.found if isinstance(found, _Range | _InMemory))
             response = answer.response
             if not (isinstance(response, RemoteError) or self._has_nats()):
                 response = msgspec.structs.replace(response, has_nats=False)
-            self._outbox.reply(answer.caller, response, extents or None)
+            self._outbox.reply(answer.caller, response, pieces or None)
         for look in self._sessions.looks():
             self._look(look)
         if self._agenda.has_wishes:

@@ -43,11 +43,13 @@ from penstock.messages import (
     ListOffsetsRequest,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
+    ReplicaRangeRequest,
     ReportArchivedRequest,
     Request,
     Response,
     SetIntakeRequest,
     TruncateRequest,
+    VerifyRequest,
 )
 from penstock.node.arrivals import Arrivals
 from penstock.node.clean_stop import mark_if_whole
@@ -70,6 +72,7 @@ from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Outbox, Step
 from penstock.node.storing import Storing
 from penstock.node.streams import deleted_error
+from penstock.node.verifying import Verifying
 from penstock.vfs import Vfs
 
 TICK_US = 1_000_000
@@ -99,6 +102,7 @@ class Node:
             deleted=lambda partition: deleted_error(partition.stream),
             stopping=_STOPPING,
         )
+        self._verifying = Verifying(self._outbox, stopping=_STOPPING)
         self._replicas = Replicas(
             vfs,
             settings,
@@ -159,9 +163,11 @@ class Node:
             GetRequest: self._get,
             ListOffsetsRequest: self._list_offsets,
             TruncateRequest: self._truncate,
+            VerifyRequest: partial(self._verifying.ask, self._find),
             ReportArchivedRequest: partial(self._replicas.archives.ask, self._find),
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
+            ReplicaRangeRequest: self._replica_range,
             **self._storing.handlers,
             **self._publishing.handlers,
             **self._offsets.handlers,
@@ -185,6 +191,7 @@ class Node:
             started_us=now.wall_us,
         )
         self._replicas.streams.start(cluster.deleted)
+        self._replicas.scrubber.start()
         last_message_us = max((p.log.last_timestamp_us for p in self._partitions.values()), default=0)
         self._listening.load(
             stream_ids=cluster.image.streams,
@@ -198,6 +205,7 @@ class Node:
     def give_up_queries(self) -> None:
         """The broker is about to stop: whoever asks long questions is told so now."""
         self._questions.stop()
+        self._verifying.stop()
         self._fetches.give_up(_STOPPING)
         self._offsets.stop()
 
@@ -223,6 +231,7 @@ class Node:
         """Refuse who waits, sync and close everything; blocking. NATS and the disk threads have been drained before."""
         self._is_stopped = True
         self._questions.stop()
+        self._verifying.stop()
         self._now = now
         self._arrivals.go_on(must=True)
         for partition in self._partitions.values():
@@ -430,6 +439,7 @@ class Node:
         callers = list(callers)
         self._fetches.gone(callers)
         self._questions.gone(callers)
+        self._verifying.gone(callers)
         self._replicas.gone(callers)
 
     def _administer(self, caller: Hashable, request: Any, raw: bytes | memoryview, now: Now) -> None:
@@ -446,6 +456,9 @@ class Node:
         self, caller: Hashable, request: ReplicaProgressRequest, raw: bytes | memoryview, now: Now
     ) -> None:
         self._replicas.leading.progress(caller, request, self._replicas.roles.live, now)
+
+    def _replica_range(self, caller: Hashable, request: ReplicaRangeRequest, raw: bytes | memoryview, now: Now) -> None:
+        self._replicas.repairs.serve(self._find, caller, request)
 
     def _partition_closed(self, partition: Partition, error: RemoteError) -> None:
         self._fetches.refuse(partition.key, error)

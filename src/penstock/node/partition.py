@@ -51,10 +51,8 @@ from penstock.vfs import Vfs
 _WRITTEN = Standing(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
-NO_ROLLUP = -1
-"""No message is there that all before it are to go for, and that was not seen to yet."""
-UNKNOWN_ROLLUP = -2
-"""There may be one in the log."""
+NO_ROLLUP = -1  # no message is there that all before it are to go for, and that was not seen to yet
+UNKNOWN_ROLLUP = -2  # there may be one in the log
 
 
 class Partition:
@@ -211,10 +209,9 @@ class Partition:
         Only of what was written by then: after an unclean election others may stand at those offsets. All before it
         was committed.
         """
-        truncated = self.truncated
-        return (
-            0 if truncated is None else min(truncated.before, self.log.epoch_end(truncated.leader_epoch).start_offset)
-        )
+        if (truncated := self.truncated) is None:
+            return 0
+        return min(truncated.before, self.log.epoch_end(truncated.leader_epoch).start_offset)
 
     @property
     def log_start(self) -> int:
@@ -281,6 +278,12 @@ class Partition:
         self._recovered_end = self.log.log_end
         assert self.following is not None
         self.committed_end = int(self.following.committed_end)
+
+    def reopened(self, log: Log) -> None:
+        """Its log was mended, and opened anew; nobody leads or follows with it yet."""
+        self.log, self._followed, self._recovered_end = log, None, log.log_end
+        self.damage_told, self.impediment = 0, ""
+        self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
 
     # Messages
 

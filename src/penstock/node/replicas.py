@@ -20,7 +20,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.clock import Now, earliest
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Incarnation, PartitionId, PartitionKey, StreamId
+from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import LogState, OpenFiles
 from penstock.messages import (
     LogEnd,
@@ -40,9 +40,11 @@ from penstock.node.listening import Listening
 from penstock.node.log_ends import LogEnds, recovered_text
 from penstock.node.partition import NO_ROLLUP, Partition
 from penstock.node.peers import Peers
+from penstock.node.repairs import Repairs
 from penstock.node.roles import Roles
 from penstock.node.rollups import Rollups
 from penstock.node.room import Room
+from penstock.node.scrubbing import Scrubber
 from penstock.node.settings import Settings
 from penstock.node.step import Outbox
 from penstock.node.streams import Streams
@@ -108,19 +110,7 @@ class Replicas:
         self.rollups = Rollups(outbox, clock, administer)
         self.chronicle = Chronicle(settings.broker_id, outbox)
         self._log_ends = LogEnds(self.partitions, image, hurry)
-        self.roles = Roles(
-            settings.broker_id,
-            outbox,
-            self.leading,
-            self.follows,
-            listening,
-            self.upkeep,
-            clock,
-            self.chronicle,
-            began=self.rollups.look,
-            resigned=self._resigned,
-            nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
-        )
+        self.roles = self._new_roles(settings.broker_id, outbox)
         self.streams = Streams(
             vfs,
             settings.broker_id,
@@ -134,6 +124,43 @@ class Replicas:
             self.partitions,
             closed=self._closed,
             failed=hurry,
+        )
+        self.repairs = self._new_repairs(settings.broker_id, outbox, peers)
+        self.scrubber = Scrubber(
+            outbox,
+            self.partitions,
+            clock,
+            settings.process,
+            budget.counters,
+            bytes_per_s=settings.scrub_bytes_per_s,
+            interval_ms=settings.scrub_interval_ms,
+        )
+
+    def _new_roles(self, broker_id: BrokerId, outbox: Outbox) -> Roles:
+        return Roles(
+            broker_id,
+            outbox,
+            self.leading,
+            self.follows,
+            self._listening,
+            self.upkeep,
+            self._clock,
+            self.chronicle,
+            began=self.rollups.look,
+            resigned=self._resigned,
+            nobody_leads=lambda partition: self._log_ends.nobody_leads(partition, self.roles.live.keys()),
+        )
+
+    def _new_repairs(self, broker_id: BrokerId, outbox: Outbox, peers: Peers) -> Repairs:
+        return Repairs(
+            outbox,
+            peers,
+            broker_id,
+            self.partitions,
+            self._clock,
+            self.upkeep,
+            self.roles,
+            self.streams.open_again,
         )
 
     # What the image says
@@ -245,6 +272,7 @@ class Replicas:
         self._tell_resigned(partition)
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
+        self.repairs.forget(partition)
         self.truncations.refuse(partition, error)
         self.rollups.ended(partition)
         self._tell_closed(partition, error)
@@ -256,8 +284,9 @@ class Replicas:
         self.archives.gone(callers)
 
     def failed(self, partition: Partition) -> None:
-        """Its log takes no more messages until a restart."""
+        """Its log takes no more messages, until it is mended or the broker is started again."""
         self._take_out(partition)
+        self.repairs.look(partition)
 
     def impeded(self, partition: Partition) -> None:
         """Its disk takes nothing now: others lead it, and nobody waits for it, until there is room."""
@@ -304,6 +333,8 @@ class Replicas:
         self._room.tick(now.elapsed_us)
         self.truncations.tick(now.elapsed_us)
         self.rollups.tick(now.elapsed_us)
+        self.repairs.tick(now.elapsed_us)
+        self.scrubber.tick(now.elapsed_us)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -317,4 +348,6 @@ class Replicas:
             self._room.next_deadline_us,
             self.truncations.next_deadline_us,
             self.rollups.next_deadline_us,
+            self.repairs.next_deadline_us,
+            self.scrubber.next_deadline_us,
         )

@@ -76,7 +76,7 @@ class Extent:
     damage_found: Callable[[str, int, str], None]  # (path, position, reason): the file does not hold what it should
 
 
-Payload = bytes | bytearray | Extent | tuple[Extent | bytes, ...] | None
+Payload = bytes | bytearray | Extent | tuple[Extent | bytes | bytearray, ...] | None
 """The raw part of an answer; the pieces of a tuple go out one after the other, as one raw part."""
 
 

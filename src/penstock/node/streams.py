@@ -137,6 +137,10 @@ class Streams:
                 raise
         return log
 
+    def open_again(self, partition: Partition) -> Log:
+        """The log of a partition that was mended, as at a start; in a disk thread. Raises as `Log.open`."""
+        return self._open(partition.stream, partition.key)
+
     def _vfs_of(self, state: StreamState) -> Vfs:
         return self._memory if state.config.storage is Storage.MEMORY else self._vfs
 

@@ -21,8 +21,8 @@ class Follower:
     """One follower of one leadership. Times are elapsed microseconds."""
 
     __slots__ = (
-        "_awaited_us", "_mark", "broker_id", "caught_up_us", "flushed_end", "incarnation", "is_awaited", "is_impeded",
-        "joins_at", "log_end",
+        "_awaited_us", "_kept_up_us", "_mark", "broker_id", "caught_up_us", "flushed_end", "incarnation", "is_awaited",
+        "is_impeded", "joins_at", "log_end",
     )  # fmt: skip
 
     def __init__(self, broker_id: BrokerId, incarnation: Incarnation | None, now_us: int) -> None:
@@ -37,6 +37,7 @@ class Follower:
         self.flushed_end: int | None = None
         self.joins_at: int | None = None  # it is about to join: once it has so much on its disk
         self.caught_up_us = now_us  # when it last had all there was
+        self._kept_up_us: int | None = None  # the same, but None until it has: an empty log begins far behind
         self._mark = (0, now_us)  # the leader's end at some moment since, and when that was
         self.is_impeded = False  # its log takes nothing, as it says
         self.is_awaited = False  # commits wait for it, that it can join
@@ -44,16 +45,18 @@ class Follower:
     def reached(self, end: int, leader_end: int, now_us: int) -> None:
         """It has so much of what counts, of so much that is here."""
         if end >= leader_end:
-            self.caught_up_us = now_us
+            self.caught_up_us = self._kept_up_us = now_us
         elif end >= self._mark[0]:
             self.caught_up_us = max(self.caught_up_us, self._mark[1])
+            if self._mark[0]:
+                self._kept_up_us = self.caught_up_us
         else:
             return
         self._mark = leader_end, now_us
 
     def keeps_up(self, now_us: int) -> bool:
         """Whether it had all that was here a moment ago."""
-        return now_us - self.caught_up_us <= _AWAITED_US
+        return self._kept_up_us is not None and now_us - self._kept_up_us <= _AWAITED_US
 
     def await_join(self, now_us: int, pause_us: int) -> int | None:
         """Have commits wait for it, unless they did in the last `pause_us`; gives until when, if they begin to."""

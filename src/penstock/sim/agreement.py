@@ -144,6 +144,13 @@ class Agreement:
         known = self._messages.get(id(history), {})
         return any(known.get(offset) == message for offset, message in _messages(batches))
 
+    def can_be_read(self, history: History, broker: SimBroker) -> bool:
+        """Whether all of a broker's log can be read, and it takes what its leader sends."""
+        look = None if broker.node is None else looks.partition(broker.node, history.stream_id, history.partition)
+        if look is None or look.is_damaged or look.is_failing:
+            return False
+        return self._read(history, broker, look, look.log_start, look.log_end) is not None
+
     @staticmethod
     def _read(
         history: History,

@@ -93,12 +93,11 @@ class Aims:
         """Nothing gets through between them for a while; gives what ends it before."""
         network = self._around.network
         ways = [way for other in others for way in ((one.name, other.name), (other.name, one.name))]
-        for way in ways:
-            network.block(*way)
+        blocks = [network.block(*way) for way in ways]
 
         def free() -> None:
-            while ways:
-                network.unblock(*ways.pop())
+            while blocks:
+                blocks.pop()()
 
         self._around.scheduler.after(lasts_us, free)
         return free

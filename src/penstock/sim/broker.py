@@ -11,7 +11,7 @@ belongs to an earlier run of the broker changes nothing in a later one.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,6 @@ from random import Random
 
 import msgspec
 
-from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.group import Group
@@ -74,12 +73,12 @@ class Surroundings:
     nats: NatsServer
     trace: Trace
     watchers: Watchers
-    counters: dict[str, int] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
     brokers: dict[str, SimBroker] = field(default_factory=dict)  # by name
 
     def count(self, what: str, number: int = 1) -> None:
         """One more of it."""
-        self.counters[what] = self.counters.get(what, 0) + number
+        self.counters[what] += number
 
 
 class SimBroker:
@@ -88,7 +87,8 @@ class SimBroker:
     def __init__(self, around: Surroundings, broker_id: int, random: Random, clock: Clock) -> None:
         self.broker_id = broker_id
         self.name = f"b{broker_id}"
-        self.address = f"{self.name}:1"
+        self.address = f"{self.name}:1"  # where others are told to reach it, and NATS
+        self.nats_urls: tuple[str, ...] = ()
         self.clock = clock
         self.disk = Disk(around.scheduler, random)
         self.disk.died = self._died
@@ -147,6 +147,11 @@ class SimBroker:
         """Of the disk that is in place."""
         return f"{self.name}-disk{self.disk.number}"
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether NATS has every subscription of it."""
+        return self._link is not None and self._link.is_up
+
     def _settings(self) -> Settings:
         brokers = self._around.brokers
         voters = {BrokerId(one.broker_id): one.address for one in brokers.values()} if len(brokers) > 1 else {}
@@ -158,6 +163,8 @@ class SimBroker:
             process=f"{self.name} run {self.run}",
             voters=voters,
             address=self.address,
+            scrub_interval_ms=15_000,
+            nats_urls=self.nats_urls,
         )
 
     def _begin(self, step: Step) -> None:
@@ -206,7 +213,7 @@ class SimBroker:
         self._paused = False
         node, self.node = self.node, None
         if node is not None:
-            self._around.count("segments written anew", looks.counters(node)["cleaned_segments"])
+            self._around.counters.update(looks.counted(node))
             self._around.watchers.ended(self, self.disk.is_off or self._is_refused)
         if self._is_refused:
             self._is_refused = False
@@ -257,14 +264,11 @@ class SimBroker:
             self._set_timer(self.node.next_wake_us)
             self._around.watchers.acted(self)
 
-    def _now(self) -> Now:
-        return self.clock.now()
-
     def groups_received(self, groups: Mapping[int, Group]) -> None:
         """Messages of one read of the NATS connection."""
         assert self.node is not None
         self._around.trace.add(self.name, "messages " + " ".join(f"{one}:{len(groups[one])}" for one in groups))
-        self.node.messages(groups, self._now())
+        self.node.messages(groups, self.clock.now())
 
     def link_up(self) -> None:
         """NATS has every subscription."""
@@ -277,7 +281,7 @@ class SimBroker:
         assert self.node is not None
         self._trace(f"nats lost: {reason}")
         self._around.count("nats losses")
-        now = self._now()
+        now = self.clock.now()
         gap_us = now.elapsed_us - proven_ms * 1_000
         self.node.nats_lost(msgspec.structs.replace(now, wall_us=now.wall_us - gap_us), reason)
 
@@ -287,12 +291,12 @@ class SimBroker:
         if token == _DRAINED:
             self._drained()
         else:
-            self.node.reached(token, self._now())
+            self.node.reached(token, self.clock.now())
 
     def subscription_refused(self, sid: int | None, reason: str) -> None:
         """NATS refuses."""
         assert self.node is not None
-        self.node.refused(sid, reason, self._now())
+        self.node.refused(sid, reason, self.clock.now())
 
     def now_ms(self) -> int:
         """By its own clock."""
@@ -321,7 +325,6 @@ class SimBroker:
         """A request that came over `connection`; `answer` is called at the other end."""
         if connection not in self._callers:
             return  # of an earlier run
-
         self.event(partial(self._asked, connection, request, raw, answer))
 
     def _asked(self, connection: Connection, request: Request, raw: bytes, answer: Answer) -> None:
@@ -400,15 +403,12 @@ class SimBroker:
         self._wakes.planned(wake_us, self.clock.elapsed_us())
         scheduler = self._around.scheduler
         at_us = max(self.clock.true_us(wake_us), scheduler.now_us + 1_000)
-        self._timer = scheduler.at(at_us, self._wake)
-
-    def _wake(self) -> None:
-        self.event(self._tick)
+        self._timer = scheduler.at(at_us, partial(self.event, self._tick))
 
     def _tick(self) -> None:
         assert self.node is not None
         self._timer = None
-        self.node.tick(self._now())
+        self.node.tick(self.clock.now())
 
     # A clean stop
 
@@ -421,7 +421,7 @@ class SimBroker:
         self._around.count("clean stops")
         node = self.node
         handed_over = self._once(_LEAVE_US, self._drain)
-        self.event(lambda: node.hand_over(self._now(), handed_over))
+        self.event(lambda: node.hand_over(self.clock.now(), handed_over))
 
     def _once(self, timeout_us: int, call: Call) -> Call:
         """What calls `call` as the next step of this stop, the first time; by itself when the time is up."""
@@ -442,7 +442,7 @@ class SimBroker:
 
     def _leave(self) -> None:
         assert self.node is not None
-        self.node.leave(self._now(), self._once(_LEAVE_US, self._end_cleanly))
+        self.node.leave(self.clock.now(), self._once(_LEAVE_US, self._end_cleanly))
 
     def _end_cleanly(self) -> None:
         assert self.node is not None
@@ -467,7 +467,7 @@ class SimBroker:
 
     def _close(self) -> None:
         assert self.node is not None
-        self._do(self.node.stop(self._now()))
+        self._do(self.node.stop(self.clock.now()))
         self._end(_STOPPED)
 
     def _trace(self, what: str) -> None:

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from penstock.sim.broker import SimBroker
 
 _OFFSETS, _SUBJECTS, _KEYS, _VALUES = 1, 4, 7, 10  # places among the buffers of a batch
-
-
 _KEYLESS = Row(None, is_tombstone=False)
 
 
@@ -94,6 +92,7 @@ class History:
     counting: tuple[int, ...] = ()  # who had all that was acked, when nobody led last
     counting_version: int = -1  # of the ISR then
     damaged: set[tuple[int, int]] = field(default_factory=set)  # broker and number of its disk: bytes changed there
+    mended: set[tuple[int, int]] = field(default_factory=set)  # of these, that can be read again
     is_damaged: bool = False  # and nobody else was sure to have them: nothing is promised any more
     is_given_up: bool = False  # as if damaged: somebody had who was there lead, whatever he lacks
     is_deleted: bool = False  # or about to be
@@ -182,8 +181,10 @@ class Checks:
         has_committed: Callable[[History, int, int], bool] = lambda _history, _broker_id, _end: False,
         agreed_end: Callable[[History, looks.Look, SimBroker], int] = lambda _history, look, _broker: look.log_end,
         compacted: Callable[[History, SimBroker, looks.Look], None] = lambda _history, _broker, _look: None,
+        key: Callable[[looks.Look], str] = lambda look: look.subject,
     ) -> None:
-        """`cut` hears where a history was cut, as it may; all after `now_us`: see `Agreement`."""
+        """`cut` hears where a history was cut, as it may; after `now_us`: see `Agreement`. `key`: of what one it is."""
+        self._key = key
         self._now_us = now_us
         self._has_committed = has_committed
         self._agreed_end = agreed_end
@@ -333,7 +334,7 @@ class Checks:
             self._standings[broker.broker_id] = standing
             seen.clear()
         for look in looks.changed(broker.node, seen):
-            history = self.histories[look.subject, look.partition]
+            history = self.histories[self._key(look), look.partition]
             history.stream_id = look.stream_id
             if not look.log_start <= look.committed_end <= look.log_end:
                 raise ViolationError(f"{history.name()} on {broker.name}: {look}")
@@ -448,7 +449,7 @@ class Checks:
             if self._is_alone and stream_id not in there and not history.is_deleted:
                 raise ViolationError(f"{history.name()}: {broker.name} does not know it, and its creation was answered")
         for partition in looks.partitions(broker.node):
-            history = self.histories[partition.subject, partition.partition]
+            history = self.histories[self._key(partition), partition.partition]
             self.subjects[partition.stream_id] = partition.subject
             ends = history.ends.pop(broker.broker_id, Ends())
             after_power_loss = broker.broker_id in history.lost_power

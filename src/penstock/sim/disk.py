@@ -13,7 +13,7 @@ moments: a crash in between loses an answer, not the bytes.
 |                | readable, and reaches the disk only if it is written again                 |
 | hung sync      | the next write or sync that a thread is given, or each one, does not come  |
 |                | back until the hang is over: it is done then                               |
-| flipped bit    | a byte of a sealed segment reads as another one, for ever                  |
+| flipped bit    | a byte of a sealed segment reads as another one, for ever, or it ends there|
 | empty          | another disk, with nothing on it                                           |
 | older copy     | what was on it some time ago: a backup, or a snapshot of the machine       |
 """
@@ -35,6 +35,7 @@ from penstock.vfs.memory import Keep, MemoryVfs
 _THREADS = 4  # of each lane
 _FAST_US = (60, 900)
 _SLOW_US = (20_000, 2_000_000)
+_CUT_SHORT = 0.25  # of the segments that are harmed
 
 
 class PowerCut(BaseException):
@@ -239,8 +240,10 @@ class Disk:
         finally:
             self._look_out()
 
-    def flip_a_byte(self) -> str | None:
-        """Damage a segment that is not the last of its log; its path, or None if there is none."""
+    def harm_a_segment(self) -> str | None:
+        """Turn over a bit of a segment that is not the last of its log, or cut it short; its path, or None if there is
+        none.
+        """
         segments: dict[str, list[str]] = {}
         for path in self.memory.files():
             if path.startswith("streams/") and path.endswith(".arrows"):
@@ -252,7 +255,10 @@ class Disk:
         file = self.memory.open(path)
         position = int(self._random.random() * file.size())
         byte = file.read_at(position, 1)
-        file.write_at(position, bytes([byte[0] ^ (1 << int(self._random.random() * 8))]))
+        if self._random.random() < _CUT_SHORT:
+            file.truncate(position)
+        else:
+            file.write_at(position, bytes([byte[0] ^ (1 << int(self._random.random() * 8))]))
         file.sync()
         file.close()
         return path

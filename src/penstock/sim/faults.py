@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from penstock.sim import looks, nats
 from penstock.sim.aims import Aims
@@ -28,8 +28,12 @@ class Faults:
         brokers: Mapping[int, SimBroker],
         damaged: Callable[[SimBroker, str], None],
         is_needed: Callable[[SimBroker], bool],
+        programs: Collection[str] = ("c1", "c2"),
     ) -> None:
-        """`is_needed` tells whether only this broker is sure to have something that was promised."""
+        """`is_needed` tells whether only this broker is sure to have something that was promised.
+
+        `programs`: the machines of the clients.
+        """
         self.count = 0
         self.is_over = False
         self.aims = Aims(around, brokers)
@@ -37,6 +41,7 @@ class Faults:
         self._brokers = brokers
         self._damaged = damaged
         self._is_needed = is_needed
+        self._programs = programs
         self._full_until_us: dict[int, int] = {}  # by broker
         self._emptied = 0  # the one broker that may lose its disk: a majority of voters keeps theirs
 
@@ -63,7 +68,7 @@ class Faults:
         elif ill is Ill.CLOCK_STEP:
             broker.clock.step(fault.number % (2 * _CLOCK_STEP_US_MAX) - _CLOCK_STEP_US_MAX)
         elif ill is Ill.FLIPPED_BIT:
-            if (path := broker.disk.flip_a_byte()) is not None:
+            if (path := broker.disk.harm_a_segment()) is not None:
                 self._damaged(broker, path)
         elif ill is Ill.EMPTY_DISK:
             self._take_disk(broker, broker.disk.replace)
@@ -154,8 +159,7 @@ class Faults:
             after(fault.lasts_us, broker.disk.hang(only_one=bool(fault.number % 2)))
         elif ill is Ill.NATS_AWAY:
             for way in ((broker.name, nats.NAME), (nats.NAME, broker.name)):
-                around.network.block(*way)
-                after(fault.lasts_us, lambda way=way: around.network.unblock(*way))  # type: ignore[misc]
+                after(fault.lasts_us, around.network.block(*way))
         elif ill is Ill.FAILING_SYNC:
             broker.disk.syncs_to_fail = 1
             broker.disk.fails_any_sync = fault.number % 3 == 0
@@ -189,7 +193,7 @@ class Faults:
 
     def _on_the_network(self, fault: Fault, broker: SimBroker) -> None:
         network = self._around.network
-        others = [nats.NAME, "c1", "c2", *(one.name for one in self._brokers.values() if one is not broker)]
+        others = [nats.NAME, *self._programs, *(one.name for one in self._brokers.values() if one is not broker)]
         other = others[fault.number % len(others)]
         if fault.ill is Ill.RESET:
             for connection in network.between(broker.name, other):
@@ -201,8 +205,7 @@ class Faults:
         elif which == 2:  # from everybody
             ways = [way for one in others for way in ((broker.name, one), (one, broker.name))]
         for way in ways:
-            network.block(*way)
-            self._around.scheduler.after(fault.lasts_us, lambda way=way: network.unblock(*way))  # type: ignore[misc]
+            self._around.scheduler.after(fault.lasts_us, network.block(*way))
 
     def heal(self) -> None:
         """All is mended, at once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogState, files
 from penstock.hot.crc import crc32c
 from penstock.metadata import elections
+from penstock.metadata.image import StreamState
 from penstock.metadata.snapshot import encode_image
 from penstock.node.node import Node
 from penstock.node.partition import Partition
@@ -244,6 +244,16 @@ def stream_ids(node: Node) -> frozenset[int]:
     return frozenset(node._cluster.image.streams)
 
 
+def streams(node: Node) -> Iterator[StreamState]:
+    """The streams that this broker knows of, as it knows them."""
+    yield from node._cluster.image.streams.values()
+
+
+def live(node: Node) -> frozenset[BrokerId]:
+    """The brokers that are there, as this one knows."""
+    return node._cluster.image.live_brokers()
+
+
 def standing(node: Node) -> StandingLook:
     """What the broker is in the cluster now."""
     cluster = node._cluster
@@ -287,9 +297,16 @@ def image_digest(node: Node) -> str:
     return sha256(encode_image(node._cluster.image)).hexdigest()[:16]
 
 
-def counters(node: Node) -> Counter[str]:
-    """What it has counted since it was started."""
-    return node._budget.counters
+_COUNTED = {
+    "cleaned_segments": "segments written anew",
+    "scrub_passes": "passes of scrubbers",
+    "repaired_ranges": "mended ranges",
+}
+
+
+def counted(node: Node) -> dict[str, int]:
+    """What it has counted since it was started, as the simulation calls it."""
+    return {name: node._budget.counters[counter] for counter, name in _COUNTED.items()}
 
 
 def written_anew(node: Node, look: Look) -> tuple[str, ...]:
@@ -322,6 +339,19 @@ def batches(node: Node, look: Look, start: int, end: int, by_key: dict[int, Row]
             data = data[header.size_bytes :]
         start = found.end_offset
     return found_batches
+
+
+def raw_batches(node: Node, look: Look, start: int, end: int) -> Iterator[bytes]:
+    """The batches from that which has `start` to `end`, as they lie on the disk, some at once."""
+    partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
+    view = partition.log._view()
+    while start < end and (found := view.slice(start, end=end, bytes_max=_READ_BYTES)) is not None:
+        file = partition.vfs.open(found.path, read_only=True)
+        try:
+            yield file.read_at(found.position, found.length)
+        finally:
+            file.close()
+        start = found.end_offset
 
 
 def headers_at(node: Node, look: Look, offset: int) -> bytes | None:

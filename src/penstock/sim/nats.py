@@ -4,32 +4,47 @@ Rules: what it says and hears are the bytes of the protocol, so that the real pa
 does a connection's lines in order, delivers to each connection in order, keeps nothing for those who are not there, and
 delivers nothing twice. A message on a subject that nobody subscribes gets "no responders" on its reply subject.
 
-| line of a broker           | what happens                                              |
-|----------------------------|-----------------------------------------------------------|
-| CONNECT …                  | nothing                                                   |
-| SUB subject [queue] sid    | what is published from now on is delivered to it          |
-| UNSUB sid                  | no more                                                   |
-| PING                       | PONG                                                      |
-| PUB subject [reply] n      | to the inbox of a publisher                               |
+A publisher has an inbox and no connection (`publish`), or it is a program with a client of its own (`greet`).
+
+| line                        | what happens                                                                    |
+|-----------------------------|---------------------------------------------------------------------------------|
+| CONNECT …                   | nothing                                                                         |
+| SUB subject [queue] sid     | what is published from now on is delivered to it, or to another one of its queue |
+| UNSUB sid [count]           | no more, or none once so many have come                                         |
+| PING                        | PONG                                                                            |
+| PUB subject [reply] n       | a broker's: to the inbox of a publisher; a program's: to whoever subscribes      |
+| HPUB subject [reply] h n    | the same, with headers                                                          |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import NamedTuple
 
 from penstock.sim.network import Connection, Network
 from penstock.sim.trace import Trace
 
 NAME = "nats"
+URL = f"nats://{NAME}:4222"
 INFO = b'INFO {"server_id":"S","version":"2.10.0","headers":true,"max_payload":8388608}\r\n'
+_NOBODY = b"NATS/1.0 503\r\n\r\n"
 Inbox = Callable[[bytes], None]
 
 
-class _Peer:
-    """One connection of a broker."""
+class Published(NamedTuple):
+    """A message on its way."""
 
-    __slots__ = ("connection", "is_flushing", "output", "rest", "subscriptions", "take")
+    subject: bytes
+    reply: bytes  # empty: none
+    headers: bytes
+    value: bytes
+
+
+class _Peer:
+    """One connection of a broker, or of a program."""
+
+    __slots__ = ("connection", "is_flushing", "left", "output", "queues", "rest", "subscriptions", "take")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -38,6 +53,13 @@ class _Peer:
         self.output = bytearray()
         self.is_flushing = False
         self.subscriptions: dict[bytes, tuple[bytes, ...]] = {}  # sid → the subject's tokens
+        self.queues: dict[bytes, bytes] = {}  # sid → the queue, of those that have one
+        self.left: dict[bytes, int] = {}  # sid → after so many more it ends
+
+    def forget(self, sid: bytes) -> None:
+        """No more of it."""
+        for kept in (self.subscriptions, self.queues, self.left):
+            kept.pop(sid, None)
 
 
 class NatsServer:
@@ -46,6 +68,9 @@ class NatsServer:
     def __init__(self, network: Network, random: Random, trace: Trace) -> None:
         self.messages = 0  # that were delivered
         self.is_losing = False  # what it says to publishers is lost
+        self.published: Callable[[Published], None] = lambda _: None  # hears what programs publish
+        self.answered: Callable[[bytes, bytes], None] = lambda _subject, _body: None  # … and what brokers do
+        self._programs: dict[Connection, _Peer] = {}
         self._network = network
         self._random = random
         self._trace = trace
@@ -61,6 +86,7 @@ class NatsServer:
         self._network.listen(NAME, None)
         self._network.die(NAME)
         self._peers.clear()
+        self._programs.clear()
 
     def _accept(self, connection: Connection) -> None:
         self._peers[connection] = _Peer(connection)
@@ -68,12 +94,15 @@ class NatsServer:
 
     def _gone(self, connection: Connection) -> None:
         self._peers.pop(connection, None)
+        self._programs.pop(connection, None)
 
-    def greet(self, connection: Connection, take: Callable[[bytes], None]) -> None:
+    def greet(self, connection: Connection, take: Callable[[bytes], None], *, is_program: bool = False) -> None:
         """The other side of a connection is ready to read."""
         peer = self._peers.get(connection)
         if peer is not None:
             peer.take = take
+            if is_program:
+                self._programs[connection] = peer
             self._say(peer, INFO)
 
     def cut(self, connection: Connection) -> None:
@@ -81,10 +110,10 @@ class NatsServer:
         self._gone(connection)
         connection.close(by_source=False)
 
-    # Brokers
+    # Brokers, and programs
 
     def receive(self, connection: Connection, data: bytes) -> None:
-        """Bytes of a broker."""
+        """Bytes of a connection."""
         peer = self._peers.get(connection)
         if peer is None:
             return
@@ -93,23 +122,46 @@ class NatsServer:
         while (line_end := data.find(b"\r\n", position)) >= 0:
             fields = data[position:line_end].split()
             after = line_end + 2
-            if fields[0] == b"PUB":
+            if fields[0] in (b"PUB", b"HPUB"):
                 payload_end = after + int(fields[-1])
                 if payload_end + 2 > len(data):
                     break
-                self._to_inbox(fields[1], data[after:payload_end])
+                self._taken(peer, fields, data[after:payload_end])
                 position = payload_end + 2
                 continue
             position = after
-            if fields[0] == b"PING":
-                self._say(peer, b"PONG\r\n")
-            elif fields[0] == b"SUB":
-                peer.subscriptions[fields[-1]] = tuple(fields[1].split(b"."))
-            elif fields[0] == b"UNSUB":
-                peer.subscriptions.pop(fields[1], None)
-            else:
-                assert fields[0] in (b"CONNECT", b"PONG"), fields
+            self._line(peer, fields)
         peer.rest = data[position:]
+
+    def _line(self, peer: _Peer, fields: list[bytes]) -> None:
+        if fields[0] == b"PING":
+            self._say(peer, b"PONG\r\n")
+        elif fields[0] == b"SUB":
+            peer.subscriptions[fields[-1]] = tuple(fields[1].split(b"."))
+            if len(fields) == 4:
+                peer.queues[fields[-1]] = fields[2]
+        elif fields[0] == b"UNSUB" and len(fields) == 3:
+            peer.left[fields[1]] = int(fields[2])
+        elif fields[0] == b"UNSUB":
+            peer.forget(fields[1])
+        else:
+            assert fields[0] in (b"CONNECT", b"PONG"), fields
+
+    def _taken(self, peer: _Peer, fields: list[bytes], data: bytes) -> None:
+        """One message, as it came."""
+        if peer.connection not in self._programs:
+            self.answered(fields[1], data)
+            self._to_inbox(fields[1], data)
+            if self._programs and not (self.is_losing and self._random.random() < 0.5):
+                self._deliver(Published(fields[1], b"", b"", data))
+            return
+        sizes = 2 if fields[0] == b"HPUB" else 1
+        headers_end = int(fields[-2]) if sizes == 2 else 0
+        reply = fields[2] if len(fields) == 3 + sizes else b""
+        message = Published(fields[1], reply, data[:headers_end], data[headers_end:])
+        self.published(message)
+        if not self._deliver(message) and reply:
+            self._deliver(Published(reply, b"", _NOBODY, b""))
 
     def _say(self, peer: _Peer, data: bytes) -> None:
         peer.output += data
@@ -134,23 +186,45 @@ class NatsServer:
         self, subject: bytes, value: bytes, reply: bytes, inbox: Inbox, headers: bytes = b""
     ) -> tuple[str, ...]:
         """A message of a publisher, whose answers go to `inbox` until `forget`; b"" is no responders. Who gets it."""
-        tokens = tuple(subject.split(b"."))
-        receivers: list[str] = []
         self._inboxes[reply] = inbox
-        for peer in self._peers.values():
-            for sid, pattern in peer.subscriptions.items():
-                if matches(pattern, tokens):
-                    receivers.append(peer.connection.source)
-                    self.messages += 1
-                    if headers:
-                        sizes = b"%d %d" % (len(headers), len(headers) + len(value))
-                        frame = b"HMSG %b %b %b %b\r\n%b%b\r\n" % (subject, sid, reply, sizes, headers, value)
-                    else:
-                        frame = b"MSG %b %b %b %d\r\n%b\r\n" % (subject, sid, reply, len(value), value)
-                    self._say(peer, frame)
+        receivers = self._deliver(Published(subject, reply, headers, value))
         if not receivers:
             self._to_inbox(reply, b"")
+        return receivers
+
+    def _deliver(self, message: Published) -> tuple[str, ...]:
+        """To all who subscribe, and to one of each queue."""
+        tokens = tuple(message.subject.split(b"."))
+        receivers: list[str] = []
+        queues: dict[bytes, list[tuple[_Peer, bytes]]] = {}
+        for peer in self._peers.values():
+            for sid, pattern in list(peer.subscriptions.items()) if peer.left else peer.subscriptions.items():
+                if not matches(pattern, tokens):
+                    continue
+                if (queue := peer.queues.get(sid)) is not None:
+                    queues.setdefault(queue, []).append((peer, sid))
+                    continue
+                receivers.append(peer.connection.source)
+                self._hand(peer, sid, message)
+        for members in queues.values():
+            peer, sid = members[int(self._random.random() * len(members))]
+            receivers.append(peer.connection.source)
+            self._hand(peer, sid, message)
         return tuple(receivers)
+
+    def _hand(self, peer: _Peer, sid: bytes, message: Published) -> None:
+        self.messages += 1
+        subject, reply, headers, value = message
+        where = b"%b %b %b" % (subject, sid, reply) if reply else b"%b %b" % (subject, sid)
+        if headers:
+            size = len(headers)
+            self._say(peer, b"HMSG %b %d %d\r\n%b%b\r\n" % (where, size, size + len(value), headers, value))
+        else:
+            self._say(peer, b"MSG %b %d\r\n%b\r\n" % (where, len(value), value))
+        if sid in peer.left:
+            peer.left[sid] -= 1
+            if peer.left[sid] <= 0:
+                peer.forget(sid)
 
     def forget(self, reply: bytes) -> None:
         """The publisher waits no longer."""

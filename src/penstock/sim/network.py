@@ -160,7 +160,8 @@ class Network:
         self.scheduler = scheduler
         self.random = random
         self.delay_us_range = (50, 600)
-        self._blocked: dict[tuple[str, str], int] = {}
+        self._blocked: dict[tuple[str, str], set[int]] = {}  # by whom: see `block`
+        self._blocks = 0
         self._connections: dict[Connection, None] = {}
         self._accept: dict[str, Callable[[Connection], None] | None] = {}
 
@@ -216,18 +217,24 @@ class Network:
         """Whether nothing gets from one to the other now."""
         return (sender, receiver) in self._blocked
 
-    def block(self, sender: str, receiver: str) -> None:
-        """Nothing gets through in this direction; what is under way arrives. Counted: as often it must be freed."""
-        self._blocked[sender, receiver] = self._blocked.get((sender, receiver), 0) + 1
+    def block(self, sender: str, receiver: str) -> Call:
+        """Nothing gets through in this direction; what is under way arrives. Gives what frees it again.
 
-    def unblock(self, sender: str, receiver: str) -> None:
-        """The direction is free again, if nobody else blocks it."""
-        count = self._blocked.pop((sender, receiver), 0)
-        if count > 1:
-            self._blocked[sender, receiver] = count - 1
-            return
-        for connection in list(self._connections):
-            connection.unblocked()
+        It stays blocked while anybody else blocks it, too. Once all is healed, that frees nothing any more.
+        """
+        self._blocks += 1
+        number = self._blocks
+        self._blocked.setdefault((sender, receiver), set()).add(number)
+
+        def free() -> None:
+            holders = self._blocked.get((sender, receiver), set())
+            holders.discard(number)
+            if not holders:
+                self._blocked.pop((sender, receiver), None)
+                for connection in list(self._connections):
+                    connection.unblocked()
+
+        return free
 
     def heal(self) -> None:
         """All directions are free."""

@@ -120,7 +120,7 @@ _ILLS = (
     (Ill.SLOW_DISK, 8),
     (Ill.FULL_DISK, 6),
     (Ill.FAILING_SYNC, 6),
-    (Ill.FLIPPED_BIT, 2),
+    (Ill.FLIPPED_BIT, 8),
     (Ill.EMPTY_DISK, 3),
     (Ill.NATS_LOST, 8),
     (Ill.NATS_RESTART, 4),

@@ -253,6 +253,8 @@ class Publishing:
                 self._told(attempt, number, response)
             elif isinstance(response, RemoteError) and response.code == ErrorCode.STAGED_LOST:
                 self._lost(attempt, response)
+            elif self._is_taken_back(attempt, response):
+                self._begin_anew(attempt)
             else:
                 self._again(attempt, response, lambda: self._publish(attempt))
 
@@ -327,6 +329,17 @@ class Publishing:
         if not (history.cuts or history.may_lose or history.damaged or history.is_given_up):
             raise ViolationError(f"{history.name()}: it was staged, and nothing was lost: {error.message}")
         self._around.count("staged rows that were lost")
+        self._begin_anew(attempt)
+
+    def _is_taken_back(self, attempt: _Attempt, response: object) -> bool:
+        """Whether a batch before it, which was there to its end, was lost with its leaders' power, and another attempt
+        has come to a part of it since: who has heard of its end does not publish it again.
+        """
+        history = self._history(attempt.query.partition, staged=False)
+        is_refused = isinstance(response, RemoteError) and response.code == ErrorCode.RUN_UNFINISHED
+        return is_refused and bool(history.cuts or history.may_lose or history.is_given_up)
+
+    def _begin_anew(self, attempt: _Attempt) -> None:
         if attempt.query.era == attempt.era:
             attempt.query.era += 1
             attempt.query.batch = _Batch(attempt.query.batch.number)
@@ -357,8 +370,9 @@ class Publishing:
             for partition, completed in before.items():
                 query = self._queries[partition]
                 histories = [self._history(partition, staged=staged) for staged in (False, True)]
-                # A replica of what is staged that is damaged is not repaired, and its broker may lead the other one.
-                if query.completed > completed or any(is_stuck(one) or one.damaged for one in histories):
+                # A replica of what is staged that is damaged may be the one whose broker leads the other one.
+                is_waiting = any(is_stuck(one) or one.damaged - one.mended for one in histories)
+                if query.completed > completed or is_waiting:
                     continue
                 if turn % 8 == 1:
                     if query.batch.is_complete:

@@ -37,6 +37,7 @@ _ALWAYS = (
     "nats losses",
     "recovered logs",
     "segments written anew",
+    "passes of scrubbers",
     "rows that compaction took",
     "tombstones that went",
     "offsets committed",
@@ -59,6 +60,7 @@ _IN_A_CLUSTER = (
     "unclean starts",
     "refusals of deposed leaders",
     "replaced disks",
+    "mended logs",
     "refused older copies",
 )
 

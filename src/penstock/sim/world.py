@@ -31,6 +31,7 @@ from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.trace import Trace
 
 LIVENESS_US = 60_000_000
+_READ_AGAIN_US = 500_000
 OFFSETS_SUBJECT = SUBJECT.decode()
 _TRY_US = 300_000
 _CLIENTS = 2
@@ -60,6 +61,7 @@ class World:
         self._trace = Trace(self._scheduler, show)
         self._network = Network(self._scheduler, self._random("network"))
         self.brokers: dict[int, SimBroker] = {}
+        self._read_again_us: dict[int, int] = {}  # a damaged history: when it is to be read again
         self._agreement = Agreement(self.brokers)
         agreement = self._agreement
         self.checks = Checks(
@@ -173,6 +175,7 @@ class World:
             return  # of a stream that was not opened again
         history = self.checks.of(subject, int(partition))
         history.damaged.add((broker.broker_id, broker.disk.number))
+        history.mended.discard((broker.broker_id, broker.disk.number))
         if not self._others_with_all(history, broker):
             history.is_damaged = True
 
@@ -188,8 +191,16 @@ class World:
         return set(history.isr) - history.unclean - self._damaged_of(history) - {broker.broker_id}
 
     def _damaged_of(self, history: History) -> set[int]:
-        """Who has a damaged log now, which nobody repairs."""
-        return {one for one, disk in history.damaged if disk == self.brokers[one].disk.number}
+        """Who has a damaged log now, which was not mended yet."""
+        there = {one for one, disk in history.damaged - history.mended if disk == self.brokers[one].disk.number}
+        now_us = self._scheduler.now_us
+        if not there or now_us < self._read_again_us.get(id(history), 0):
+            return there
+        self._read_again_us[id(history)] = now_us + _READ_AGAIN_US
+        mended = {one for one in there if self._agreement.can_be_read(history, self.brokers[one])}
+        history.mended |= {(one, self.brokers[one].disk.number) for one in mended}
+        self._around.count("mended logs", len(mended))
+        return there - mended
 
     def _is_stuck(self, history: History) -> bool:
         """Whether damage leaves too few who could go on: nobody in sync, or less than an ack takes."""
@@ -273,7 +284,11 @@ class World:
         groups_wait = self._clients.groups.waits_for(self._is_stuck)
         drivers_wait = self._clients.publishing.waits_for(self._is_stuck)
 
+        unmended = ""
+
         def try_all() -> None:
+            nonlocal unmended
+            unmended = self._unmended()
             for slot, partition in list(left):
                 generation = self._clients.generations[slot]
                 if generation is None or not generation.stream_id:
@@ -284,7 +299,7 @@ class World:
                 if begun is not history:  # else it was made again meanwhile
                     acks = history.acks
                     left[slot, partition] = (history, acks)
-                can_be_read = history.damaged or all(map(_has_all, consumers))  # damage is not repaired
+                can_be_read = not self._damaged_of(history) and all(map(_has_all, consumers))
                 if self._is_stuck(history) or (history.acks > acks and can_be_read):
                     del left[slot, partition]
                     continue
@@ -297,13 +312,23 @@ class World:
                 self._scheduler.after(_TRY_US, try_all)
 
         def is_over() -> bool:
-            return not (left or groups_wait() or drivers_wait())
+            return not (left or unmended or groups_wait() or drivers_wait())
 
         self._scheduler.after(_TRY_US, try_all)
         self._scheduler.run_until(began_us + LIVENESS_US, is_over)
         if not is_over():
-            which = ", ".join((*(f"s{slot}/{partition}" for slot, partition in left), groups_wait(), drivers_wait()))
+            slots = (f"s{slot}/{partition}" for slot, partition in left)
+            which = ", ".join(filter(None, (*slots, unmended, groups_wait(), drivers_wait())))
             raise ViolationError(f"not live {LIVENESS_US // 1_000_000} s after all was mended: {which}")
+
+    def _unmended(self) -> str:
+        """A partition that has damage somewhere, and others who could mend it; empty: none."""
+        for history in self.checks.histories.values():
+            if not history.damaged or history.is_deleted or self._is_stuck(history):
+                continue
+            if damaged := self._damaged_of(history):
+                return f"{history.name()} is not mended on {', '.join(f'b{one}' for one in sorted(damaged))}"
+        return ""
 
     def _read_on(self, consumer: Consumer) -> None:
         """Read to the end, unless something comes between."""
@@ -323,7 +348,7 @@ class World:
                 continue
             for partition in range(generation.config.partitions):
                 history = self.checks.of(generation.config.subject, partition)
-                if not history.is_damaged and (not history.damaged or self._sound(history)):
+                if not history.is_damaged and (not self._damaged_of(history) or self._sound(history)):
                     auditors.append(Consumer(history, generation.stream_id))
         for auditor in auditors:
             self._audit_one(auditor)
@@ -345,14 +370,13 @@ class World:
             auditor.is_over = True
             self.checks.audited(auditor.history, auditor.log_start, auditor.position)
 
-        if auditor.history.damaged:  # not by the leader, who may be the one
+        if self._damaged_of(auditor.history):  # not by the leader, who may be the one
             auditor.broker_id = self._sound(auditor.history)
         self._clients.readers.fetch(auditor, 1_000_000, 0, then)
 
     def _sound(self, history: History) -> int:
         """Who is in sync, and has no damage; 0: nobody."""
-        sound = (one for one in history.isr if (one, self.brokers[one].disk.number) not in history.damaged)
-        return next(sound, 0)
+        return next((one for one in history.isr if one not in self._damaged_of(history)), 0)
 
 
 def _has_all(consumer: Consumer) -> bool:

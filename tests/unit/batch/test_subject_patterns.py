@@ -6,6 +6,7 @@ import random
 import time
 
 import pyarrow as pa
+import pyarrow.compute
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,3 +52,16 @@ def test_many_patterns_cost_no_more_than_each_of_them_by_itself() -> None:
 
     each = sum(cost([one]) for one in wanted)
     assert min(cost(wanted) for _ in range(3)) < 2.5 * each
+
+
+def test_many_subjects_cost_in_proportion_and_no_more() -> None:
+    """Nothing is kept for each subject there ever was: ten times as many different ones, about ten times the work."""
+
+    def cost(count: int) -> float:
+        column = pa.array([f"sensors.{number}.temperature" for number in range(count)], pa.utf8())
+        patterns = SubjectPatterns(["sensors.*.temperature", "sensors.77.>"])
+        began = time.process_time()
+        assert pa.compute.sum(patterns.mask(column)).as_py() == count
+        return time.process_time() - began
+
+    assert min(cost(200_000) for _ in range(3)) < 30 * min(cost(20_000) for _ in range(3))

@@ -55,7 +55,11 @@ class Owner:
         self.gone: list[Caller] = []
         self.came: list[int] = []
         self.now_us = 0
+        self.turns: list[int] = []  # how many requests had come when a turn was over
         self._came = asyncio.Event()
+
+    def requests_taken(self) -> None:
+        self.turns.append(len(self.callers))
 
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         answer: Response | RemoteError
@@ -121,6 +125,15 @@ async def _peer(client: RawClient, who: PeerHelloRequest = THEIRS) -> None:
     client.send(PEER_HELLO + encode_checked_request(who, 2))
     await _said(client)
     assert decode_response(await _said(client), PeerHelloRequest) == OURS
+
+
+async def test_a_turn_is_over_when_what_a_broker_asked_was_taken() -> None:
+    owner = Owner()
+    async with _serving(owner) as (_, address), raw_client(address) as broker:
+        await _peer(broker)
+        broker.ask_as_broker(RAFT, 4)
+        await owner.until(1)
+        assert owner.turns[-1] == 1, "with the request, and not in a later turn of the loop"
 
 
 async def test_what_brokers_ask_is_answered_to_brokers_only() -> None:

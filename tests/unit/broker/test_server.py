@@ -38,6 +38,9 @@ class Owner:
         self.gone = 0
         self.failure: Exception | None = None  # raised once, for the next request
 
+    def requests_taken(self) -> None:
+        pass
+
     def request_received(self, caller: Caller, request: Request, raw: bytes | memoryview) -> None:
         if self.failure is not None:
             failure, self.failure = self.failure, None

@@ -153,3 +153,34 @@ def test_a_replica_gets_what_is_not_committed_and_the_whole_batch_that_holds_the
     with pytest.raises(RemoteError) as caught:
         log.view().replica_range(8, bytes_max=1)
     assert caught.value.details["replica_start"] == 12
+
+
+def test_what_was_written_last_is_kept_until_it_is_committed() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk)
+    append(log)
+    assert log.latest is None, "nobody has asked for it"
+    log.keep_latest(True)
+    append(log, 2)
+    latest = log.latest
+    assert latest is not None
+    assert (latest.base_offset, latest.end_offset) == (1, 3)
+    last = log.view().replica_range(1, bytes_max=1)
+    assert last is not None
+    assert disk.open(last.path, read_only=True).read_at(last.position, last.length) == latest.data
+    log.note_committed(2)
+    assert log.latest is latest
+    log.note_committed(3)
+    assert log.latest is None
+    append(log)
+    log.keep_latest(False)
+    assert log.latest is None
+
+
+def test_what_is_large_is_read_from_the_file() -> None:
+    log = open_log(MemoryVfs())
+    log.keep_latest(True)
+    append(log)
+    assert log.latest is not None
+    append(log, size_bytes=limits.REPLICA_MEMORY_BYTES_MAX)
+    assert log.latest is None

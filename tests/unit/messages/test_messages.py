@@ -44,6 +44,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "APPEND_ONCE": 14,
         "LIST_PRODUCERS": 15,
         "REPORT_ARCHIVED": 16,
+        "VERIFY": 18,
         "OFFSETS_STREAM": 20,
         "COMMIT_OFFSETS": 21,
         "FETCH_OFFSETS": 22,
@@ -64,6 +65,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "FORWARD": 72,
         "JOIN": 73,
         "AWAIT_STREAM": 74,
+        "REPLICA_RANGE": 75,
     }
 
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from penstock.batch.codec import PREFIX_BYTES
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse
 from penstock.sim import looks
 from penstock.sim.agreement import Agreement
@@ -18,6 +20,7 @@ from penstock.sim.checks import Checks, History, ViolationError
 from penstock.sim.clients import SLOTS
 from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.world import World
+from tests.damage import flip
 
 SUBJECT = "s0.g1.>"
 QUIET = make_plan(2, 3, SLOTS)._replace(operations=(), faults=(), end_us=6_000_000)
@@ -228,7 +231,20 @@ def test_a_follower_is_held_to_what_was_acked_at_its_next_event() -> None:
         follower.event(lambda: None)
 
 
-@pytest.mark.parametrize(("others", "is_damaged"), [("in sync", False), ("unclean", True), ("damaged", True)])
+def harm(world: World, broker_id: int, look: looks.Look) -> None:
+    """Turn over a bit in the first batch of a replica."""
+    disk = world.brokers[broker_id].disk.memory
+    (path,) = (
+        path
+        for path in disk.files()
+        if path.startswith(f"streams/{look.stream_id:08}-") and "/0/" in path and path.endswith(".arrows")
+    )
+    flip(disk, path, SCHEMA_BYTES + PREFIX_BYTES + 100)
+
+
+@pytest.mark.parametrize(
+    ("others", "is_damaged"), [("in sync", False), ("unclean", True), ("damaged", True), ("mended", False)]
+)
 def test_damage_is_a_loss_only_where_nobody_else_has_all(others: str, is_damaged: bool) -> None:
     world = ran(World(QUIET))
     leader, look, _ = replicas(world)
@@ -238,8 +254,13 @@ def test_damage_is_a_loss_only_where_nobody_else_has_all(others: str, is_damaged
     assert len(rest) == 2
     if others == "unclean":
         history.unclean.update(rest)
-    elif others == "damaged":
+    elif others in ("damaged", "mended"):
+        for one in rest:
+            harm(world, one, look)
         history.damaged.update((one, world.brokers[one].disk.number) for one in rest)
+    if others == "mended":
+        for one in rest:
+            harm(world, one, look)  # what was turned over is as it was
     world._damaged(leader, f"streams/{look.stream_id:08}-s0/0/0.arrows")
     assert history.is_damaged is is_damaged
     assert (leader.broker_id, 1) in history.damaged
@@ -251,6 +272,7 @@ def test_where_one_is_damaged_another_is_audited(monkeypatch: pytest.MonkeyPatch
     leader, look, _ = replicas(world)
     history = world.checks.of(SUBJECT, 0)
     history.damaged.add((leader.broker_id, leader.disk.number))
+    harm(world, leader.broker_id, look)
     assert world._sound(history) in set(look.isr) - {leader.broker_id}
     monkeypatch.setattr("penstock.sim.world.LIVENESS_US", 500_000)
     world._audit()

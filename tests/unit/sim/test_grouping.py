@@ -14,7 +14,7 @@ from penstock.sim.plan import Act, Operation, make_plan
 from penstock.sim.world import World
 
 SHARED_SLOT = SLOTS - 2
-QUIET = make_plan(3, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
+QUIET = make_plan(4, 1, SLOTS)._replace(faults=(), end_us=20_000_000)
 JOIN = tuple(Operation(2_000_000 + 1_000_000 * n, Act.MEMBER, SHARED_SLOT, n) for n in range(MEMBERS))
 COMMIT = tuple(Operation(3_000_000 + 400_000 * n, Act.COMMIT, SHARED_SLOT, n) for n in range(30))
 ASK = tuple(Operation(3_100_000 + 700_000 * n, Act.POSITION, SHARED_SLOT, n) for n in range(20))

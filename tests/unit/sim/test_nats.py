@@ -135,3 +135,68 @@ def test_what_is_on_its_way_is_lost_with_the_connection() -> None:
 )
 def test_wildcards(pattern: str, subject: str, covers: bool) -> None:
     assert matches(tuple(pattern.encode().split(b".")), tuple(subject.encode().split(b"."))) is covers
+
+
+class Program:
+    """A program with a client of its own on the model: it says lines, and keeps what it is told."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.said = b""
+        self.connection: Connection | None = None
+        self._stage = stage
+        stage.network.connect(name, NAME, self._connected, lambda: None)
+        stage.wait()
+
+    def _connected(self, connection: Connection | None) -> None:
+        assert connection is not None
+        self.connection = connection
+        self._stage.server.greet(connection, self._take, is_program=True)
+
+    def _take(self, data: bytes) -> None:
+        self.said += data
+
+    def says(self, data: bytes) -> bytes:
+        """What it is told upon that."""
+        connection = self.connection
+        assert connection is not None
+        before = len(self.said)
+        connection.send(lambda: self._stage.server.receive(connection, data))
+        self._stage.wait()
+        return self.said[before:]
+
+
+def test_a_program_publishes_to_brokers_and_to_other_programs_and_hears_what_brokers_answer() -> None:
+    stage = Stage()
+    stage.session.subscribe(7, "a.>")
+    stage.write(stage.session.take_output())
+    one, other = Program(stage, "p1"), Program(stage, "p2")
+    other.says(b"SUB a.x 3\r\n")
+    one.says(b"SUB _INBOX.1 9\r\n")
+    assert one.says(b"HPUB a.x _INBOX.1 12 14\r\nNATS/1.0\r\n\r\nhi\r\n") == b""
+    assert other.said.endswith(b"HMSG a.x 3 _INBOX.1 12 14\r\nNATS/1.0\r\n\r\nhi\r\n")
+    assert stage.values == [b"hi"]
+    stage.write(b"PUB _INBOX.1 2\r\n{}\r\n")
+    stage.wait()
+    assert one.said.endswith(b"MSG _INBOX.1 9 2\r\n{}\r\n")
+
+
+def test_a_program_hears_that_nobody_is_there_and_no_more_than_it_asked_for() -> None:
+    stage = Stage()
+    one = Program(stage, "p1")
+    one.says(b"SUB _INBOX.* 9\r\nUNSUB 9 2\r\n")
+    nobody = b"HMSG _INBOX.1 9 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
+    assert one.says(b"PUB a _INBOX.1 1\r\nx\r\n") == nobody
+    assert one.says(b"PUB a _INBOX.1 1\r\nx\r\nPING\r\n") == nobody + b"PONG\r\n"
+    assert one.says(b"PUB a _INBOX.1 1\r\nx\r\n") == b""
+
+
+def test_of_a_queue_one_gets_a_message() -> None:
+    stage = Stage()
+    members = [Program(stage, f"p{number}") for number in range(3)]
+    for member in members:
+        member.says(b"SUB work crew 1\r\n")
+    for _ in range(30):
+        members[0].says(b"PUB work 1\r\nx\r\n")
+    counts = [member.said.count(b"MSG work 1 1\r\nx\r\n") for member in members]
+    assert sum(counts) == 30
+    assert min(counts) > 0

@@ -61,12 +61,12 @@ def test_nobody_listens() -> None:
 
 def test_a_blocked_direction_holds_back_and_lets_go() -> None:
     line = Line()
-    line.network.block("a", "b")
+    free = line.network.block("a", "b")
     line.send("1", "2")
     line.connection.send_back(lambda: line.seen.append("answer"))
     line.wait(1_000_000)
     assert line.seen == ["answer"]
-    line.network.unblock("a", "b")
+    free()
     line.send("3")
     line.wait()
     assert line.seen == ["answer", "1", "2", "3"]
@@ -86,12 +86,22 @@ def test_who_waits_for_a_blocked_direction_gives_up() -> None:
 
 def test_two_who_block_the_same_direction_both_free_it() -> None:
     line = Line()
-    line.network.block("a", "b")
-    line.network.block("a", "b")
-    line.network.unblock("a", "b")
+    first, second = line.network.block("a", "b"), line.network.block("a", "b")
+    first()
     assert line.network.is_blocked("a", "b")
-    line.network.unblock("a", "b")
+    first()
+    assert line.network.is_blocked("a", "b")
+    second()
     assert not line.network.is_blocked("a", "b")
+
+
+def test_what_was_healed_frees_nothing_that_is_blocked_since() -> None:
+    line = Line()
+    free = line.network.block("a", "b")
+    line.network.heal()
+    line.network.block("a", "b")
+    free()
+    assert line.network.is_blocked("a", "b")
 
 
 def test_a_reset_loses_the_end_of_what_is_on_its_way_and_both_hear_of_it() -> None:

@@ -1,0 +1,326 @@
+"""Damaged replicas are mended, with what other brokers have of them: see `commitlog.mending`.
+
+Rules: only a replica that another broker leads is mended, one at a time, at a bounded rate; one that led itself before
+it was found to be damaged leads no more, where another one is in sync. Its leader is asked first, and gives what it
+has: what it does not have was never committed. The other replicas are asked for what the leader cannot read either, and
+give what is committed; of the same leader epoch it is the same. Nothing is given up here because of what a follower
+says, nor where nobody leads: the one that is damaged may have been the longest. What could not be mended is tried
+again. The log that comes of it is opened as at a start, and joins the ISR as any that lacks something.
+
+    damaged → wanted → asked of others, written anew → put in its place → opened → followed
+                 ▲              │ a while later
+                 └──────────────┘
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.ids import BrokerId, Offset, PartitionKey
+from penstock.commitlog import Log, LogState, LogView, Mending, Slice
+from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
+from penstock.node.finding import Finder
+from penstock.node.partition import Partition
+from penstock.node.peers import Peers
+from penstock.node.roles import Roles
+from penstock.node.step import Extent, Lane, Outbox
+from penstock.node.upkeep import Upkeep
+from penstock.node.wording import as_remote
+
+_RETRY_US = limits.REPAIR_RETRY_MS * 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Repair:
+    """What is under way."""
+
+    partition: Partition
+    mending: Mending
+    asked: set[BrokerId] = field(default_factory=set)  # about the present hole, in vain
+    givers: set[BrokerId] = field(default_factory=set)
+    is_busy: bool = False  # a disk thread is at it, or another broker is asked, or it waits for a sync
+    is_waiting: bool = False  # for a sync, before it is put in its place
+
+
+class Repairs:
+    """Those of one broker. `open_log` opens the log of a partition as at a start; in a disk thread."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        peers: Peers,
+        broker_id: BrokerId,
+        partitions: Mapping[PartitionKey, Partition],
+        clock: Callable[[], Now],
+        upkeep: Upkeep,
+        roles: Roles,
+        open_log: Callable[[Partition], Log],
+    ) -> None:
+        self._outbox = outbox
+        self._peers = peers
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._clock = clock
+        self._upkeep = upkeep
+        self._roles = roles
+        self._open_log = open_log
+        self._wanted: dict[PartitionKey, int] = {}  # when each is to be tried, in elapsed time
+        self._to_open: dict[PartitionKey, _Repair] = {}  # whose log was mended, and could not be opened since
+        self._under_way: _Repair | None = None
+        self._free_us = 0  # when the rate lets it go on
+
+    def look(self, partition: Partition) -> None:
+        """It is found to be damaged."""
+        if partition.is_replicated and partition.log.state is LogState.READ_ONLY:
+            self._wanted.setdefault(partition.key, self._clock().elapsed_us)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do."""
+        if (repair := self._under_way) is not None:
+            return None if repair.is_busy else self._free_us
+        return min(self._wanted.values(), default=None)
+
+    def tick(self, now_us: int) -> None:
+        """Begin, or go on, if it is time for that; `now_us` is elapsed time."""
+        if (repair := self._under_way) is not None:
+            if not repair.is_busy and now_us >= self._free_us:
+                self._go_on(repair)
+            return
+        for key in [key for key, due_us in self._wanted.items() if due_us <= now_us]:
+            partition = self._partitions.get(key)
+            is_damaged = partition is not None and partition.log.state is LogState.READ_ONLY
+            if partition is None or not (is_damaged or key in self._to_open):
+                del self._wanted[key]
+                self._to_open.pop(key, None)
+            elif self._under_way is None and self._may_begin(partition):
+                self._begin(partition)
+            else:
+                self._wanted[key] = now_us + _RETRY_US
+
+    def _may_begin(self, partition: Partition) -> bool:
+        if partition.key in self._to_open:
+            return partition.cutting is None
+        log, state = partition.log, partition.stream.partitions[partition.key.partition]
+        is_led = state.leader not in (None, self._broker_id) and partition.leadership is None
+        is_idle = partition.cutting is None and not partition.flushing and log.flushed_end == log.log_end
+        return is_led and is_idle and state.leader_epoch >= log.leader_epoch
+
+    def _begin(self, partition: Partition) -> None:
+        self._upkeep.cleaners.forget(partition)
+        mended = self._to_open.get(partition.key)
+        self._under_way = repair = mended or _Repair(partition, partition.log.mend())
+        self._go_on(repair)
+
+    def forget(self, partition: Partition) -> None:
+        """It is gone from here."""
+        self._to_open.pop(partition.key, None)
+        if (repair := self._under_way) is not None and repair.partition is partition and repair.is_waiting:
+            self._end(repair)
+
+    # Written anew
+
+    def _go_on(self, repair: _Repair) -> None:
+        mending = repair.mending
+        if self._is_lost(repair):
+            self._end(repair)
+            return
+        if mending.is_done:
+            self._place(repair)
+            return
+        if mending.hole is not None:
+            self._ask(repair)
+            return
+        repair.is_busy = True
+
+        def done(error: Exception | None) -> None:
+            repair.is_busy = False
+            self._free_us = self._clock().elapsed_us + mending.moved_bytes * 1_000_000 // limits.REPAIR_BYTES_PER_S
+            if error is not None:
+                self._fail(repair, f"cannot be mended: {error}")
+            elif mending.hole is not None or mending.is_done:
+                self._go_on(repair)
+
+        self._outbox.work(Lane.QUERY, mending.run, done)
+
+    def _is_lost(self, repair: _Repair) -> bool:
+        """Whether there is nothing more to be mended here."""
+        partition = repair.partition
+        is_here = self._partitions.get(partition.key) is partition and partition.when_idle is None
+        return not is_here or partition.leadership is not None
+
+    def _fail(self, repair: _Repair, why: str) -> None:
+        repair.partition.tell(why, self._outbox)
+        self._end(repair)
+        self._wanted[repair.partition.key] = self._clock().elapsed_us + _RETRY_US
+
+    def _end(self, repair: _Repair) -> None:
+        repair.mending.close()
+        self._under_way = None
+        self._wanted.pop(repair.partition.key, None)
+
+    # What others have
+
+    def _ask(self, repair: _Repair) -> None:
+        partition, mending = repair.partition, repair.mending
+        assert mending.hole is not None
+        state = partition.stream.partitions[partition.key.partition]
+        others = [one for one in state.replicas if one not in (self._broker_id, state.leader)]
+        givers = others if state.leader in (None, self._broker_id) else [state.leader, *others]
+        giver = next((one for one in givers if one not in repair.asked and self._peers.is_up(one)), None)
+        if giver is None:
+            hole = mending.hole
+            self._fail(repair, f"cannot be mended yet: no other replica gives offset {hole.offset}; it is tried again")
+            return
+        request = ReplicaRangeRequest(
+            stream_id=partition.key.stream_id,
+            partition=partition.key.partition,
+            leader_epoch=state.leader_epoch,
+            offset=Offset(mending.hole.offset),
+            end=Offset(mending.hole.end_offset),
+            bytes_max=limits.REPAIR_BYTES_AT_ONCE,
+        )
+        repair.is_busy = True
+        leads = giver == state.leader
+
+        def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
+            repair.is_busy = False
+            if self._under_way is not repair:
+                return
+            if self._take(repair, response, bytes(raw), leads=leads):
+                repair.asked.clear()
+                repair.givers.add(giver)
+            else:
+                repair.asked.add(giver)
+            self._go_on(repair)
+
+        self._peers.send(giver, request, done=done)
+
+    def _take(self, repair: _Repair, response: Response | RemoteError, raw: bytes, *, leads: bool) -> bool:
+        """Whether it says anything of the hole. `leads`: the image has its sender lead."""
+        mending = repair.mending
+        hole = mending.hole
+        assert hole is not None
+        if isinstance(response, ReplicaRangeResponse):
+            if raw:
+                mending.offer(raw)
+            elif leads and response.leads:
+                mending.ends()
+            return mending.hole is None
+        assert isinstance(response, RemoteError), response
+        log_start = response.details.get("log_start")
+        if not leads or response.code != ErrorCode.OFFSET_OUT_OF_RANGE or not isinstance(log_start, int):
+            return False
+        if log_start > hole.offset:
+            mending.begins(log_start)
+        return log_start > hole.offset
+
+    # In its place
+
+    def _place(self, repair: _Repair) -> None:
+        """Once no sync is under way; none begins until it is done."""
+        partition = repair.partition
+        if partition.cutting is not None:
+            self._fail(repair, "cannot be mended now: its log is being cut; it is tried again")
+            return
+        repair.is_busy = repair.is_waiting = True
+        self._upkeep.cut(partition, lambda: self._place_now(repair))
+
+    def _place_now(self, repair: _Repair) -> None:
+        partition, mending = repair.partition, repair.mending
+        repair.is_waiting = False
+        if self._is_lost(repair):  # it is to lead by now
+            self._end(repair)
+            self._settle(partition)
+            return
+        is_placed = partition.key in self._to_open
+        if not is_placed:
+            self._to_open[partition.key] = repair
+            self._roles.leave(partition)
+            try:
+                partition.log.supersede()
+            except OperationalError as error:
+                partition.tell(f"cannot be closed cleanly to be mended: {error}", self._outbox)
+        opened: list[Log] = []
+
+        def place() -> None:
+            if not is_placed:
+                mending.place()
+            opened.append(self._open_log(partition))
+
+        def done(error: Exception | None) -> None:
+            repair.is_busy = False
+            if partition.when_idle is not None:
+                for log in opened:
+                    log.close()
+                self._end(repair)
+            elif error is None:
+                self._opened(repair, opened[0])
+            else:
+                self._fail(repair, f"was mended, and cannot be opened: {error}")
+            self._settle(partition)
+
+        self._outbox.work(Lane.WRITE, place, done)
+
+    def _settle(self, partition: Partition) -> None:
+        self._upkeep.cut_done(partition)
+        if partition.when_idle is None:
+            self._roles.update(partition)
+
+    def _opened(self, repair: _Repair, log: Log) -> None:
+        partition, mending = repair.partition, repair.mending
+        del self._to_open[partition.key]
+        partition.reopened(log)
+        self._end(repair)
+        partition.counters["repaired_ranges"] += mending.ranges
+        partition.counters["repaired_bytes"] += mending.offered_bytes
+        givers = ", ".join(map(str, sorted(repair.givers)))
+        came = f", for which {mending.offered_bytes} bytes came from broker {givers}" if givers else ""
+        ranges = f"{mending.ranges} damaged range{'' if mending.ranges == 1 else 's'}"
+        self._outbox.notice(
+            f"{partition.label} is mended: {ranges}{came}; what was damaged is kept beside it, in files with .cut- in "
+            "their names"
+        )
+        self._upkeep.opened(partition)
+
+    # What others lack
+
+    def serve(self, find: Finder, caller: Hashable, request: ReplicaRangeRequest) -> None:
+        """Another broker's replica is damaged: give it what is committed here. RemoteError."""
+        partition = find.held(request.stream_id, request.partition)
+        leadership, view = partition.leadership, partition.view()
+        leads = leadership is not None and leadership.leader_epoch == request.leader_epoch
+        end = view.log_end if leads else partition.committed_end
+        found: list[Slice | None] = []
+
+        def run() -> None:
+            found.append(_sound(view, request, end))
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                self._outbox.reply(caller, as_remote(error))
+                return
+            (one,) = found
+            extent = one and Extent(partition.vfs, one.path, one.position, one.length, partition.log.damage_found)
+            self._outbox.reply(caller, ReplicaRangeResponse(leads=leads), extent)
+
+        self._outbox.work(Lane.READ, run, done)
+
+
+def _sound(view: LogView, request: ReplicaRangeRequest, end: int) -> Slice | None:
+    """What is there, verified, up to `end` at most and not much beyond what is wanted. RemoteError, OSError."""
+    offset, wanted_end = request.offset, min(request.end, end)
+    if view.log_start <= offset and offset >= wanted_end:
+        return None
+    bytes_max = max(1, min(request.bytes_max, limits.REPLICA_FETCH_BYTES))
+    with contextlib.suppress(RemoteError):  # it is damaged there, too: what lies before may be had
+        end = min(end, view.batch_at(wanted_end - 1)[1].end_offset)
+    found = view.slice(offset, end=end, bytes_max=bytes_max)
+    if found is not None and not view.is_sound(found):
+        found = view.slice(offset, end=end, bytes_max=bytes_max)
+    return found

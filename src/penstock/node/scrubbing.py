@@ -1,0 +1,145 @@
+"""The scrubber of one broker: reads all its logs, one after the other, and verifies what is there.
+
+Rules: one partition at a time, in slices, no faster than the rate; a pass begins SCRUB_FIRST_MS after the start at the
+latest, and then once in the interval, if the one before is over. Each pass begins at another place, as the name of the
+process, which is random, has it: so a broker that is restarted often comes to all of its logs, and replicas do not read
+the same at the same time. What it
+finds is handled as what any reader finds: the log is read-only, another one leads, and it is mended (see `repairs`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.ids import PartitionKey
+from penstock.commitlog import LogState, Scrub
+from penstock.hot.crc import crc32c
+from penstock.node.partition import Partition
+from penstock.node.step import Lane, Outbox
+
+
+class _Part(NamedTuple):
+    """What is to be read of a partition: from one share of its offsets to another."""
+
+    key: PartitionKey
+    begin: float
+    end: float
+
+
+class Scrubber:
+    """`bytes_per_s` 0: nothing is read. `process` is the name of this run of the broker."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        partitions: Mapping[PartitionKey, Partition],
+        clock: Callable[[], Now],
+        process: str,
+        counters: Counter[str],
+        *,
+        bytes_per_s: int,
+        interval_ms: int,
+    ) -> None:
+        self._outbox = outbox
+        self._partitions = partitions
+        self._clock = clock
+        self._process = process
+        self._drawn = 0
+        self._counters = counters
+        self._bytes_per_s = bytes_per_s
+        self._interval_us = interval_ms * 1_000
+        self._left: deque[_Part] = deque()  # of the pass that is under way
+        self._scrub: tuple[Partition, Scrub] | None = None
+        self._is_running = False  # a disk thread is at it
+        self._begun_us = self._free_us = 0
+        self._next_us: int | None = None  # when the next pass begins
+
+    def start(self) -> None:
+        """The logs are open."""
+        if self._bytes_per_s:
+            first_us = min(limits.SCRUB_FIRST_MS * 1_000, self._interval_us)
+            self._next_us = self._clock().elapsed_us + int(self._chance() * first_us)
+
+    def _chance(self) -> float:
+        """A number from 0 up to 1."""
+        self._drawn += 1
+        return crc32c(f"{self._process} {self._drawn}".encode()) / 2**32
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """When `tick` has something to do."""
+        if self._is_running:
+            return None
+        return self._free_us if self._left or self._scrub is not None else self._next_us
+
+    def tick(self, now_us: int) -> None:
+        """Go on, if it is time for that; `now_us` is elapsed time."""
+        if self._is_running:
+            return
+        if not self._left and self._scrub is None and self._next_us is not None and now_us >= self._next_us:
+            self._begin_pass(now_us)
+        if now_us >= self._free_us and (self._left or self._scrub is not None):
+            self._go_on()
+
+    def _begin_pass(self, now_us: int) -> None:
+        self._begun_us, self._next_us = now_us, None
+        keys = sorted(self._partitions)
+        if not keys:
+            self._next_us = now_us + self._interval_us
+            return
+        first, share = int(self._chance() * len(keys)), self._chance()
+        self._left.append(_Part(keys[first], share, 1.0))
+        self._left.extend(_Part(key, 0.0, 1.0) for key in (*keys[first + 1 :], *keys[:first]))
+        self._left.append(_Part(keys[first], 0.0, share))
+
+    def _end_pass(self) -> None:
+        self._counters["scrub_passes"] += 1
+        self._next_us = max(self._begun_us + self._interval_us, self._clock().elapsed_us)
+
+    def _go_on(self) -> None:
+        scrub = self._scrub or self._next()
+        if scrub is None:
+            self._end_pass()
+            return
+        self._scrub = scrub
+        partition, work = scrub
+        self._is_running = True
+        read_bytes = work.read_bytes
+
+        def done(error: Exception | None) -> None:
+            self._is_running = False
+            self._free_us = self._clock().elapsed_us + work.moved_bytes * 1_000_000 // self._bytes_per_s
+            self._counters["scrubbed_bytes"] += work.read_bytes - read_bytes
+            if partition.when_idle is not None and not work.is_done:
+                work.close()
+            if work.is_done:
+                self._scrub = None
+                self._ended(partition, work, error)
+
+        self._outbox.work(Lane.QUERY, work.run, done)
+
+    def _next(self) -> tuple[Partition, Scrub] | None:
+        """What is to be read next; None: the pass is over."""
+        while self._left:
+            part = self._left.popleft()
+            partition = self._partitions.get(part.key)
+            if partition is None or partition.when_idle is not None or partition.log.state is not LogState.WRITABLE:
+                continue  # what is damaged is looked through when it is mended
+            log = partition.log
+            start, end = log.log_start, log.flushed_end
+            begin, stop = (start + int(share * (end - start)) for share in (part.begin, part.end))
+            if begin < stop:
+                return partition, Scrub(log.view(), begin, stop, log.damage_found)
+        return None
+
+    def _ended(self, partition: Partition, work: Scrub, error: Exception | None) -> None:
+        if error is not None:
+            partition.tell(f"cannot be looked through for damage: {error}", self._outbox)
+        if work.damaged:
+            self._counters["scrubbed_damage"] += work.damaged
+        if not self._left:
+            self._end_pass()

@@ -1,0 +1,111 @@
+"""Real brokers whose files are harmed: what the others have is put in the place of it, while publishers go on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import penstock
+from tests.broker_process import eventually
+from tests.extent import needs_time
+from tests.integration.clusters import ClusterProcesses, load, running_cluster
+
+PAYLOAD = b"." * 4096
+
+
+def segments(cluster: ClusterProcesses, number: int) -> list[Path]:
+    return sorted(cluster.brokers[number].data_dir.glob("streams/*-orders/0/*.arrows"))
+
+
+def flip(path: Path) -> None:
+    """Turn over a bit in the midst of a file."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        position = path.stat().st_size // 2
+        (byte,) = os.pread(file, 1, position)
+        os.pwrite(file, bytes([byte ^ 16]), position)
+    finally:
+        os.close(file)
+
+
+async def fill(cluster: ClusterProcesses) -> None:
+    """A stream of three replicas with some sealed segments."""
+    await cluster.all_live()
+    async with cluster.client(1) as client:
+        stream = await client.create_stream("orders", "orders.>", replicas=3, segment_bytes=1 << 20)
+        for _ in range(3):
+            await client.append(stream, [{"subject": "orders.a", "value": PAYLOAD}] * 300)
+
+
+@needs_time
+@pytest.mark.parametrize("harm", ["flipped", "cut short", "gone"])
+async def test_a_stopped_brokers_harmed_segment_is_mended(harm: str, tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        await fill(cluster)
+        leader = await cluster.leader_of("orders")
+        harmed = next(number for number in cluster.brokers if number != leader)
+        async with load(cluster.nats.url, "orders.b") as publishers:
+            await publishers.acks(50)
+            cluster.brokers[harmed].stop()
+            path = segments(cluster, harmed)[0]
+            path.with_suffix(".index").unlink()  # else nobody looks at it before it is read
+            if harm == "flipped":
+                flip(path)
+            elif harm == "cut short":
+                os.truncate(path, path.stat().st_size // 3)
+            else:
+                path.unlink()
+            cluster.brokers[harmed].launch()
+            cluster.brokers[harmed].logged("is mended: 1 damaged range")
+            await cluster.in_sync("orders", {1, 2, 3}, leader)
+            await publishers.acks(50)
+        assert harm != "flipped" or list(path.parent.glob("*.cut-*"))
+        await same_on_all(cluster)
+        cluster.brokers[leader].kill()
+        await cluster.in_sync("orders", {1, 2, 3} - {leader}, harmed)
+        async with cluster.client(harmed) as client:
+            rows = [value async for batch in client.read("orders") for value in batch.column("value").to_pylist()]
+        assert {b"%d" % number for number in publishers.acked} <= set(rows)
+
+
+async def same_on_all(cluster: ClusterProcesses) -> None:
+    """The files of every replica hold the same rows, all of them verified."""
+
+    def rows(number: int) -> list[tuple[int, bytes]]:
+        (folder,) = cluster.brokers[number].data_dir.glob("streams/*-orders/0")
+        found: list[tuple[int, bytes]] = []
+        for path in penstock.segment_files(folder):
+            with penstock.open_segment(path) as segment:
+                table = segment.read_all()
+            found += zip(table.column("offset").to_pylist(), table.column("value").to_pylist(), strict=True)
+        return found
+
+    async def are_same() -> bool:
+        first, *others = (rows(number) for number in cluster.brokers)
+        assert len(first) >= 900
+        return all(one == first for one in others)
+
+    await eventually(are_same, "all replicas have the same rows")
+
+
+@needs_time
+async def test_the_scrubber_finds_what_nobody_reads(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        for broker in cluster.brokers.values():
+            broker.stop()
+            broker.arguments += ["--scrub-interval", "1s", "--scrub-rate", "1GiB"]
+            broker.launch()
+        await fill(cluster)
+        leader = await cluster.leader_of("orders")
+        flip(segments(cluster, leader)[0])
+        cluster.brokers[leader].logged("is mended: 1 damaged range")
+        await cluster.in_sync("orders", {1, 2, 3}, leader)
+
+        async def counted() -> bool:
+            status = await cluster.status(leader)
+            return status is not None and status.counters.get("repaired_ranges") == 1
+
+        await eventually(counted, "status counts what was mended")
+        await same_on_all(cluster)

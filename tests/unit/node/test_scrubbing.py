@@ -1,0 +1,101 @@
+"""What nobody reads is looked through all the same: damage is found, told, and mended."""
+
+from __future__ import annotations
+
+from penstock.base import limits
+from penstock.commitlog import LogState
+from tests.unit.node.harness import Broker
+from tests.unit.node.test_repairs import ROWS, damage, grown, replica, values
+
+SEALED_BYTES = 1 << 20
+FIRST_MS = limits.SCRUB_FIRST_MS
+DAY_MS = limits.SCRUB_INTERVAL_MS_DEFAULT
+
+
+def filled(messages: int = 8, **settings: int) -> Broker:
+    """A broker alone, with a stream of several segments on its disk."""
+    broker = Broker(**settings).start()
+    broker.create("s", subject="s", segment_bytes=SEALED_BYTES)
+    for _ in range(messages):
+        broker.publish("s", b"." * (SEALED_BYTES // 3))
+    broker.tick(1_000)
+    return broker
+
+
+def scrubbed(broker: Broker) -> int:
+    return int(broker.node._budget.counters["scrubbed_bytes"])
+
+
+def passes(broker: Broker) -> int:
+    return int(broker.node._budget.counters["scrub_passes"])
+
+
+def wait(broker: Broker, ms: int, step_ms: int = 50) -> None:
+    for _ in range(ms // step_ms):
+        broker.tick(step_ms)
+
+
+def test_everything_is_read_once_in_the_interval() -> None:
+    broker = filled()
+    size_bytes = broker.node._replicas.partitions[next(iter(broker.node._partitions))].log.size_bytes
+    wait(broker, FIRST_MS + 10_000, 1_000)
+    assert passes(broker) == 1
+    once = scrubbed(broker)
+    assert 0.9 * size_bytes < once <= 1.5 * size_bytes  # a batch may be read from both sides of where it began
+    wait(broker, DAY_MS // 2, 60_000)
+    assert (passes(broker), scrubbed(broker)) == (1, once)
+    wait(broker, DAY_MS // 2 + 60_000, 60_000)
+    wait(broker, 10_000)
+    assert passes(broker) == 2
+
+
+def test_no_faster_than_the_rate() -> None:
+    broker = filled(scrub_bytes_per_s=SEALED_BYTES // 4, scrub_interval_ms=1_000)
+    wait(broker, 1_000)  # it has begun
+    before = scrubbed(broker)
+    wait(broker, 4_000)
+    assert SEALED_BYTES // 3 <= scrubbed(broker) - before <= 1.7 * SEALED_BYTES
+
+
+def test_turned_off_it_reads_nothing() -> None:
+    broker = filled(scrub_bytes_per_s=0)
+    wait(broker, DAY_MS + FIRST_MS, 60_000)
+    assert (passes(broker), scrubbed(broker)) == (0, 0)
+
+
+def test_what_is_damaged_on_the_only_replica_is_found_and_told() -> None:
+    broker = filled()
+    path = damage(broker.memory, 0)
+    wait(broker, FIRST_MS + 10_000, 1_000)
+    (partition,) = broker.node._partitions.values()
+    assert partition.log.state is LogState.READ_ONLY
+    (found,) = partition.log.damage
+    assert found.file == path
+    assert partition.counters["scrubbed_damage"] == 1
+    assert any("read-only" in notice and path in notice for notice in broker.notices)
+
+
+def test_a_stream_that_goes_meanwhile_ends_nothing() -> None:
+    broker = filled(scrub_bytes_per_s=SEALED_BYTES // 4, scrub_interval_ms=1_000)
+    wait(broker, 2_000)
+    broker.delete("s")
+    wait(broker, 10_000)
+    assert not broker.memory.list("streams")
+    broker.create("t", subject="t")
+    broker.publish("t", b"one")
+    wait(broker, 10_000)
+    assert passes(broker) > 1
+
+
+def test_damage_that_nobody_came_upon_is_mended() -> None:
+    brokers = grown()
+    for number, member in enumerate(brokers.members.values()):
+        damage(member.memory, number)  # each in another place
+    for _ in range((FIRST_MS + 60_000) // 1_000):
+        brokers.clock.advance_ms(950)
+        brokers.run(50)
+    for member in brokers.members.values():
+        assert replica(member).log.state is LogState.WRITABLE, member.notices
+        assert replica(member).counters["repaired_ranges"] == 1
+        assert values(member) == tuple(range(ROWS))
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
