@@ -1,9 +1,11 @@
 """What a program would learn from its machine: the time, and chance. In the simulation both are the seed's.
 
 Rules: while `simulated` holds, this process's clocks, random numbers and environment are those of the simulation, and
-what would wait or reach beyond it is refused: threads, sockets, `time.sleep`. Afterwards all is as it was. `datetime`
-cannot be replaced: ask `loop.time()` or `time.time()` where the moment decides. The garbage collector rests meanwhile:
-when it ran would depend on what the process did before.
+what would wait or reach beyond it is refused: threads, sockets, `time.sleep`. Afterwards all is as it was. Another
+thread that runs meanwhile (a test runner's, one of a client that nobody closed) goes on in the world and takes nothing
+from the seed; only a function that was imported by its name (`from random import choice`) is the same for both.
+`datetime` cannot be replaced: ask `loop.time()` or `time.time()` where the moment decides. The garbage collector rests
+meanwhile: when it ran would depend on what the process did before.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ def simulated(scheduler: Scheduler, seed: str, environment: dict[str, str]) -> I
     source = random.Random(seed)  # noqa: S311 (nothing secret)
     kept = random.getstate()
     with ExitStack() as stack:
-        for where, name, instead in _instead(scheduler, source):
-            stack.enter_context(patch.object(where, name, instead))
+        here = threading.get_ident()
+        for where, name, instead in [*_instead(scheduler, source), *_shared(random.Random(seed))]:  # noqa: S311
+            stack.enter_context(patch.object(where, name, _only(here, instead, getattr(where, name))))
         stack.enter_context(patch.dict(os.environ, environment))
         stack.enter_context(warnings.catch_warnings())
         # nats-py leaves a connection open that it has given up while it was made.
@@ -67,6 +70,23 @@ def _instead(scheduler: Scheduler, source: random.Random) -> Iterator[tuple[Any,
     sockets = "use asyncio.open_connection, or a client that does, such as `penstock.aio` and nats-py"
     for name in ("connect", "connect_ex", "bind"):
         yield socket.socket, name, _refused("a socket of this machine", sockets)
+
+
+def _shared(generator: random.Random) -> Iterator[tuple[Any, str, Any]]:
+    """The functions of `random`, which share a generator: theirs is this one."""
+    for name in random.__all__:
+        if isinstance(getattr(getattr(random, name), "__self__", None), random.Random):
+            yield random, name, getattr(generator, name)
+
+
+def _only(thread: int, instead: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """For one thread the one, for all others the other."""
+    ident = threading.get_ident
+
+    def either(*args: Any, **options: Any) -> Any:
+        return (instead if ident() == thread else otherwise)(*args, **options)
+
+    return either
 
 
 def _seed(source: random.Random) -> Callable[..., None]:

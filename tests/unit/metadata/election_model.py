@@ -148,7 +148,8 @@ def _thawed(frozen: tuple[Any, ...]) -> Leadership:
 
 def _thawed_follower(values: tuple[Any, ...]) -> Follower:
     follower = Follower.__new__(Follower)
-    follower._awaited_us, follower._mark, follower.caught_up_us, follower.is_awaited = None, (0, 0), 0, False
+    follower._awaited_us = follower._kept_up_us = None
+    follower._mark, follower.caught_up_us, follower.is_awaited = (0, 0), 0, False
     for name, value in zip(_KEPT_OF_FOLLOWERS, values, strict=True):
         setattr(follower, name, value)
     return follower

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import queue
 import random
 import secrets
 import socket
@@ -121,6 +122,43 @@ def test_chance_is_the_seeds_and_what_was_drawn_before_goes_on_afterwards() -> N
     assert ran(main(), 1) == ran(main(), 1)
     assert ran(main(), 1) != ran(main(), 2)
     assert random.random() == ours.random()
+
+
+def test_other_threads_go_on_in_the_world_and_take_nothing_from_the_seed() -> None:
+    async def main() -> tuple[Any, ...]:
+        found = [random.random(), random.Random().random(), uuid.uuid4(), secrets.token_hex(8)]
+        step.set()
+        assert said.get(timeout=60) == []
+        return (*found, random.random(), random.Random().random(), uuid.uuid4(), random.choice(range(1 << 20)))
+
+    def other() -> None:
+        while step.wait() and not is_over:
+            step.clear()
+            wrong = []
+            for call in (random.random, random.Random, uuid.uuid4, lambda: secrets.token_hex(8)):
+                call()
+            if abs(time.time() - time.clock_gettime(time.CLOCK_REALTIME)) > DAY_S:
+                wrong.append("time")
+            try:
+                time.sleep(0)
+                thread = threading.Thread(target=random.random)
+                thread.start()
+                thread.join()
+                with socket.socket() as sock:
+                    sock.bind(("127.0.0.1", 0))
+            except NotSimulatedError as error:
+                wrong.append(str(error))
+            said.put(wrong)
+
+    step, said, is_over = threading.Event(), queue.SimpleQueue[list[str]](), False
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        assert ran(main(), 1) == ran(main(), 1)
+    finally:
+        is_over = True
+        step.set()
+        thread.join()
 
 
 def connect() -> None:
