@@ -578,6 +578,11 @@ def chaos(arguments: List[str]) -> NoReturn:
     _become([PYTHON, "-m", "tests.chaos"] + arguments, clean_environment())
 
 
+def model(arguments: List[str]) -> NoReturn:
+    """Check the model of the replication protocol, in about ten minutes; it needs spin and a C compiler."""
+    _become([sys.executable, os.path.join(ROOT, "model", "check.py")] + arguments, dict(os.environ))
+
+
 def raft_mutants(arguments: List[str]) -> NoReturn:
     """See that each planted mistake is found in Raft, in a simulation of its own; or in these: their names."""
     set_up(EXTRAS["test"])
@@ -619,6 +624,7 @@ COMMANDS = {
     "fuzz": fuzz,
     "sim": sim,
     "chaos": chaos,
+    "model": model,
     "raft-mutants": raft_mutants,
     "setup": setup,
     "clean": clean,

@@ -36,6 +36,7 @@ def run(
     make.parent.mkdir()
     make.write_text(MAKE.format(second=second, code=code, first=first, failed=failed.format()))
     make.chmod(0o755)
+    shutil.copy(make, make.with_name("spin"))  # is there: nothing is to be installed
     environment = {**os.environ, "PATH": f"{make.parent}:{os.environ['PATH']}"}
     return subprocess.run(
         [str(folder / ".ci" / "run")], capture_output=True, text=True, check=False, timeout=30, env=environment
