@@ -9,9 +9,9 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.messages import Divergence, ReplicaFetchResponse, ReplicaNews
+from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following
-from penstock.replication.rate import ByteRate
 from tests.extent import examples
 from tests.unit.replication.model_log import Batch, ModelLog
 
@@ -38,7 +38,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.now_us = 1_000_000
-        self.fetcher = Fetcher(2, 12, lambda: 1.0, ByteRate(10**9))  # type: ignore[arg-type]
+        self.fetcher = Fetcher(2, 12, lambda: 1.0, CatchUp(10**9))  # type: ignore[arg-type]
         self.followings = {}
         for number in (1, 2, 3):
             log = ModelLog()

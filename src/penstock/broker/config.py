@@ -73,6 +73,7 @@ class BrokerConfig:
     partition_in_flight_bytes: int
     broker_in_flight_bytes: int
     cleaner_rate: int
+    catch_up_rate: int
     scrub_rate: int
     scrub_interval: int  # in ms
     disk_threads: int
@@ -366,6 +367,7 @@ def _build(given: Mapping[str, _Given], mistakes: _Mistakes) -> BrokerConfig | N
         partition_in_flight_bytes=value["partition_in_flight_bytes"],
         broker_in_flight_bytes=value["broker_in_flight_bytes"],
         cleaner_rate=value["cleaner_rate"],
+        catch_up_rate=value["catch_up_rate"],
         scrub_rate=value["scrub_rate"],
         scrub_interval=value["scrub_interval"],
         disk_threads=value["disk_threads"],

@@ -34,6 +34,7 @@ _log = logging.getLogger("penstock.broker")
 
 _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
+_PLAN_US = 3_000  # so late may be noticed that something is due sooner than was planned
 _NEVER_US = 2**63
 _LEAVE_SHARE = 0.2  # of the time that a stop may take
 
@@ -79,6 +80,7 @@ class Driver:
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = _NEVER_US  # when it is due
+        self._plan: asyncio.TimerHandle | None = None  # the timer is about to be planned anew
         self._seen_us = 0  # the time of the last event
         self._next_sweep_us = 0
         self._barriers: dict[int, int] = {}  # the link's token → the node's
@@ -219,9 +221,12 @@ class Driver:
 
     def carry_out(self) -> None:
         """Do all that the node has decided."""
+        self._take_steps()
+        self._set_timer()
+
+    def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
             self.do(step)
-        self._set_timer()
 
     def do(self, step: Step) -> None:
         """One step, top to bottom."""
@@ -348,11 +353,16 @@ class Driver:
             self.link.resume_reading()
 
     def _set_timer(self) -> None:
+        """Have the timer planned anew, once for all that happens until then: a lone message does not wait for it."""
         if self._stopped:
             return
         if self._timer_us <= self._seen_us:
             self._tick()  # the loop was too busy for it
-            return
+        elif self._plan is None and self._timer_us > self._seen_us + _PLAN_US:
+            self._plan = self._loop.call_later(_PLAN_US / 1e6, self._plan_timer)
+
+    def _plan_timer(self) -> None:
+        self._cancel_plan()
         # One that is set for earlier stays, and sets the next when it comes: a batch needs no timer of its own.
         wake_us = min(self._node.next_wake_us, self._next_sweep_us)
         if wake_us >= self._timer_us:
@@ -366,6 +376,11 @@ class Driver:
             self._timer.cancel()
             self._timer = None
 
+    def _cancel_plan(self) -> None:
+        if self._plan is not None:
+            self._plan.cancel()
+            self._plan = None
+
     def _tick(self) -> None:
         self._cancel_timer()
         self._timer_us = _NEVER_US
@@ -375,7 +390,9 @@ class Driver:
             self._next_sweep_us = now.elapsed_us + _SWEEP_US
             self.server.sweep()
             self.peers.sweep()
-        self.carry_out()
+        self._take_steps()
+        if not self._stopped:
+            self._plan_timer()
 
     # The end
 
@@ -418,6 +435,7 @@ class Driver:
             )
         self._stopped = True
         self._cancel_timer()
+        self._cancel_plan()
         await self.peers.stop()
         left_s = max(0.0, deadline_s - self._loop.time())
         await self.server.finish(left_s / 2)

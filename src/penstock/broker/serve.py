@@ -320,6 +320,7 @@ def _settings(
         broker_in_flight_bytes_max=config.broker_in_flight_bytes,
         log_files_max=max(1, open_files_max // limits.LOG_FILES_SHARE),
         cleaner_bytes_per_s=config.cleaner_rate,
+        catch_up_bytes_per_s=config.catch_up_rate,
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
     )

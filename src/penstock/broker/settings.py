@@ -101,6 +101,12 @@ def _rate(value: object) -> int:
     return size
 
 
+def _catch_up_rate(value: object) -> int:
+    if (rate := _rate(value)) < limits.MIB:
+        raise ValueError(f"{value!r} is less than 1MiB: a replica with that rate would hardly ever catch up")
+    return rate
+
+
 def _scrub_interval_ms(value: object) -> int:
     interval_ms = parse_duration_ms(value) if isinstance(value, str) else value
     if not isinstance(interval_ms, int) or isinstance(interval_ms, bool):
@@ -355,6 +361,13 @@ _TABLE = (
         limits.CLEANING_BYTES_PER_S_DEFAULT,
         "SIZE",
         "Bytes a second that the cleaner reads and writes while it merges small batches; 0 turns it off.",
+    ),
+    Setting(
+        "catch_up_rate",
+        _catch_up_rate,
+        limits.CATCH_UP_BYTES_PER_S_DEFAULT,
+        "SIZE",
+        "Bytes a second that replicas which are not in sync fetch, beside what their leaders get meanwhile.",
     ),
     Setting(
         "scrub_rate",

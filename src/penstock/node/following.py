@@ -22,9 +22,9 @@ from penstock.node.partition import Partition
 from penstock.node.peers import Peers
 from penstock.node.step import Lane, Outbox
 from penstock.node.upkeep import Upkeep
+from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher, FetchSent
 from penstock.replication.follower import Following, Orders
-from penstock.replication.rate import ByteRate
 
 
 class Follows:
@@ -39,6 +39,7 @@ class Follows:
         chance: Callable[[], float],
         clock: Callable[[], Now],
         upkeep: Upkeep,
+        catch_up_bytes_per_s: int,
         *,
         committed: Callable[[Partition], None],
         settled: Callable[[Partition], None],
@@ -58,7 +59,7 @@ class Follows:
         self._is_impeded = impeded
         self._fetchers: dict[BrokerId, Fetcher] = {}
         self._without_us: dict[BrokerId, int] = {}  # leaders to which there is no connection; since when
-        self._catch_up = ByteRate(limits.CATCH_UP_BYTES_PER_S)
+        self._catch_up = CatchUp(catch_up_bytes_per_s)
         self._incarnation: Incarnation | None = None
 
     def registered(self, incarnation: Incarnation, now: Now) -> None:

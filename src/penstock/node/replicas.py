@@ -101,6 +101,7 @@ class Replicas:
             chance.random,
             clock,
             self.upkeep,
+            settings.catch_up_bytes_per_s,
             committed=self.committed,
             settled=lambda partition: self.roles.update(partition),
             unreachable=hurry,

@@ -33,5 +33,6 @@ class Settings:
     broker_in_flight_bytes_max: int = limits.BROKER_IN_FLIGHT_BYTES_MAX
     log_files_max: int = limits.LOG_FILES_MAX
     cleaner_bytes_per_s: int = limits.CLEANING_BYTES_PER_S_DEFAULT
+    catch_up_bytes_per_s: int = limits.CATCH_UP_BYTES_PER_S_DEFAULT
     scrub_bytes_per_s: int = limits.SCRUB_BYTES_PER_S_DEFAULT
     scrub_interval_ms: int = limits.SCRUB_INTERVAL_MS_DEFAULT

@@ -35,9 +35,9 @@ from penstock.messages import (
     ReplicaNews,
     ReplicaProgressRequest,
 )
-from penstock.replication.follower import Following, Orders
+from penstock.replication.catch_up import CatchUp
+from penstock.replication.follower import Following, FollowState, Orders
 from penstock.replication.pace import Pace
-from penstock.replication.rate import ByteRate
 
 _IN_FLIGHT_MAX = 2  # one that waits, and one that has it answered
 _TIMEOUT_US = limits.REPLICA_FETCH_TIMEOUT_MS * 1_000
@@ -72,7 +72,7 @@ class Fetcher:
     """
 
     def __init__(
-        self, broker_id: BrokerId, incarnation: Incarnation, chance: Callable[[], float], catch_up: ByteRate
+        self, broker_id: BrokerId, incarnation: Incarnation, chance: Callable[[], float], catch_up: CatchUp
     ) -> None:
         self._broker_id = broker_id
         self._incarnation = incarnation
@@ -123,6 +123,7 @@ class Fetcher:
         self._forgotten.pop(key, None)
         self._stalls.pop(key, None)
         self._paces.pop(key, None)
+        self._catch_up.forget(key)
         if following.may_ask:
             self._ready[key] = None
 
@@ -131,6 +132,7 @@ class Fetcher:
         if (following := self._followings.pop(key, None)) is None:
             return
         following.unasked()
+        self._catch_up.forget(key)
         is_known = key in self._named or key in self._impeded
         for place in (
             *(self._ready, self._catching_up, self._paces, self._stalls),
@@ -147,6 +149,7 @@ class Fetcher:
         """Its log takes nothing: the leader is to hear that at once, and not to wait for it."""
         if self._followings.get(following.key) is following and following.key not in self._impeded:
             self._impeded[following.key] = self._untold[following.key] = None
+            self._catch_up.forget(following.key)
 
     def free(self, following: Following) -> None:
         """Its log takes something again."""
@@ -163,6 +166,7 @@ class Fetcher:
         following.is_in_sync = is_in_sync
         if is_in_sync:
             self._paces.pop(following.key, None)
+            self._catch_up.forget(following.key)
             if following.key in self._catching_up:
                 del self._catching_up[following.key]
                 self._ready[following.key] = None
@@ -233,6 +237,7 @@ class Fetcher:
 
     def flushed(self, following: Following) -> None:
         """More of its log is on the disk; the leader hears of it at once where commits, or joining, wait for it."""
+        self._catch_up.synced(following.key, following.log.flushed_end)
         if (following.tells_flushes or not following.is_in_sync) and following.key in self._named and following.may_ask:
             self._flushed[following.key] = None
 
@@ -334,6 +339,10 @@ class Fetcher:
         is_free = following.is_in_sync
         if (pace := self._paces.get(key)) is not None:
             log_end = following.log.log_end
+            if following.state is FollowState.FETCHING:
+                self._catch_up.written(key, log_end, pace.came_bytes)
+            else:
+                self._catch_up.forget(key)  # it was cut
             self._catch_up.give(pace.taken(log_end))
             is_free = is_free or pace.is_free(log_end)
         (self._ready if is_free else self._catching_up)[key] = None
@@ -406,7 +415,7 @@ class Fetcher:
             _, key = heapq.heappop(self._stalled)
             if key in self._stalls and key in self._followings:
                 self._ready[key] = None
-        if self._catching_up and self._catch_up.free_us(now_us) <= now_us:
+        if self._catching_up and (free_us := self._catch_up.free_us(now_us)) is not None and free_us <= now_us:
             self._ready.update(self._catching_up)
             self._catching_up.clear()
 

@@ -33,6 +33,11 @@ class Pace:
         """So many bytes came for a log that ends at `log_end`; all of them were charged."""
         self._came = size_bytes, log_end
 
+    @property
+    def came_bytes(self) -> int:
+        """How many are on their way into the log."""
+        return self._came[0]
+
     def taken(self, log_end: int) -> int:
         """They are in the log, which ends at `log_end` now: how many of those bytes cost nothing."""
         (size_bytes, before), self._came = self._came, (0, 0)

@@ -8,11 +8,11 @@ from penstock.base.config import Durability
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.replication.agenda import Agenda
+from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
 from penstock.replication.leader import Ends, Leadership
 from penstock.replication.proposals import IsrProposer
-from penstock.replication.rate import ByteRate
 from penstock.replication.sessions import Sessions
 from tests.unit.replication.model_log import Batch, ModelLog, OverlapError
 from tests.unit.replication.model_metadata import Image, Partition
@@ -52,7 +52,7 @@ class Broker:
         self.sessions = Sessions()
         self.fetchers: dict[int, Fetcher] = {}
         self.looking: list[Any] = []
-        self.rate = ByteRate(self.cluster.catch_up_bytes_per_s)
+        self.rate = CatchUp(self.cluster.catch_up_bytes_per_s)
         self.committed_end = self.shown_end = min(self.log.noted_committed_end, self.log.log_end)
         while self.hear():
             pass

@@ -10,9 +10,9 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.messages import Divergence, ReplicaFetchRequest, ReplicaFetchResponse, ReplicaNews
+from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
-from penstock.replication.rate import ByteRate
 from tests.unit.replication.model_log import Batch, ModelLog
 
 TIMEOUT_US = limits.REPLICA_FETCH_TIMEOUT_MS * 1_000
@@ -22,9 +22,16 @@ LOST = RemoteError(ErrorCode.BROKER_UNAVAILABLE, "no connection")
 class Follower:
     """Broker 2, which follows partitions that broker 1 leads in epoch 5."""
 
-    def __init__(self, partitions: int = 1, *, in_sync: bool = True, bytes_per_s: int = 10**9) -> None:
+    def __init__(
+        self,
+        partitions: int = 1,
+        *,
+        in_sync: bool = True,
+        bytes_per_s: int = 10**9,
+        unsynced_bytes_max: int = 10**9,
+    ) -> None:
         self.now_us = 1_000_000
-        self.fetcher = Fetcher(2, 12, lambda: 1.0, ByteRate(bytes_per_s))
+        self.fetcher = Fetcher(2, 12, lambda: 1.0, CatchUp(bytes_per_s, unsynced_bytes_max))
         self.followings = [
             Following(PartitionKey(number, 0), ModelLog(), 1, 5, is_in_sync=in_sync, tells_flushes=True)
             for number in range(1, partitions + 1)
@@ -292,6 +299,45 @@ def test_catching_up_keeps_to_its_rate_and_what_is_in_sync_does_not_wait() -> No
     assert (at_us - follower.now_us) // 1_000 == 1_000
     follower.now_us = at_us
     assert named(follower.request()[1]) == [(1, 1)]
+
+
+def test_catching_up_waits_for_a_disk_that_is_slower_than_the_rate() -> None:
+    follower = Follower(2, in_sync=False, unsynced_bytes_max=1_000)
+    number, _ = follower.request()
+    for delivery in follower.answer(number, data(1, 600), data(2, 600)):
+        follower.take(delivery)
+    for _ in range(3):
+        number, request = follower.request()
+        assert named(request) == []
+        follower.answer(number)
+        assert follower.fetcher.next_deadline_us(follower.now_us) is None  # it is not time that it waits for
+    for following in follower.followings:
+        assert isinstance(following.log, ModelLog)
+        following.log.flush(0)
+    follower.fetcher.flushed(follower.followings[1])
+    assert named(follower.request()[1]) == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("ends", ["forget", "in_sync", "impeded", "follow"])
+def test_what_catches_up_no_more_holds_up_no_other(ends: str) -> None:
+    follower = Follower(2, in_sync=False, unsynced_bytes_max=1_000)
+    number, _ = follower.request()
+    for delivery in follower.answer(number, data(1, 1_100), data(2, 100)):
+        follower.take(delivery)
+    number, request = follower.request()
+    assert named(request) == []
+    follower.answer(number)
+    first, fetcher = follower.followings[0], follower.fetcher
+    if ends == "forget":
+        fetcher.forget(first.key)
+    elif ends == "in_sync":
+        fetcher.in_sync(first, True)
+    elif ends == "impeded":
+        fetcher.impeded(first)
+    else:
+        first.follow(1, 6)
+        fetcher.follow(first)
+    assert (2, 1) in named(follower.request()[1])
 
 
 class Publishers:

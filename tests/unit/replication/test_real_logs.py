@@ -12,10 +12,10 @@ from penstock.base.ids import PartitionKey
 from penstock.commitlog import Log, RangeRefusedError, Slice
 from penstock.metadata.image import PartitionState
 from penstock.replication.agenda import Agenda
+from penstock.replication.catch_up import CatchUp
 from penstock.replication.fetcher import Fetcher
 from penstock.replication.follower import Following, Orders
 from penstock.replication.leader import Ends, Leadership, Terms
-from penstock.replication.rate import ByteRate
 from penstock.replication.sessions import Sessions
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import append, flush, open_log, run
@@ -60,7 +60,7 @@ class Pair:
         self.sessions = Sessions()
         self.sessions.lead(self.leadership, Led(log))
         self.following = Following(KEY, self.logs[self.follower], leader, self.epoch, is_in_sync=True)
-        self.fetcher = Fetcher(self.follower, self.follower, lambda: 0.5, ByteRate(10**9))
+        self.fetcher = Fetcher(self.follower, self.follower, lambda: 0.5, CatchUp(10**9))
         self.fetcher.follow(self.following)
 
     def append(self, rows: int, size_bytes: int) -> None:
