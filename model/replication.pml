@@ -218,8 +218,8 @@ hidden byte i, j, k, e, n, d, o, p, q, s;
 
    StrongIsr: whoever is in the ISR, or eligible, by what the cluster has agreed on, has all that was ever committed.
    Excepted are a broker that lost some by a power loss and has not been registered since, which nobody can know, and
-   one that is `unsure`, of which that is known. The union over proposals is covered by it: whatever an ISR that was
-   proposed comes to be, its members must have all when it does.
+   one that is `unsure`, of which that is known; with FSYNC there is no such excuse. The union over proposals is covered
+   by it: whatever an ISR that was proposed comes to be, its members must have all when it does.
 
    LeaderCompleteness: whoever leads has all that was committed in the epochs before its own.
 
@@ -250,13 +250,20 @@ inline check_logs() {
     }
 }
 
+#ifdef FSYNC
+#define MUST_HAVE_ALL (now.isr | now.eligible | now.unsure)
+#define EXCUSED(b) false
+#else
+#define MUST_HAVE_ALL WITHOUT(now.isr | now.eligible, now.unsure)
+#define EXCUSED(b) lost[b]
+#endif
+
 inline check_members() {
     for (i : 0 .. REPLICAS - 1) {
         for (o : 0 .. LOG_MAX - 1) {
             e = (o < broker[i].log_end -> broker[i].log[o] : 0);
             if
-            :: committed[o] && e != committed[o] && IN(i, now.isr | now.eligible) && !IN(i, now.unsure) && !lost[i] ->
-                StrongIsr = 0
+            :: committed[o] && e != committed[o] && IN(i, MUST_HAVE_ALL) && !EXCUSED(i) -> StrongIsr = 0
             :: else
             fi;
             if
