@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.base.errors import RemoteError
 from penstock.commitlog import Log, LogConfig, LogState, Mending, MendingError
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.damage import flip
 from tests.logs import (
     DIRECTORY,
     Message,
@@ -68,7 +69,7 @@ class Donor:
         if found is None:
             mending.ends()
         else:
-            mending.offer(self.disk.open(found.path).read_at(found.position, found.length))
+            mending.offer(self.disk.open(found.path).read_at(found.position, found.length), leads=True)
 
 
 def mend(log: Log, donor: Donor) -> Mending:
@@ -112,6 +113,11 @@ def harmed(draw: st.DrawFn, disk: MemoryVfs) -> str:
         disk.remove(path)
     if draw(st.booleans()):
         disk.remove(path.replace(".arrows", ".index"))
+    lineage = f"{DIRECTORY}/lineage"
+    if not draw(st.integers(0, 3)) and "lineage" in disk.list(DIRECTORY) and (size_bytes := disk.open(lineage).size()):
+        position = draw(st.integers(0, size_bytes - 1))
+        flip(disk, lineage, position)
+        kind += f", the lineage at {position},"
     return f"{kind} {path}"
 
 
@@ -241,7 +247,7 @@ def test_what_a_replica_offers_is_not_believed() -> None:
         mending = damaged.mend()
         while mending.hole is None:
             mending.run()
-        mending.offer(lie)
+        mending.offer(lie, leads=True)
         with pytest.raises(Exception, match=r"sound|offers"):
             finished(mending)
     assert damaged.state is LogState.READ_ONLY

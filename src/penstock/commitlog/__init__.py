@@ -50,7 +50,8 @@ from penstock.commitlog.expiry import ExpirySurvey
 from penstock.commitlog.fetched import Appended
 from penstock.commitlog.lineage import LineageEntry
 from penstock.commitlog.log import Log
-from penstock.commitlog.mending import Mending, MendingError
+from penstock.commitlog.mended_file import MendingError
+from penstock.commitlog.mending import Mending
 from penstock.commitlog.open_files import OpenFiles
 from penstock.commitlog.recovery import Cut
 from penstock.commitlog.retention import LogConfig, Retention

@@ -222,12 +222,16 @@ class FileEntries:
             wanted, found = f"an end at offset {end_offset}, byte {end_position}", f"{last}"
             raise IndexDamagedError(file.path, size - ENTRY_BYTES, wanted, found)
 
-    def extent(self, number: int) -> Extent:
-        """Batch `number`; IndexDamagedError if its entry fails the check."""
+    def entry(self, number: int) -> IndexEntry:
+        """Entry `number` with all its fields; IndexDamagedError if it fails the check."""
         assert 0 <= number < self.count
         position = number * ENTRY_BYTES
         data = self._file.read_at(position, ENTRY_BYTES)
-        return unpack_entry(data, file=self._file.path, position=position).extent()
+        return unpack_entry(data, file=self._file.path, position=position)
+
+    def extent(self, number: int) -> Extent:
+        """Batch `number`; IndexDamagedError if its entry fails the check."""
+        return self.entry(number).extent()
 
     def last_at_or_below(self, offset: int) -> int:
         """Number of the last batch with base_offset <= offset, or -1."""

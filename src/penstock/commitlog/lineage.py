@@ -125,13 +125,30 @@ class Told(NamedTuple):
     entries: tuple[LineageEntry, ...]
 
 
+def is_in_doubt(found: Read, told: Iterable[Told]) -> bool:
+    """Whether entries are lost, as far as these batches can say: then all batches are to be asked."""
+    if found.mistake is not None:
+        return True
+    return any(one.epoch_before > _epoch_below(found.entries, one.begin) for one in told)
+
+
+def _epoch_below(entries: Iterable[LineageEntry], offset: int) -> int:
+    return max((entry.leader_epoch for entry in entries if entry.start_offset < offset), default=0)
+
+
 def recover(
-    vfs: Vfs, directory: str, found: Read, log_start: int, log_end: int, told: Iterable[Told] = ()
+    vfs: Vfs,
+    directory: str,
+    found: Read,
+    log_start: int,
+    log_end: int,
+    told: Iterable[Told] = (),
+    known: tuple[LineageEntry, ...] | None = None,
 ) -> tuple[LineageEntry, ...]:
     """What a log from `log_start` to `log_end` makes of the lineage that was found, and of what those of its batches
-    say that were read. The file is mended. OSError.
+    say that were read; or of what is `known` by all of its batches. The file is mended. OSError.
     """
-    entries = found.entries
+    entries = found.entries if known is None else known
     told = tuple(told)
     for one in told:
         entries = amended(entries, one)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import fetched
+from penstock.commitlog import epochs, fetched
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.cleaned_log import CleanedLog
@@ -43,7 +43,7 @@ _REST_US = limits.LOG_REST_MS * 1000
 class Log(CleanedLog):
     """One partition's log. Make it with `Log.open`."""
 
-    __slots__ = ("_lineage", "_removal", "cuts")
+    __slots__ = ("_is_lineage_sure", "_lineage", "_removal", "cuts")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Log(CleanedLog):
         """For `open` only."""
         super().__init__(vfs, directory, ids, config, found, now_us, open_files, noticed)
         self._lineage = Lineage(vfs, directory, ())
+        self._is_lineage_sure = True  # nothing of it is lost
         self._removal: Removal | None = None  # the last one
         self.cuts: tuple[Cut, ...] = tuple(found.cuts)
 
@@ -265,8 +266,8 @@ class Log(CleanedLog):
         assert self.state is LogState.READ_ONLY, self._state
         assert self.flushed_end == self.log_end, "something is to be flushed"
         segments = self._segments.seen(self.log_end, self.last_timestamp_us, ())
-        values, lineage = self._checkpoint_values(), self._lineage.entries
-        return Mending(self._vfs, self._directory, self._ids, segments, self.damage, values, lineage)
+        lineage = self._lineage.entries if self._is_lineage_sure else None
+        return Mending(self._vfs, self._directory, self._ids, segments, self.damage, self._checkpoint_values(), lineage)
 
     def supersede(self) -> None:
         """Close it: another log of the same files takes its place, and views of this one say that it has changed.
@@ -463,6 +464,12 @@ class Log(CleanedLog):
         if found.mistake is not None:
             self.notices = (*self.notices, str(found.mistake))
         entries = found.entries
+        self._is_lineage_sure = not lineages.is_in_doubt(found, told)
         if self._state is LogState.WRITABLE:
-            entries = lineages.recover(self._vfs, self._directory, found, self.log_start, self.log_end, told)
+            known = None
+            if not self._is_lineage_sure:
+                segments = self._segments.seen(self.log_end, self.last_timestamp_us, ())
+                known = epochs.joined(epochs.epochs_in(self._vfs, one) for one in segments)
+                self._is_lineage_sure = True
+            entries = lineages.recover(self._vfs, self._directory, found, self.log_start, self.log_end, told, known)
         self._lineage = Lineage(self._vfs, self._directory, entries)

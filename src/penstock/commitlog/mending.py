@@ -14,9 +14,13 @@ one. A crash at any point leaves a log that is damaged, or less so, and that can
 | what is found of a hole                                   | then                                                |
 |-----------------------------------------------------------|-----------------------------------------------------|
 | batches of the epochs that the lineage says               | they fill it                                        |
-| other epochs: what is here comes from a leadership whose  | the log ends where they begin: all behind it was    |
-| messages there never came to be committed                 | never committed either, and is fetched as by anyone |
+| the leader has other epochs: what is here comes from a    | the log ends where they begin: all behind it was    |
+| leadership whose messages there were never committed      | never committed either, and is fetched as by anyone |
 | the leader has nothing there (`ends`)                     | the same                                            |
+| another replica has other epochs                          | nothing: that may be the one that is wrong          |
+| the lineage was lost, too: the leader has epochs that fit | they fill it; what is behind it here is as certain  |
+| between those before and behind the hole                  | as it was: whoever follows compares it              |
+| … and they do not fit, or another replica has them        | as with other epochs, unless all around are of one  |
 | it was given up meanwhile (`begins`)                      | the log begins behind it                            |
 """
 
@@ -28,25 +32,25 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, OperationalError, RemoteError
+from penstock.base.errors import CorruptionError, RemoteError
 from penstock.batch import codec
-from penstock.batch.header import NO_RUN, BatchHeader
+from penstock.batch.header import BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message, schema_message
 from penstock.commitlog import checkpoint as checkpoints
-from penstock.commitlog import files, index, rebuild, remains
+from penstock.commitlog import epochs, files, index, rebuild, remains
+from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint, CheckpointFile
+from penstock.commitlog.errors import is_shortage
 from penstock.commitlog.index import PackedEntries
 from penstock.commitlog.lineage import LineageEntry
+from penstock.commitlog.mended_file import MendedFile, MendingError
 from penstock.commitlog.scan import Walk, Window
 from penstock.commitlog.segment import Damage, Segment
 from penstock.commitlog.sliced import SlicedWork
 from penstock.vfs import Buffer, File, Vfs
 
 _base_offset = attrgetter("base_offset")
-
-
-class MendingError(OperationalError):
-    """The log cannot be mended with what was offered; it is as it was."""
+_ANY_EPOCH = 2**63
 
 
 class Hole(NamedTuple):
@@ -90,11 +94,15 @@ class Mending(SlicedWork):
         segments: Sequence[Segment],
         damage: Sequence[Damage],
         values: Checkpoint,
-        lineage: tuple[LineageEntry, ...],
+        lineage: tuple[LineageEntry, ...] | None,
     ) -> None:
-        """`segments`, `damage`, `lineage`: of the log, which takes nothing. `values`: what its checkpoint would say."""
+        """`segments`, `damage`, `lineage`: of the log, which takes nothing. `values`: what its checkpoint would say.
+
+        `lineage` None: some of it is lost; it is written anew, too.
+        """
         self.offered_bytes = 0
         self.ranges = 0  # of offsets that were damaged
+        self.has_kept = False  # what could not be understood, or does not belong to the log
         self._vfs = vfs
         self._directory = directory
         self._ids = ids
@@ -102,10 +110,12 @@ class Mending(SlicedWork):
         self._lineage = lineage
         self._hole: Hole | None = None
         self._offered = b""
+        self._is_leaders = False  # what is offered is the leader's
         self._damage = {one.file: one for one in damage}
         self._segments = sorted((*segments, *_missing(segments, damage)), key=_base_offset)
         self._strays = self._find_strays(damage)
-        self._begin = min([values.log_start, *(one.base_offset for one in damage if one.end_offset != one.base_offset)])
+        # Below its start only where it has lost segments that it is to begin with: what was given up stays given up.
+        self._begin = min([values.log_start, *(one.base_offset for one in _missing(segments, damage))])
         self._end: int | None = None  # the log is cut there
         self._mended: list[_Mended] = []
         super().__init__()
@@ -130,10 +140,13 @@ class Mending(SlicedWork):
         is_told = hole is None or self._offered or self._end is not None or self._begin > hole.offset
         return None if is_told else hole
 
-    def offer(self, data: bytes) -> None:
-        """Batches of another replica, the first of which holds the first offset of the hole; `run` looks at them."""
+    def offer(self, data: bytes, *, leads: bool) -> None:
+        """Batches of another replica, the first of which holds the first offset of the hole; `run` looks at them.
+
+        `leads`: of the leader, as it is in its epoch.
+        """
         assert self.hole is not None
-        self._offered = data
+        self._offered, self._is_leaders = data, leads
         self.offered_bytes += len(data)
 
     def ends(self) -> None:
@@ -187,15 +200,15 @@ class Mending(SlicedWork):
         target = self._vfs.open(written_path, create=True, make_folders=False)
         try:
             keeps_old = False
-            for position, end_position in old.aside:
-                keeps_old = not self._copy_aside(segment.path, old, position, end_position) or keeps_old
-                yield end_position - position
             target.truncate(0)
             target.write_at(0, schema_message(*self._ids))
-            writer = _Writer(target)
+            writer = MendedFile(target)
             yield from self._fill(segment, old, writer)
             writer.end()
             target.sync()
+            for position, end_position in old.aside:  # not before all is there: else each try would leave a copy
+                keeps_old = not self._copy_aside(segment.path, old, position, end_position) or keeps_old
+                yield end_position - position
             end_offset = self._end if self._end is not None else max(segment.end_offset, self._begin)
             base_offset = end_offset if writer.base_offset is None else writer.base_offset
             if writer.base_offset is None and self._end is None and not is_last:
@@ -219,12 +232,16 @@ class Mending(SlicedWork):
             file = self._vfs.open(segment.path, read_only=True)
         except FileNotFoundError:
             return _Old(None, PackedEntries(b""), (), 0)
-        except OSError:
+        except OSError as error:
+            if is_shortage(error):
+                raise  # the disk is well
             return _Old(None, PackedEntries(b""), ((0, 1),), 0)
         try:
             return self._understood(segment, file)
-        except OSError:
+        except OSError as error:
             file.close()
+            if is_shortage(error):
+                raise
             return _Old(None, PackedEntries(b""), ((0, 1),), 0)
         except BaseException:
             file.close()
@@ -250,6 +267,7 @@ class Mending(SlicedWork):
             size_bytes=size_bytes,
             flushed_position=size_bytes,
             end_offset=segment.end_offset,
+            by_marks=False,  # else a message that holds batches could be taken for them
         )
         entries = PackedEntries(bytes(scan.entries))
         if newer and not entries.count:  # with batches of ours, it is the number of the format that is damaged
@@ -265,18 +283,21 @@ class Mending(SlicedWork):
             remains.copy_aside(self._vfs, old.file, position, end_position, kept_as)
         except OSError:
             return False
+        self.has_kept = True
         return True
 
-    def _fill(self, segment: Segment, old: _Old, writer: _Writer) -> Generator[int, None, None]:
+    def _fill(self, segment: Segment, old: _Old, writer: MendedFile) -> Generator[int, None, None]:
         offset = segment.base_offset
+        before = self._epoch_before(segment)
         window = None if old.file is None else Window(old.file, old.size_bytes)
         moved = 0
         for number in range(old.sound.count):
-            extent = old.sound.extent(number)
-            yield from self._fill_hole(offset, extent.base_offset, writer)
+            entry = old.sound.entry(number)
+            extent = entry.extent()
+            yield from self._fill_hole(offset, extent.base_offset, writer, (before, entry.leader_epoch))
             if self._end is not None:
                 return
-            offset = extent.end_offset
+            offset, before = extent.end_offset, entry.leader_epoch
             if offset <= self._begin:
                 continue
             assert window is not None
@@ -287,9 +308,14 @@ class Mending(SlicedWork):
                 yield moved
                 moved = 0
         yield moved
-        yield from self._fill_hole(offset, segment.end_offset, writer)
+        if offset < segment.end_offset:
+            around = before, self._epoch_behind(segment)
+            yield from self._fill_hole(offset, segment.end_offset, writer, around)
 
-    def _fill_hole(self, offset: int, end: int, writer: _Writer) -> Generator[int, None, None]:
+    def _fill_hole(
+        self, offset: int, end: int, writer: MendedFile, around: tuple[int, int]
+    ) -> Generator[int, None, None]:
+        """`around`: the leader epochs of what is before and behind it."""
         if offset < end:
             self.ranges += 1
         while max(offset, self._begin) < end:
@@ -307,7 +333,7 @@ class Mending(SlicedWork):
             for header, data in list(self._checked(offset)):
                 if offset >= end:
                     break
-                if header.leader_epoch != self._epoch_at(offset):
+                if not self._is_of_this_log(header.leader_epoch, offset, around):
                     self._end = offset
                     return
                 stop = min(header.end_offset, end)
@@ -316,9 +342,33 @@ class Mending(SlicedWork):
                 moved += header.size_bytes
             yield moved
 
-    def _epoch_at(self, offset: int) -> int:
-        found = [entry.leader_epoch for entry in self._lineage if entry.start_offset <= offset]
-        return found[-1] if found else 0
+    def _is_of_this_log(self, leader_epoch: int, offset: int, around: tuple[int, int]) -> bool:
+        """Whether what is offered goes here; False: the log ends here. MendingError: only the leader may say so."""
+        before, behind = around
+        if self._lineage is not None:
+            found = [entry.leader_epoch for entry in self._lineage if entry.start_offset <= offset]
+            is_ours = bool(found) and found[-1] == leader_epoch
+        elif self._is_leaders:
+            is_ours = before <= leader_epoch <= behind
+        else:
+            is_ours = before == leader_epoch == behind
+        if not is_ours and not self._is_leaders:
+            raise MendingError(f"a replica that does not lead offers leader epoch {leader_epoch} for {offset}")
+        return is_ours
+
+    def _epoch_before(self, segment: Segment) -> int:
+        if self._lineage is not None:
+            return 0  # nobody asks
+        earlier = [one for one in self._segments if one.base_offset < segment.base_offset]
+        lineage = epochs.joined(epochs.epochs_in(self._vfs, one) for one in earlier)
+        return lineage[-1].leader_epoch if lineage else 0
+
+    def _epoch_behind(self, segment: Segment) -> int:
+        if self._lineage is not None:
+            return _ANY_EPOCH
+        later = [one for one in self._segments if one.base_offset > segment.base_offset]
+        lineage = epochs.joined(epochs.epochs_in(self._vfs, one) for one in later)
+        return lineage[0].leader_epoch if lineage else _ANY_EPOCH
 
     def _read_back(self, target: File, base_offset: int, end_offset: int) -> Generator[int, None, bytearray]:
         """What is written is what was meant; gives the entries of its index."""
@@ -358,11 +408,28 @@ class Mending(SlicedWork):
         for path in self._strays:
             self._put_aside(path)
         self._vfs.sync_dir(self._directory)
+        if self._lineage is None:
+            lineages.rewrite(self._vfs, self._directory, self._lineage_anew())
         self._write_checkpoint()
+
+    def _lineage_anew(self) -> tuple[LineageEntry, ...]:
+        """As the batches say: all of them are sound now."""
+        mended = {one.old_path: one for one in self._mended}
+        segments = []
+        for segment in self._segments:
+            if self._end is not None and segment.base_offset > self._mended[-1].base_offset:
+                break
+            if (one := mended.get(segment.path)) is not None:
+                entries = PackedEntries(b"")
+                segments.append(Segment(one.path, one.base_offset, one.end_offset, one.size_bytes, 0, entries))
+            elif segment.end_offset > self._begin:
+                segments.append(segment)
+        return epochs.joined(epochs.epochs_in(self._vfs, one) for one in segments)
 
     def _put_aside(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._vfs.rename(path, files.side_path(self._vfs, path, 0))
+            self.has_kept = True
 
     def _write_checkpoint(self) -> None:
         last = self._segments[-1]
@@ -395,84 +462,6 @@ class Mending(SlicedWork):
             checkpoint.write(values)
             checkpoint.sync()
         self._vfs.sync_dir(self._directory)
-
-
-class _Writer:
-    """Writes batches one after the other. Offsets of which compaction has left no row are covered by the batch before
-    them, or by the one behind: so the last one waits until it is known what follows.
-    """
-
-    def __init__(self, file: File) -> None:
-        self.base_offset: int | None = None  # of the first one
-        self._file = file
-        self._position = SCHEMA_BYTES
-        self._waiting: tuple[BatchHeader, Buffer] | None = None
-        self._empty_start: int | None = None  # from there on no row has come yet
-        self._last_timestamp_us = 0
-        self._last_epoch = 0
-
-    def add(self, header: BatchHeader, data: Buffer) -> None:
-        """The next one, as it is. MendingError if it does not go on."""
-        if header.min_timestamp_us < self._last_timestamp_us or header.leader_epoch < self._last_epoch:
-            raise MendingError(
-                f"the batch from {header.base_offset} on is of an earlier time or leader epoch than the one before"
-            )
-        self._last_timestamp_us, self._last_epoch = header.max_timestamp_us, header.leader_epoch
-        if self._empty_start is not None:
-            if not _may_cover(header, header):
-                raise MendingError(f"no row is left from {self._empty_start} to {header.base_offset}")
-            message = bytearray(data)
-            header, data = codec.covering(message, self._empty_start, header.end_offset), message
-            self._empty_start = None
-        self._write_waiting()
-        if self.base_offset is None:
-            self.base_offset = header.base_offset
-        self._waiting = header, data
-
-    def add_part(self, header: BatchHeader, data: Buffer, begin: int, end: int) -> None:
-        """The next one, or what of it lies from offset `begin` up to `end`. MendingError."""
-        if (header.base_offset, header.end_offset) == (begin, end):
-            self.add(header, data)
-            return
-        if not _may_cover(header, header):
-            raise MendingError(f"a producer's batch from {header.base_offset} on lies across what is here")
-        try:
-            part = codec.part_of(data, begin, end)
-        except CorruptionError as error:
-            raise MendingError(f"what a replica offers is not sound: {error}") from None
-        if part is not None:
-            self.add(codec.read_header(part), part)
-        elif self._waiting is None:
-            self._empty_start = begin if self._empty_start is None else self._empty_start
-        elif _may_cover(self._waiting[0], header):
-            message = bytearray(self._waiting[1])
-            self._waiting = codec.covering(message, self._waiting[0].base_offset, end), message
-        else:
-            raise MendingError(f"no row is left from {begin} to {end}, and no batch that could cover it")
-
-    def end(self) -> None:
-        """That was all."""
-        if self._empty_start is not None:
-            raise MendingError(f"no row is left from {self._empty_start} on")
-        self._write_waiting()
-
-    def restart(self) -> None:
-        """What was written is given up: nothing of it counts."""
-        self._waiting = self._empty_start = self.base_offset = None
-        self._position = SCHEMA_BYTES
-        self._file.truncate(SCHEMA_BYTES)
-
-    def _write_waiting(self) -> None:
-        if self._waiting is not None:
-            self._file.write_at(self._position, self._waiting[1])
-            self._position += len(self._waiting[1])
-            self._waiting = None
-
-
-def _may_cover(covering: BatchHeader, covered: BatchHeader) -> bool:
-    """Whether one may cover the offsets of the other: a producer's batch, or one of a run, says what it holds."""
-    is_plain = not covering.producer_id and covering.run_id == NO_RUN
-    return is_plain and covering.leader_epoch == covered.leader_epoch
 
 
 def _missing(segments: Sequence[Segment], damage: Sequence[Damage]) -> Iterator[Segment]:

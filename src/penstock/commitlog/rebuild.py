@@ -101,8 +101,9 @@ def scan_segment(
     flushed_position: int | None,
     end_offset: int | None,
     vouched: tuple[Head, int] | None = None,
+    by_marks: bool = True,
 ) -> Scan:
-    """Verify every batch of a segment behind those that are `vouched` for.
+    """Verify every batch of a segment behind those that are `vouched` for; `by_marks` as of `find_behind`.
 
     `end_offset`: where it must end at the latest, None if not known. `flushed_position` None: not known; a mistake is
     then damage if something verified lies behind it.
@@ -133,7 +134,7 @@ def scan_segment(
                 scan.torn = Torn(walk.position, str(walk.mistake), whole)
                 return scan
         beyond = Beyond(walk.position, size_bytes, walk.offset, end_offset)
-        found = find_behind(file, beyond, _hints(vfs, file.path, walk.position))
+        found = find_behind(file, beyond, _hints(vfs, file.path, walk.position), by_marks=by_marks)
         lost_end = None if found is None else found.base_offset
         scan.damage.append(Damage(file.path, walk.position, walk.offset, lost_end, str(walk.mistake)))
         if found is None:

@@ -105,11 +105,15 @@ class Beyond(NamedTuple):
     end_offset: int | None  # None: not known
 
 
-def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = ()) -> Found | None:
-    """The first verified batch behind the damage at `beyond.position`, or None. `hints` are positions to try first."""
+def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = (), *, by_marks: bool = True) -> Found | None:
+    """The first verified batch behind the damage at `beyond.position`, or None. `hints` are positions to try first.
+
+    `by_marks`: also where nothing but bytes that look like the beginning of one says that there is a batch. A message
+    may hold such bytes, and whole batches.
+    """
     window = Window(file, beyond.end_position)
     budget = limits.RESYNC_BYTES_MAX
-    for position in _candidates(file, window, beyond, hints):
+    for position in _candidates(file, window, beyond, hints, by_marks=by_marks):
         try:
             header = codec.read_header(window.read(position, codec.PREFIX_BYTES))
             if header.size_bytes > beyond.end_position - position:
@@ -126,13 +130,15 @@ def find_behind(file: File, beyond: Beyond, hints: Iterable[int] = ()) -> Found 
     return None
 
 
-def _candidates(file: File, window: Window, beyond: Beyond, hints: Iterable[int]) -> Iterator[int]:
+def _candidates(file: File, window: Window, beyond: Beyond, hints: Iterable[int], *, by_marks: bool) -> Iterator[int]:
     first = []
     with contextlib.suppress(CorruptionError):
         header = codec.read_header(window.read(max(0, beyond.position), codec.PREFIX_BYTES))
         # Of a batch that the end of the file cuts through it is a place behind that end.
         first.append(beyond.position + header.size_bytes)
     yield from (place for place in chain(first, hints) if beyond.position < place < beyond.end_position)
+    if not by_marks:
+        return
     start = beyond.position - beyond.position % _ALIGNMENT + _ALIGNMENT
     while start < beyond.end_position:
         data = file.read_at(start, min(limits.SCAN_READ_BYTES, beyond.end_position - start))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.commitlog.errors import LogCutError
+from penstock.commitlog.errors import LogCutError, is_shortage
 from penstock.commitlog.sliced import SlicedWork
 from penstock.commitlog.view import LogView
 
@@ -38,6 +38,7 @@ class Scrub(SlicedWork):
     def _work(self) -> Generator[int, None, None]:
         offset = max(self._begin, self._view.log_start)
         moved = 0
+        failed_at = -1
         while offset < self._end:
             try:
                 for header, _ in self._view.batches(offset, self._end):
@@ -54,7 +55,14 @@ class Scrub(SlicedWork):
             except FileNotFoundError:
                 return  # retention, or somebody who deletes files: whoever reads it is told
             except OSError as error:
-                offset = self._unreadable(error, offset)
+                if is_shortage(error):
+                    raise  # the disk is well; the rest is read in the next pass
+                if failed_at != offset:
+                    failed_at = offset  # it may pass: it is read once more
+                    yield moved
+                    moved = 0
+                else:
+                    offset = self._unreadable(error, offset)
         yield moved
 
     def _behind(self, error: RemoteError, offset: int) -> int:

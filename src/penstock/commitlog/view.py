@@ -203,16 +203,19 @@ class LogView:
             if begin < stop:
                 yield from self._segment_batches(segment, begin, stop, reverse=reverse, wants=wants)
 
-    def is_sound(self, found: Slice) -> bool:
-        """Read a slice, and verify its batches; whether they are what was written. If not, the log hears of it."""
+    def sound_end(self, found: Slice) -> int:
+        """Read a slice, and verify its batches; up to where they are what was written. The log hears if not to its end.
+
+        RemoteError corrupt_range where its first batch is not.
+        """
+        end = found.base_offset
         try:
-            for _ in self.batches(max(found.base_offset, self.log_start), found.end_offset):
-                pass
+            for header, _ in self.batches(max(found.base_offset, self.log_start), found.end_offset):
+                end = header.end_offset
         except RemoteError as error:
-            if error.code != ErrorCode.CORRUPT_RANGE:
+            if error.code != ErrorCode.CORRUPT_RANGE or end == found.base_offset:
                 raise
-            return False
-        return True
+        return end
 
     def _segment_batches(
         self, segment: Segment, start: int, end: int, *, reverse: bool, wants: Wants | None

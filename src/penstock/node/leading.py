@@ -107,8 +107,8 @@ class _LedLog:
         def run() -> _Range:
             try:
                 found = view.replica_range(offset, bytes_max=bytes_max)
-                if verifies and found is not None and not view.is_sound(found):
-                    found = view.replica_range(offset, bytes_max=bytes_max)
+                if verifies and found is not None and (sound_end := view.sound_end(found)) < found.end_offset:
+                    found = view.slice(max(offset, view.log_start), end=sound_end, bytes_max=bytes_max)
             except (OSError, OperationalError) as error:
                 raise as_remote(error) from error
             assert found is not None, (partition.key, offset, view.log_end)

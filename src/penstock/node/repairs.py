@@ -1,11 +1,13 @@
 """Damaged replicas are mended, with what other brokers have of them: see `commitlog.mending`.
 
-Rules: only a replica that another broker leads is mended, one at a time, at a bounded rate; one that led itself before
-it was found to be damaged leads no more, where another one is in sync. Its leader is asked first, and gives what it
-has: what it does not have was never committed. The other replicas are asked for what the leader cannot read either, and
-give what is committed; of the same leader epoch it is the same. Nothing is given up here because of what a follower
-says, nor where nobody leads: the one that is damaged may have been the longest. What could not be mended is tried
-again. The log that comes of it is opened as at a start, and joins the ISR as any that lacks something.
+Rules: only a replica that another broker leads, and that is not in the ISR, is mended, one at a time, at a bounded
+rate: nothing that others count on is taken away. One that led itself before it was found to be damaged leads no more,
+where another one is in sync. Its leader is asked first, and gives what it has: what it does not have was never
+committed. The other replicas are asked for what the leader cannot read either, and give what is committed; of the same
+leader epoch it is the same. Nothing is given up here because of what a follower says, nor where nobody leads: the one
+that is damaged may have been the longest. What could not be mended is tried again, later each time, and with another
+giver if what one gave did not fit. The log that comes of it is opened as at a start, and joins the ISR as any that
+lacks something.
 
     damaged → wanted → asked of others, written anew → put in its place → opened → followed
                  ▲              │ a while later
@@ -22,7 +24,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, Offset, PartitionKey
-from penstock.commitlog import Log, LogState, LogView, Mending, Slice
+from penstock.commitlog import Log, LogState, LogView, Mending, MendingError, Slice
 from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
 from penstock.node.finding import Finder
 from penstock.node.partition import Partition
@@ -33,6 +35,7 @@ from penstock.node.upkeep import Upkeep
 from penstock.node.wording import as_remote
 
 _RETRY_US = limits.REPAIR_RETRY_MS * 1_000
+_SOON_US = limits.REPAIR_SOON_MS * 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +46,8 @@ class _Repair:
     mending: Mending
     asked: set[BrokerId] = field(default_factory=set)  # about the present hole, in vain
     givers: set[BrokerId] = field(default_factory=set)
+    giver: BrokerId | None = None  # the last one
+    is_placed: bool = False  # what was written anew
     is_busy: bool = False  # a disk thread is at it, or another broker is asked, or it waits for a sync
     is_waiting: bool = False  # for a sync, before it is put in its place
 
@@ -70,7 +75,9 @@ class Repairs:
         self._roles = roles
         self._open_log = open_log
         self._wanted: dict[PartitionKey, int] = {}  # when each is to be tried, in elapsed time
-        self._to_open: dict[PartitionKey, _Repair] = {}  # whose log was mended, and could not be opened since
+        self._to_open: dict[PartitionKey, _Repair] = {}  # whose log is closed, and could not be opened since
+        self._tries: dict[PartitionKey, int] = {}  # in vain, in a row
+        self._misfits: dict[PartitionKey, set[BrokerId]] = {}  # who gave last what did not fit
         self._under_way: _Repair | None = None
         self._free_us = 0  # when the rate lets it go on
 
@@ -96,20 +103,25 @@ class Repairs:
             partition = self._partitions.get(key)
             is_damaged = partition is not None and partition.log.state is LogState.READ_ONLY
             if partition is None or not (is_damaged or key in self._to_open):
-                del self._wanted[key]
-                self._to_open.pop(key, None)
+                for place in (self._wanted, self._to_open, self._tries, self._misfits):
+                    place.pop(key, None)
             elif self._under_way is None and self._may_begin(partition):
                 self._begin(partition)
             else:
-                self._wanted[key] = now_us + _RETRY_US
+                self._wanted[key] = now_us + (_SOON_US if self._counts(partition) else _RETRY_US)
 
     def _may_begin(self, partition: Partition) -> bool:
         if partition.key in self._to_open:
             return partition.cutting is None
         log, state = partition.log, partition.stream.partitions[partition.key.partition]
-        is_led = state.leader not in (None, self._broker_id) and partition.leadership is None
+        is_led = state.leader not in (None, self._broker_id) and not self._counts(partition)
         is_idle = partition.cutting is None and not partition.flushing and log.flushed_end == log.log_end
         return is_led and is_idle and state.leader_epoch >= log.leader_epoch
+
+    def _counts(self, partition: Partition) -> bool:
+        """Whether it may be the one that leads next, or does: then it stays as it is."""
+        state = partition.stream.partitions[partition.key.partition]
+        return partition.leadership is not None or self._broker_id in state.isr
 
     def _begin(self, partition: Partition) -> None:
         self._upkeep.cleaners.forget(partition)
@@ -142,6 +154,8 @@ class Repairs:
             repair.is_busy = False
             self._free_us = self._clock().elapsed_us + mending.moved_bytes * 1_000_000 // limits.REPAIR_BYTES_PER_S
             if error is not None:
+                if isinstance(error, MendingError) and repair.giver is not None:
+                    self._misfits.setdefault(repair.partition.key, set()).add(repair.giver)
                 self._fail(repair, f"cannot be mended: {error}")
             elif mending.hole is not None or mending.is_done:
                 self._go_on(repair)
@@ -149,20 +163,31 @@ class Repairs:
         self._outbox.work(Lane.QUERY, mending.run, done)
 
     def _is_lost(self, repair: _Repair) -> bool:
-        """Whether there is nothing more to be mended here."""
+        """Whether it is not to be mended now."""
         partition = repair.partition
-        is_here = self._partitions.get(partition.key) is partition and partition.when_idle is None
-        return not is_here or partition.leadership is not None
+        if not self._is_here(partition):
+            return True
+        return partition.key not in self._to_open and self._counts(partition)  # one that is closed is to be opened
+
+    def _is_here(self, partition: Partition) -> bool:
+        return self._partitions.get(partition.key) is partition and partition.when_idle is None
 
     def _fail(self, repair: _Repair, why: str) -> None:
+        key = repair.partition.key
         repair.partition.tell(why, self._outbox)
         self._end(repair)
-        self._wanted[repair.partition.key] = self._clock().elapsed_us + _RETRY_US
+        tries = self._tries[key] = self._tries.get(key, 0) + 1
+        delay_ms = min(limits.REPAIR_RETRY_MS << min(tries - 1, 16), limits.REPAIR_RETRY_MS_MAX)
+        self._wanted[key] = self._clock().elapsed_us + delay_ms * 1_000
 
     def _end(self, repair: _Repair) -> None:
+        """Nothing is under way; what is damaged still is looked at again."""
         repair.mending.close()
         self._under_way = None
-        self._wanted.pop(repair.partition.key, None)
+        partition = repair.partition
+        self._wanted.pop(partition.key, None)
+        if self._is_here(partition) and (partition.log.state is LogState.READ_ONLY or partition.key in self._to_open):
+            self._wanted[partition.key] = self._clock().elapsed_us + _RETRY_US
 
     # What others have
 
@@ -172,8 +197,11 @@ class Repairs:
         state = partition.stream.partitions[partition.key.partition]
         others = [one for one in state.replicas if one not in (self._broker_id, state.leader)]
         givers = others if state.leader in (None, self._broker_id) else [state.leader, *others]
-        giver = next((one for one in givers if one not in repair.asked and self._peers.is_up(one)), None)
+        misfits = self._misfits.get(partition.key, set())
+        left = [one for one in givers if one not in repair.asked and self._peers.is_up(one)]
+        giver = next((one for one in left if one not in misfits), None)
         if giver is None:
+            self._misfits.pop(partition.key, None)  # the next time all are asked again
             hole = mending.hole
             self._fail(repair, f"cannot be mended yet: no other replica gives offset {hole.offset}; it is tried again")
             return
@@ -195,6 +223,7 @@ class Repairs:
             if self._take(repair, response, bytes(raw), leads=leads):
                 repair.asked.clear()
                 repair.givers.add(giver)
+                repair.giver = giver
             else:
                 repair.asked.add(giver)
             self._go_on(repair)
@@ -208,7 +237,7 @@ class Repairs:
         assert hole is not None
         if isinstance(response, ReplicaRangeResponse):
             if raw:
-                mending.offer(raw)
+                mending.offer(raw, leads=leads and response.leads)
             elif leads and response.leads:
                 mending.ends()
             return mending.hole is None
@@ -238,8 +267,7 @@ class Repairs:
             self._end(repair)
             self._settle(partition)
             return
-        is_placed = partition.key in self._to_open
-        if not is_placed:
+        if partition.key not in self._to_open:
             self._to_open[partition.key] = repair
             self._roles.leave(partition)
             try:
@@ -249,8 +277,9 @@ class Repairs:
         opened: list[Log] = []
 
         def place() -> None:
-            if not is_placed:
+            if not repair.is_placed:
                 mending.place()
+                repair.is_placed = True
             opened.append(self._open_log(partition))
 
         def done(error: Exception | None) -> None:
@@ -274,7 +303,8 @@ class Repairs:
 
     def _opened(self, repair: _Repair, log: Log) -> None:
         partition, mending = repair.partition, repair.mending
-        del self._to_open[partition.key]
+        for place in (self._to_open, self._tries, self._misfits):
+            place.pop(partition.key, None)
         partition.reopened(log)
         self._end(repair)
         partition.counters["repaired_ranges"] += mending.ranges
@@ -282,10 +312,8 @@ class Repairs:
         givers = ", ".join(map(str, sorted(repair.givers)))
         came = f", for which {mending.offered_bytes} bytes came from broker {givers}" if givers else ""
         ranges = f"{mending.ranges} damaged range{'' if mending.ranges == 1 else 's'}"
-        self._outbox.notice(
-            f"{partition.label} is mended: {ranges}{came}; what was damaged is kept beside it, in files with .cut- in "
-            "their names"
-        )
+        kept = "; what was damaged is kept beside it, in files with .cut- in their names"
+        self._outbox.notice(f"{partition.label} is mended: {ranges}{came}{kept if mending.has_kept else ''}")
         self._upkeep.opened(partition)
 
     # What others lack
@@ -321,6 +349,6 @@ def _sound(view: LogView, request: ReplicaRangeRequest, end: int) -> Slice | Non
     with contextlib.suppress(RemoteError):  # it is damaged there, too: what lies before may be had
         end = min(end, view.batch_at(wanted_end - 1)[1].end_offset)
     found = view.slice(offset, end=end, bytes_max=bytes_max)
-    if found is not None and not view.is_sound(found):
-        found = view.slice(offset, end=end, bytes_max=bytes_max)
+    if found is not None and (sound_end := view.sound_end(found)) < found.end_offset:
+        found = view.slice(offset, end=sound_end, bytes_max=bytes_max)
     return found

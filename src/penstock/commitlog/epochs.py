@@ -1,0 +1,70 @@
+"""Which leader epoch begins where in a segment, as its batches say: for a lineage that was lost, or is in doubt.
+
+Rules: an index is believed where it fits its segment; elsewhere the segment itself is read. Epochs do not fall.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from penstock.commitlog import files, rebuild
+from penstock.commitlog.errors import IndexDamagedError
+from penstock.commitlog.index import FileEntries
+from penstock.commitlog.lineage import LineageEntry
+from penstock.commitlog.segment import Segment
+from penstock.vfs import Vfs
+
+
+def epochs_in(vfs: Vfs, segment: Segment) -> tuple[LineageEntry, ...]:
+    """Where each has its first batch in a segment; nothing of what is damaged there. OSError."""
+    try:
+        index_file = vfs.open(files.index_path(segment.path), read_only=True)
+    except FileNotFoundError:
+        return _read(vfs, segment)
+    try:
+        end_position, end_offset = segment.size_bytes, segment.end_offset
+        return tuple(_by_halving(FileEntries(index_file, end_position=end_position, end_offset=end_offset)))
+    except IndexDamagedError:
+        return _read(vfs, segment)
+    finally:
+        index_file.close()
+
+
+def _by_halving(entries: FileEntries) -> Iterator[LineageEntry]:
+    number = 0
+    while number < entries.count:
+        first = entries.entry(number)
+        yield LineageEntry(first.leader_epoch, first.base_offset)
+        numbers = range(number, entries.count)
+        number += bisect_right(numbers, first.leader_epoch, key=lambda each: entries.entry(each).leader_epoch)
+
+
+def _read(vfs: Vfs, segment: Segment) -> tuple[LineageEntry, ...]:
+    try:
+        file = vfs.open(segment.path, read_only=True)
+    except FileNotFoundError:
+        return ()
+    try:
+        scan = rebuild.scan_segment(
+            vfs,
+            file,
+            base_offset=segment.base_offset,
+            size_bytes=file.size(),
+            flushed_position=file.size(),
+            end_offset=segment.end_offset,
+            by_marks=False,
+        )
+    finally:
+        file.close()
+    return tuple(scan.epochs)
+
+
+def joined(lineages: Iterable[Iterable[LineageEntry]]) -> tuple[LineageEntry, ...]:
+    """Those of segments, one behind the other, as that of the log."""
+    out: list[LineageEntry] = []
+    for entry in chain.from_iterable(lineages):
+        if not out or entry.leader_epoch > out[-1].leader_epoch:
+            out.append(entry)
+    return tuple(out)

@@ -1,0 +1,92 @@
+"""The file that takes a damaged segment's place, while it is written: batch after batch, each of which must go on."""
+
+from __future__ import annotations
+
+from penstock.base.errors import CorruptionError, OperationalError
+from penstock.batch import codec
+from penstock.batch.header import NO_RUN, BatchHeader
+from penstock.batch.schema import SCHEMA_BYTES
+from penstock.vfs import Buffer, File
+
+
+class MendingError(OperationalError):
+    """The log cannot be mended with what was offered; it is as it was."""
+
+
+class MendedFile:
+    """Writes batches one after the other. Offsets of which compaction has left no row are covered by the batch before
+    them, or by the one behind: so the last one waits until it is known what follows.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.base_offset: int | None = None  # of the first one
+        self._file = file
+        self._position = SCHEMA_BYTES
+        self._waiting: tuple[BatchHeader, Buffer] | None = None
+        self._empty_start: int | None = None  # from there on no row has come yet
+        self._last_timestamp_us = 0
+        self._last_epoch = 0
+
+    def add(self, header: BatchHeader, data: Buffer) -> None:
+        """The next one, as it is. MendingError if it does not go on."""
+        if header.min_timestamp_us < self._last_timestamp_us or header.leader_epoch < self._last_epoch:
+            raise MendingError(
+                f"the batch from {header.base_offset} on is of an earlier time or leader epoch than the one before"
+            )
+        self._last_timestamp_us, self._last_epoch = header.max_timestamp_us, header.leader_epoch
+        if self._empty_start is not None:
+            if not _may_cover(header, header):
+                raise MendingError(f"no row is left from {self._empty_start} to {header.base_offset}")
+            message = bytearray(data)
+            header, data = codec.covering(message, self._empty_start, header.end_offset), message
+            self._empty_start = None
+        self._write_waiting()
+        if self.base_offset is None:
+            self.base_offset = header.base_offset
+        self._waiting = header, data
+
+    def add_part(self, header: BatchHeader, data: Buffer, begin: int, end: int) -> None:
+        """The next one, or what of it lies from offset `begin` up to `end`. MendingError."""
+        if (header.base_offset, header.end_offset) == (begin, end):
+            self.add(header, data)
+            return
+        if not _may_cover(header, header):
+            raise MendingError(f"a producer's batch from {header.base_offset} on lies across what is here")
+        try:
+            part = codec.part_of(data, begin, end)
+        except CorruptionError as error:
+            raise MendingError(f"what a replica offers is not sound: {error}") from None
+        if part is not None:
+            self.add(codec.read_header(part), part)
+        elif self._waiting is None:
+            self._empty_start = begin if self._empty_start is None else self._empty_start
+        elif _may_cover(self._waiting[0], header):
+            message = bytearray(self._waiting[1])
+            self._waiting = codec.covering(message, self._waiting[0].base_offset, end), message
+        else:  # what comes next may cover it: `add` looks
+            self._write_waiting()
+            self._empty_start = begin
+
+    def end(self) -> None:
+        """That was all."""
+        if self._empty_start is not None:
+            raise MendingError(f"no row is left from {self._empty_start} on")
+        self._write_waiting()
+
+    def restart(self) -> None:
+        """What was written is given up: nothing of it counts."""
+        self._waiting = self._empty_start = self.base_offset = None
+        self._position = SCHEMA_BYTES
+        self._file.truncate(SCHEMA_BYTES)
+
+    def _write_waiting(self) -> None:
+        if self._waiting is not None:
+            self._file.write_at(self._position, self._waiting[1])
+            self._position += len(self._waiting[1])
+            self._waiting = None
+
+
+def _may_cover(covering: BatchHeader, covered: BatchHeader) -> bool:
+    """Whether one may cover the offsets of the other: a producer's batch, or one of a run, says what it holds."""
+    is_plain = not covering.producer_id and covering.run_id == NO_RUN
+    return is_plain and covering.leader_epoch == covered.leader_epoch
