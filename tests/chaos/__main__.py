@@ -20,7 +20,7 @@ from pathlib import Path
 from penstock.sim import mutants
 from tests.chaos import faults, network, report
 from tests.chaos.faults import FAULTS
-from tests.chaos.run import Options, Outcome, run
+from tests.chaos.run import STRIKES_MAX, Options, Outcome, run
 from tests.chaos.system import RECOVERY_S
 
 _BAR_CHARS = 30
@@ -31,6 +31,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=5.0, help="of faults (5); some more until all has come to rest"
     )
+    parser.add_argument("--strikes", type=int, default=STRIKES_MAX, help="end after so many, if that comes sooner")
     parser.add_argument("--seed", type=int, help="of the plan (one by chance, which is printed)")
     parser.add_argument("--brokers", type=int, default=3, choices=(3, 5), help="(3)")
     parser.add_argument("--nats", type=int, default=1, choices=(1, 3), help="nats-servers, clustered (1)")
@@ -47,7 +48,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     options.faults = tuple(options.faults.split(",")) if options.faults else ()
     if unknown := set(options.faults) - FAULTS.keys():
         parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}")
-    known = {one.name for one in (*mutants.MUTANTS, *mutants.CLUSTER_MUTANTS)}
+    known = {one.name for one in (*mutants.MUTANTS, *mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_DISKS)}
     if options.mutant and options.mutant not in known:
         parser.error(f"no mutant is called {options.mutant!r}")
     return options
@@ -78,6 +79,7 @@ def _options(given: argparse.Namespace) -> Options:
         brokers=given.brokers,
         nats_servers=given.nats,
         faults=given.faults,
+        strikes=given.strikes,
         mutant=given.mutant,
         lies=given.lying_disks,
         damages_most=not given.no_majority_damage,
@@ -124,6 +126,10 @@ def _finish(outcome: Outcome, *, keep: bool) -> None:
         shutil.copytree(place, outcome.folder / "disks" / place.name, ignore=shutil.ignore_patterns("ballast"))
     options = outcome.options
     again = f"--seed {options.seed} --brokers {options.brokers} --nats {options.nats_servers}"
+    if options.faults:
+        again += f" --faults '{','.join(options.faults)}'"
+    if options.strikes != STRIKES_MAX:
+        again += f" --strikes {options.strikes}"
     print(f"it FAILED. What to look at is in {outcome.folder}: history.jsonl, broker*.log, report.json, disks.")
     print(f'The same plan again: make chaos MINUTES={options.seconds / 60:g} ARGS="{again}"', flush=True)
 

@@ -2,7 +2,8 @@
 
 Rules: pure; a class of mistakes that is empty is not named in the result. What a system may lose by its promise is lost
 rightly only within a `PowerLost` that names the place, and only what was promised after the moment that it names: such
-a promise counts if the last logs have it, and is left out of everything else if not.
+a promise counts if the last logs have it, and is left out of everything else if not. That moment itself is judged, too:
+by it nothing may have waited for a sync for longer than `WAITED_S_MAX`.
 
 | class                | a mistake is                                                                             |
 |----------------------|------------------------------------------------------------------------------------------|
@@ -12,7 +13,9 @@ a promise counts if the last logs have it, and is left out of everything else if
 | duplicate            | one value at two offsets, though its publisher sent it once, or with an id                |
 | inconsistent offset  | two values at one offset: of acks, of polls, of the logs at the end                       |
 | nonmonotonic poll    | a consumer is given an offset that is not above the last one, in one poll or in the next  |
-| skipped poll         | a consumer is given an offset beyond one that is there and that it was not given          |
+| skipped poll         | a consumer is given an offset beyond one that is there, that it asked for and did not get |
+| sent back            | a consumer is told that what it has read is gone, and no power loss may have taken it     |
+| late sync            | at a power loss of all, what no replica has on its disk has waited for its sync too long  |
 | diverging replicas   | two replicas have other bytes at one offset, or one lacks what another has                |
 | order                | in one partition, a message of a publisher lies behind a later one of his                 |
 | never sent           | a value that nobody sent                                                                  |
@@ -20,12 +23,16 @@ a promise counts if the last logs have it, and is left out of everything else if
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 
-from tests.chaos.history import Acked, Event, Kept, Place, Polled, PowerLost, Sent, publisher_of
+from penstock.base import limits
+from tests.chaos.history import Acked, Event, Kept, Place, Polled, PowerLost, Sent, SentBack, publisher_of
+
+WAITED_S_MAX = limits.FLUSH_INTERVAL_MS / 1000 + 0.5
+"""What is promised, and half a second for a machine that has other things to do."""
 
 CLASSES = (
     "lost write",
@@ -35,6 +42,8 @@ CLASSES = (
     "inconsistent offset",
     "nonmonotonic poll",
     "skipped poll",
+    "sent back",
+    "late sync",
     "diverging replicas",
     "order",
     "never sent",
@@ -64,11 +73,15 @@ class _Log:
     kept: dict[str, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
     acks: list[Acked] = field(default_factory=list)
     polls: list[Polled] = field(default_factory=list)
+    sent_back: list[SentBack] = field(default_factory=list)
     losses: list[tuple[float, float]] = field(default_factory=list)  # what was promised between the two may be gone
     final: dict[int, str] = field(default_factory=dict)  # of all replicas
 
     def may_be_lost(self, at_s: float) -> bool:
         return any(since_s < at_s <= until_s for since_s, until_s in self.losses)
+
+    def counts(self, at_s: float, offset: int, value: str) -> bool:
+        return self.final.get(offset) == value or not self.may_be_lost(at_s)
 
 
 def check(events: Iterable[Event]) -> Result:
@@ -85,19 +98,31 @@ def check(events: Iterable[Event]) -> Result:
             logs[event.place].polls.append(event)
         elif isinstance(event, Kept):
             logs[event.place].kept[event.replica] = dict(event.rows)
+        elif isinstance(event, SentBack):
+            logs[event.place].sent_back.append(event)
         elif isinstance(event, PowerLost):
             for place, since_s in event.since_s.items():
                 logs[place].losses.append((since_s, event.at_s))
+            _late_syncs(event, result)
     for place, log in sorted(logs.items()):
         _replicas(place, log, result)
+        _polls(place, log, result)
+        _sent_back(place, log, result)
         _leave_out_what_may_be_lost(log, result)
         _offsets(place, log, result)
         if log.kept:  # or the run has not come to its end, which is told elsewhere
             _acks(place, log, result)
-        _polls(place, log, result)
         _order(place, log, sent, result)
     _duplicates(logs, sent, result)
     return result
+
+
+def _late_syncs(power_lost: PowerLost, result: Result) -> None:
+    """What is not on a disk is on its way there, or has only just come."""
+    for place, waited_s in power_lost.waited_s.items():
+        if waited_s > WAITED_S_MAX:
+            text = f"no replica in sync had begun to sync what it had written {waited_s * 1000:.0f} ms before"
+            result.found("late sync", f"{place}: {text}")
 
 
 def _replicas(place: Place, log: _Log, result: Result) -> None:
@@ -117,16 +142,13 @@ def _replicas(place: Place, log: _Log, result: Result) -> None:
 
 
 def _leave_out_what_may_be_lost(log: _Log, result: Result) -> None:
-    def counts(at_s: float, offset: int, value: str) -> bool:
-        return log.final.get(offset) == value or not log.may_be_lost(at_s)
-
-    acks = [ack for ack in log.acks if counts(ack.at_s, ack.offset, ack.value)]
+    acks = [ack for ack in log.acks if log.counts(ack.at_s, ack.offset, ack.value)]
     polls = []
     for poll in log.polls:
-        rows = tuple(row for row in poll.rows if counts(poll.at_s, *row))
+        rows = tuple(row for row in poll.rows if log.counts(poll.at_s, *row))
         result.lost_as_promised += len(poll.rows) - len(rows)
         if rows:
-            polls.append(Polled(poll.at_s, poll.consumer, poll.turn, poll.place, rows))
+            polls.append(replace(poll, rows=rows))
     result.lost_as_promised += len(log.acks) - len(acks)
     result.acked += len(acks)
     result.polled += sum(len(poll.rows) for poll in polls)
@@ -172,22 +194,40 @@ def _acks(place: Place, log: _Log, result: Result) -> None:
 
 
 def _polls(place: Place, log: _Log, result: Result) -> None:
-    """A consumer goes forward, and over nothing."""
-    there = sorted({offset for offset, _, _ in _told(log)})
-    following = dict(pairwise(there))  # offset → the next one that is there
-    last: dict[tuple[str, int], int] = {}
+    """A consumer goes forward from where it asked to begin, and over nothing.
+
+    What it was given and is lost since, as it may be, is no mistake of its way, and is part of it.
+    """
+    told = [(ack.at_s, ack.offset, ack.value) for ack in log.acks]
+    told += [(poll.at_s, *row) for poll in log.polls for row in poll.rows]
+    there = sorted({offset for at_s, offset, value in told if log.counts(at_s, offset, value)} | log.final.keys())
+    positions: dict[tuple[str, int], int] = {}  # of each turn: from where on it has not been given anything
     for poll in log.polls:
         how = "from one poll to the next"
         for offset, _ in poll.rows:
-            before = last.get((poll.consumer, poll.turn))
-            if before is not None:
-                text = f"{place} {poll.consumer}: {offset} after {before}, {how}"
-                if offset <= before:
-                    result.found("nonmonotonic poll", text)
-                elif offset != following[before]:
-                    result.found("skipped poll", text)
-            last[poll.consumer, poll.turn] = offset
+            who = poll.consumer, poll.turn
+            position = positions.get(who)
+            if position is None:
+                position, before = poll.asked, f"which asked from {poll.asked} on"
+            else:
+                before = f"after {position - 1}, {how}"
+            if offset < position:
+                result.found("nonmonotonic poll", f"{place} {poll.consumer}: {offset} {before}")
+            elif bisect_left(there, position) < bisect_left(there, offset):
+                result.found("skipped poll", f"{place} {poll.consumer}: {offset} {before}")
+            positions[who] = offset + 1
             how = "in one poll"
+
+
+def _sent_back(place: Place, log: _Log, result: Result) -> None:
+    """A turn ends only by a loss of what it was given, which may be lost: so one loss ends a turn once."""
+    given_s: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for poll in log.polls:
+        given_s[poll.consumer, poll.turn].append(poll.at_s)
+    for event in log.sent_back:
+        times = given_s[event.consumer, event.turn]
+        if not any(since_s < at_s <= until_s <= event.at_s for at_s in times for since_s, until_s in log.losses):
+            result.found("sent back", f"{place} {event.consumer}, in its turn {event.turn}")
 
 
 def _order(place: Place, log: _Log, sent: dict[tuple[str, str], Sent], result: Result) -> None:

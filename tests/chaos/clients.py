@@ -34,7 +34,7 @@ from penstock.client.errors import LogTruncated, OffsetOutOfRange
 from penstock.client.producing import Producer
 from penstock.messages import FetchRequest, FetchResponse
 from penstock.wire import decode_response
-from tests.chaos.history import Acked, History, Place, Polled, Sent
+from tests.chaos.history import Acked, History, Place, Polled, Sent, SentBack
 from tests.chaos.system import NatsNode, System, now_s
 from tests.integration.raw_client import RawClient
 
@@ -259,10 +259,11 @@ class Consumer:
 
     def _polled(self, rows: list[tuple[int, str]]) -> None:
         if rows:
-            self._history.add(Polled(now_s(), self.name, self._turn, self.place, tuple(rows)))
+            self._history.add(Polled(now_s(), self.name, self._turn, self.place, self.position, tuple(rows)))
             self.position = rows[-1][0] + 1
 
     def _begin_again(self) -> None:
+        self._history.add(SentBack(now_s(), self.name, self._turn, self.place))
         self.sent_back += 1
         self._turn += 1
         self.position, self._epoch = 0, None

@@ -30,13 +30,14 @@ Note 1: what was promised after the first moment from which on every replica in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from tests.chaos.history import History, Place, PowerLost
 from tests.chaos.system import PLACES, STREAMS, System, now_s
+from tests.chaos.unsynced import Waiting
 
 HOLD_S = (1.0, 7.0)
 CALM_S = (0.0, 3.0)
@@ -212,18 +213,30 @@ async def _power_loss(system: System, _history: History, strike: Strike, chance:
 async def _power_loss_of_all(system: System, history: History, _strike: Strike, chance: Random) -> str:
     parts = await system.partitions() or {}
     members = {place: tuple(map(int, part.isr)) for place, part in parts.items()}
-    system.kill(*system.brokers)
     cut_s = now_s()
-    since_s = {
-        place: since
-        for place, since in system.unsynced_since_s(members).items()
+    system.kill(*system.brokers)
+    unsynced = {
+        place: waiting
+        for place, waiting in system.unsynced(members).items()
         if STREAMS[place.stream]["durability"] == "auto"
     }
     undone = system.power_fails(list(system.brokers), chance)
     await asyncio.sleep(ON_ITS_WAY_S)
-    history.add(PowerLost(now_s(), since_s))
-    most_ms = max([(cut_s - since) * 1000 for since in since_s.values()], default=0.0)
-    return f"{undone} writes and names undone, of the last {most_ms:.0f} ms"
+    lost = power_lost(now_s(), cut_s, unsynced)
+    history.add(lost)
+    most_ms = max([(cut_s - since_s) * 1000 for since_s in lost.since_s.values()], default=0.0)
+    waited_ms = max([waited_s * 1000 for waited_s in lost.waited_s.values()], default=0.0)
+    text = f"{undone} writes and names undone, of the last {max(0.0, most_ms):.0f} ms"
+    return f"{text}, of which {max(0.0, waited_ms):.0f} ms passed without a sync"
+
+
+def power_lost(at_s: float, cut_s: float, unsynced: Mapping[Place, list[Waiting]]) -> PowerLost:
+    """What may be gone: what every replica in sync lacks. Of what it waited for, the best of them is judged."""
+    return PowerLost(
+        at_s,
+        {place: max(one.since_s for one in waiting) for place, waiting in unsynced.items()},
+        {place: min(one.waited_s(cut_s) for one in waiting) for place, waiting in unsynced.items()},
+    )
 
 
 async def _empty(system: System, _history: History, strike: Strike, _chance: Random) -> str:
@@ -232,12 +245,12 @@ async def _empty(system: System, _history: History, strike: Strike, _chance: Ran
     return ""
 
 
-def _segment(system: System, strike: Strike, chance: Random) -> tuple[Place, Path]:
+def _place(system: System, strike: Strike, chance: Random) -> Place:
+    """One that the broker has a replica of, while it still runs."""
     places = [place for place in PLACES if system.segments(strike.broker, place)]
     if not places:
         raise NotHereError("that broker has no replica")
-    place = chance.choice(places)
-    return place, chance.choice(system.segments(strike.broker, place))
+    return chance.choice(places)
 
 
 def flip(path: Path, chance: Random) -> int:
@@ -252,16 +265,18 @@ def flip(path: Path, chance: Random) -> int:
 
 
 async def _flip(system: System, _history: History, strike: Strike, chance: Random) -> str:
+    place = _place(system, strike, chance)
     system.kill(strike.broker)
-    place, path = _segment(system, strike, chance)
+    path = chance.choice(system.segments(strike.broker, place))
     position = flip(path, chance)
     system.launch(strike.broker)
     return f"{place}, {path.name} at {position}"
 
 
 async def _truncate(system: System, _history: History, strike: Strike, chance: Random) -> str:
+    place = _place(system, strike, chance)
     system.kill(strike.broker)
-    place, path = _segment(system, strike, chance)
+    path = chance.choice(system.segments(strike.broker, place))
     length = chance.randrange(path.stat().st_size)
     with path.open("r+b") as file:
         file.truncate(length)

@@ -7,7 +7,8 @@ messages, `publisher:number`, and is sent in the order of its numbers. Nothing i
 |-------------|---------------------------------------------------------------------------------------|
 | `Sent`      | a publisher, before a message leaves it for the first time                            |
 | `Acked`     | a publisher that was told where its message is                                        |
-| `Polled`    | a consumer that was given rows; a `turn` of it begins wherever it says that it begins  |
+| `Polled`    | a consumer that was given rows, and from which offset on it had asked                 |
+| `SentBack`  | a consumer that was told that what it has read is gone: its next `turn` begins         |
 | `PowerLost` | the one who cut the power: what may be gone since when, by the promise of the stream   |
 | `Kept`      | the end: what one replica has, from its files or by reading from it                   |
 """
@@ -52,21 +53,36 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """A consumer was given `rows`, each an offset and a value."""
+    """A consumer asked for what there is from `asked` on, and was given `rows`, each an offset and a value."""
 
     at_s: float
     consumer: str
     turn: int
     place: Place
+    asked: int
     rows: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class SentBack:
+    """A consumer was told that there is no longer what it has read in this turn; its next one begins at 0."""
+
+    at_s: float
+    consumer: str
+    turn: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class PowerLost:
-    """All brokers lost their power: of a place named here, what was promised after that moment may be gone."""
+    """All brokers lost their power: of a place in `since_s`, what was promised after that moment may be gone.
+
+    `waited_s`: for how long no replica in sync of a place had begun to sync what it lacked on its disk.
+    """
 
     at_s: float
     since_s: Mapping[Place, float]
+    waited_s: Mapping[Place, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +94,7 @@ class Kept:
     rows: Mapping[int, tuple[str, bytes]]
 
 
-Event = Sent | Acked | Polled | PowerLost | Kept
+Event = Sent | Acked | Polled | SentBack | PowerLost | Kept
 
 
 @dataclass(slots=True)
@@ -102,7 +118,8 @@ def _plain(event: Event) -> object:
     if isinstance(event, Kept):
         return {"replica": event.replica, "place": str(event.place), "rows": len(event.rows)}
     if isinstance(event, PowerLost):
-        return {"at_s": event.at_s, "since_s": {str(place): since_s for place, since_s in event.since_s.items()}}
+        by_place = {"since_s": event.since_s, "waited_s": event.waited_s}
+        return {"at_s": event.at_s, **{name: {str(one): s for one, s in of.items()} for name, of in by_place.items()}}
     return asdict(event)
 
 

@@ -45,6 +45,7 @@ def as_json(outcome: Outcome) -> str:
             "seed": outcome.options.seed,
             "brokers": outcome.options.brokers,
             "nats_servers": outcome.options.nats_servers,
+            "network": outcome.network,
             "seconds": round(outcome.seconds, 1),
             "struck": dict(outcome.struck),
             "left_out": outcome.left_out,

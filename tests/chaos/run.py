@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from penstock import open_segment, segment_files
+from penstock.base import limits
 from penstock.base.errors import CorruptionError, PenstockError, RemoteError
+from penstock.commitlog.files import CHECKPOINT
 from penstock.messages import PartitionInfo
 from tests.broker_process import eventually
 from tests.chaos import checker, faults
@@ -26,8 +28,11 @@ from tests.chaos.history import History, Kept, Place
 from tests.chaos.network import Network
 from tests.chaos.system import PLACES, RECOVERY_S, System
 
-_STRIKES_MAX = 10_000
+STRIKES_MAX = 10_000
 _CAUGHT_UP_S = 120.0
+_BEFORE_S = 2.0  # the first fault strikes brokers that have something to lose
+_MENDING_TRIES_S = 2 * limits.REPAIR_RETRY_MS / 1000  # then a log that cannot be mended has been tried again
+_BUILT_ANEW = (".index", ".cleaned", ".new")  # from other files, which must be there
 
 PUBLISHERS = (
     ("orders once", "once", "orders", "orders", 0),
@@ -52,7 +57,7 @@ class Options:
     brokers: int = 3
     nats_servers: int = 1
     faults: tuple[str, ...] = ()
-    strikes: int = _STRIKES_MAX
+    strikes: int = STRIKES_MAX
     mutant: str = ""
     lies: bool = False
     damages_most: bool = True  # at the end
@@ -68,6 +73,7 @@ class Outcome:
     result: checker.Result = field(default_factory=checker.Result)
     struck: Counter[str] = field(default_factory=Counter)
     left_out: dict[str, str] = field(default_factory=dict)  # fault → why
+    network: str = ""  # which one it was
     heard: Counter[str] = field(default_factory=Counter)  # by publishers
     readers_sent_back: int = 0
     failures: list[str] = field(default_factory=list)  # beside what the checker found
@@ -84,7 +90,7 @@ Show = Callable[[str], None]
 
 async def run(folder: Path, network: Network, options: Options, show: Show) -> Outcome:
     """The whole of it; every process has ended when it returns."""
-    outcome = Outcome(folder, options)
+    outcome = Outcome(folder, options, network=type(network).__name__)
     history = History()
     began_s = time.monotonic()
     system = System(
@@ -143,20 +149,18 @@ async def _busy(system: System, history: History, options: Options, outcome: Out
         for consumer in consumers:
             await consumer.stop()
         outcome.readers_sent_back = sum(consumer.sent_back for consumer in consumers)
-    if outcome.readers_sent_back and not (outcome.struck["power loss of all"]):
-        outcome.failures.append(f"{outcome.readers_sent_back} readers were sent back, and nothing was lost")
     codes = await system.stop()
     if any(codes.values()):
         outcome.failures.append(f"exit codes of clean stops: {codes}")
-    for number in system.brokers:
-        for place in PLACES:
-            if rows := _on_disk(system, number, place):
-                history.add(Kept(f"disk of broker {number}", place, rows))
+    for place, part in parts.items():
+        for kept in kept_on_disks(place, part, system.log_folders):
+            history.add(kept)
 
 
 async def _strike(system: System, history: History, options: Options, outcome: Outcome, show: Show) -> None:
     """Until the time has passed; each fault is healed before the next one but one."""
     until_s = time.monotonic() + options.seconds
+    await asyncio.sleep(_BEFORE_S)
     lasting: tuple[Strike, float] | None = None
     for strike in faults.plan(options.seed, options.brokers, options.strikes, options.faults):
         fault = FAULTS[strike.fault]
@@ -241,10 +245,16 @@ async def _read(
     return rows, None
 
 
-def _on_disk(system: System, number: int, place: Place) -> Rows:
+def kept_on_disks(place: Place, part: PartitionInfo, log_folders: Callable[[int, Place], list[Path]]) -> Iterator[Kept]:
+    """What each replica has in its files, also one that has none."""
+    for number in map(int, part.replicas):
+        yield Kept(f"disk of broker {number}", place, _on_disk(log_folders(number, place)))
+
+
+def _on_disk(folders: list[Path]) -> Rows:
     """The rows in the files of a broker that has ended."""
     rows: Rows = {}
-    for folder in system.log_folders(number, place):
+    for folder in folders:
         for path in segment_files(folder):
             with open_segment(path) as segment:
                 for _, message in segment.messages():
@@ -256,8 +266,8 @@ async def _damage_most(system: System, history: History, chance: Random, outcome
     """Bits flip on most replicas of a place: they are mended from the others. Then all lose the same: nobody gets what
     was not there, and no file goes.
     """
-    kept = {place: _on_disk(system, 1, place) for place in PLACES}
-    place = chance.choice([one for one in PLACES if kept[one]] or [PLACES[0]])
+    truths = {place: _truth(history, place) for place in PLACES}
+    place = chance.choice([one for one in PLACES if truths[one]] or [PLACES[0]])
     replicas = [number for number in system.brokers if system.segments(number, place)]
     struck = chance.sample(replicas, len(replicas) // 2 + 1)
     for number in struck:
@@ -265,7 +275,7 @@ async def _damage_most(system: System, history: History, chance: Random, outcome
     show(f"bits of {place} flip at brokers {struck}")
     for number in system.brokers:
         system.launch(number)
-    truth = _truth(history, place)
+    truth = truths[place]
 
     async def are_mended() -> bool:
         return all([await _look(system, number, place, truth) == (truth, None) for number in replicas])
@@ -274,12 +284,11 @@ async def _damage_most(system: System, history: History, chance: Random, outcome
     show("they are mended")
     for number in system.brokers:
         system.kill(number)
-    damaged = {}
     for number in replicas:
         path = system.segments(number, place)[0]
         with path.open("r+b") as file:
             file.truncate(path.stat().st_size // 2)
-        damaged[path] = path.read_bytes()
+    before = {folder: contents(folder) for number in replicas for folder in system.log_folders(number, place)}
     show(f"{place} is cut short at all brokers")
     for number in system.brokers:
         system.launch(number)
@@ -291,9 +300,29 @@ async def _damage_most(system: System, history: History, chance: Random, outcome
         if wrong:
             outcome.failures.append(f"{place} at broker {number}: other rows than there were, from {wrong[0]} on")
         show(f"broker {number} gives {len(rows)} of {len(truth)} rows{f', then {error}' if error else ''}"[:150])
-    for path, content in damaged.items():
-        if not path.exists() or not path.read_bytes().startswith(content):
-            outcome.failures.append(f"{path}: a damaged file was cut or deleted")
+    await asyncio.sleep(_MENDING_TRIES_S)
+    for number in system.brokers:
+        system.kill(number)
+    for folder, files in before.items():
+        outcome.failures += [f"{folder}: {text}" for text in gone(files, contents(folder))]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file there, by its path within the folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def gone(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
+    """What has gone of the files of a damaged log, in words: nothing may, but new ones may come, and bytes behind."""
+    texts = []
+    for name, content in sorted(before.items()):
+        if name.endswith(_BUILT_ANEW):
+            continue
+        if name not in after:
+            texts.append(f"{name} was deleted")
+        elif not after[name].startswith(content) and name != CHECKPOINT:  # which is written anew in its place
+            texts.append(f"{name} was cut or changed")
+    return texts
 
 
 async def _look(system: System, number: int, place: Place, truth: Rows) -> tuple[Rows, PenstockError | None] | None:

@@ -240,18 +240,18 @@ class System:
         """Its segments, the oldest first."""
         return [path for folder in self.log_folders(number, place) for path in sorted(folder.glob("*.arrows"))]
 
-    def unsynced_since_s(self, members: Mapping[Place, tuple[int, ...]]) -> dict[Place, float]:
-        """Of each place that every member in sync lacks something of, on the disk: since when, at least."""
+    def unsynced(self, members: Mapping[Place, tuple[int, ...]]) -> dict[Place, list[unsynced.Waiting]]:
+        """Of each place that every member in sync lacks something of, on the disk: what each of them lacks."""
         found = {}
         for place, isr in members.items():
-            since = [
-                unsynced.unsynced_since_s(self.data(one), folder.relative_to(self.data(one)).as_posix())
+            lacking = [
+                unsynced.unsynced(self.data(one), folder.relative_to(self.data(one)).as_posix())
                 for one in isr
                 for folder in self.log_folders(one, place)
             ]
-            times = [one for one in since if one is not None]
-            if times and len(times) == len(since):
-                found[place] = max(times)
+            waiting = [one for one in lacking if one is not None]
+            if waiting and len(waiting) == len(lacking):
+                found[place] = waiting
         return found
 
     def power_fails(self, numbers: list[int], chance: Random) -> int:

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import checker, faults
+from penstock.base.ids import BrokerId, LeaderEpoch, PartitionId
+from penstock.messages import PartitionInfo
+from tests.chaos import checker, faults, run
+from tests.chaos.history import Kept, Place
 from tests.extent import needs_time
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "chaos.md").read_text()
 NO_NAMESPACES = 2
+CUTS = {"cut off", "cut from brokers", "cut one way", "cut from NATS", "slow link"}
 RUN_S_MAX = 400.0  # of which nearly all is for a machine that others use as well
 
 
@@ -30,26 +34,71 @@ def report(folder: Path) -> dict:
     return json.loads((folder / "run" / "report.json").read_text())  # type: ignore[no-any-return]
 
 
-@needs_time
-def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
-    some = "kill,pause,power loss of all,cut from brokers"
-    code, said = chaos(tmp_path, "--seed", "3", "--minutes", "0.2", "--nats", "3", "--faults", some)
+def struck_once(folder: Path, names: str, *arguments: str) -> None:
+    """A run strikes each of these faults once, as far as this machine can, and finds nothing."""
+    asked = names.split(",")
+    # The first strikes of a plan are each of its faults once, and no time ends it before.
+    code, said = chaos(folder, "--faults", names, "--strikes", str(len(asked)), "--minutes", "5", *arguments)
     assert code == 0, said
-    found = report(tmp_path)
+    found = report(folder)
     assert found["mistakes"] == {}
     assert found["acked"] > 100
-    assert found["struck"]
+    assert found["struck"].keys() | found["left_out"].keys() == set(asked), said
+    assert found["left_out"].keys() <= (CUTS if found["network"] == "Loopback" else set()), said
+
+
+@needs_time
+def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
+    struck_once(tmp_path, "kill,pause,power loss of all,cut from brokers", "--seed", "3", "--nats", "3")
+
+
+@needs_time
+def test_a_short_run_of_five_brokers_and_three_nats_servers_finds_nothing(tmp_path: Path) -> None:
+    some = "flipped bit,truncated file,empty disk,step the clock,roll"
+    struck_once(tmp_path, some, "--seed", "5", "--brokers", "5", "--nats", "3")
+
+
+@needs_time
+def test_a_log_that_is_synced_too_late_is_found(tmp_path: Path) -> None:
+    some = ("--seed", "2", "--strikes", "1", "--faults", "power loss of all", "--mutant", "no background sync")
+    code, said = chaos(tmp_path, *some, "--no-majority-damage", "--recovery", "10")
+    assert code == 1, said
+    assert report(tmp_path)["mistakes"].keys() >= {"late sync"}
 
 
 @needs_time
 def test_a_planted_mistake_is_found(tmp_path: Path) -> None:
     mistake = "committed_end counts nobody of the ISR but the leader"
-    run = ("--seed", "1", "--minutes", "0.2", "--faults", "cut from brokers", "--network", "namespaces")
-    code, said = chaos(tmp_path, *run, "--mutant", mistake, "--no-majority-damage", "--recovery", "60")
+    some = ("--seed", "1", "--minutes", "0.2", "--faults", "cut from brokers", "--network", "namespaces")
+    code, said = chaos(tmp_path, *some, "--mutant", mistake, "--no-majority-damage", "--recovery", "60")
     if code == NO_NAMESPACES:
         pytest.skip(said.strip())
     assert code == 1, said
     assert report(tmp_path)["mistakes"].keys() >= {"lost write", "inconsistent offset"}
+
+
+def test_nothing_goes_of_a_damaged_log() -> None:
+    before = {"0.arrows": b"half", "0.index": b"1", "lineage": b"ab", "checkpoint": b"end 9", "0.arrows.cut-3": b"x"}
+    assert run.gone(before, before) == []
+    more = {"0.arrows": b"half and more", "lineage": b"abc", "checkpoint": b"9", "0.arrows.cut-3": b"x", "new": b""}
+    assert run.gone(before, more) == []
+    assert run.gone(before, {}) == [
+        f"{name} was deleted" for name in ("0.arrows", "0.arrows.cut-3", "checkpoint", "lineage")
+    ]
+    for name in ("0.arrows", "lineage", "0.arrows.cut-3"):
+        assert run.gone(before, {**more, name: b"h"}) == [f"{name} was cut or changed"]
+    assert run.gone({"0.1.arrows": b"x"}, {"0.arrows": b"x"}) == ["0.1.arrows was deleted"], "another file"
+
+
+def test_a_disk_that_has_nothing_is_told_too(tmp_path: Path) -> None:
+    part = PartitionInfo(
+        partition=PartitionId(0), leader_epoch=LeaderEpoch(1), replicas=(BrokerId(1), BrokerId(3)), isr=(BrokerId(1),)
+    )
+    place = Place("orders", 0)
+    empty = tmp_path / "streams" / "1-orders" / "0"
+    empty.mkdir(parents=True)
+    kept = run.kept_on_disks(place, part, lambda number, _: [empty] if number == 1 else [])
+    assert list(kept) == [Kept("disk of broker 1", place, {}), Kept("disk of broker 3", place, {})]
 
 
 def test_a_seed_gives_one_plan_with_each_fault_in_it() -> None:

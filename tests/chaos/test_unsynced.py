@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.unsynced import UnsyncedVfs, beside, power_fails, unsynced_since_s
+from penstock.vfs import real
+from tests.chaos.unsynced import UnsyncedVfs, beside, power_fails, unsynced
 
 
 @pytest.fixture
@@ -106,20 +107,65 @@ def test_chance_leaves_the_first_of_what_was_not_synced(root: Path) -> None:
 def test_it_tells_since_when_a_log_is_not_on_the_disk(root: Path) -> None:
     vfs = UnsyncedVfs(root)
     written(vfs, "streams/1-a/0/0.arrows", b"schema")
-    assert unsynced_since_s(root, "streams/1-a/0") is None
+    assert unsynced(root, "streams/1-a/0") is None
     file = vfs.open("streams/1-a/0/0.arrows")
     file.write_at(6, b"batch")
-    first_s = unsynced_since_s(root, "streams/1-a/0")
+    first = unsynced(root, "streams/1-a/0")
     file.write_at(11, b"batch")
-    assert first_s is not None
-    assert unsynced_since_s(root, "streams/1-a/0") == first_s
-    assert unsynced_since_s(root, "streams/2-b/0") is None
+    assert first is not None
+    assert unsynced(root, "streams/1-a/0") == first
+    assert unsynced(root, "streams/2-b/0") is None
     file.sync()
-    assert unsynced_since_s(root, "streams/1-a/0") is None
+    assert unsynced(root, "streams/1-a/0") is None
     vfs.rename("streams/1-a/0/0.arrows", "streams/1-a/0/0.1.arrows")
-    assert unsynced_since_s(root, "streams/1-a/0") is None, "its bytes are there, under one name or the other"
+    assert unsynced(root, "streams/1-a/0") is None, "its bytes are there, under one name or the other"
     vfs.open("streams/1-a/0/9.arrows", create=True)
-    assert unsynced_since_s(root, "streams/1-a/0") is not None, "its name"
+    assert unsynced(root, "streams/1-a/0") is not None, "its name"
+
+
+def test_it_tells_for_how_long_nothing_was_done_about_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def look(_file: real.RealFile) -> None:
+        seen.append(unsynced(root, "streams/1-a/0"))
+
+    vfs = UnsyncedVfs(root)
+    written(vfs, "streams/1-a/0/0.arrows", b"schema")
+    file = vfs.open("streams/1-a/0/0.arrows")
+    file.write_at(6, b"batch")
+    waiting = unsynced(root, "streams/1-a/0")
+    assert waiting is not None
+    assert waiting.syncing_since_s is None
+    assert waiting.waited_s(waiting.since_s + 9.0) == pytest.approx(9.0)
+    monkeypatch.setattr(real.RealFile, "sync", look)
+    file.sync()
+    (during,) = seen
+    assert during is not None
+    assert during.since_s == waiting.since_s
+    assert during.syncing_since_s is not None
+    assert 0.0 < during.waited_s(during.since_s + 9.0) == during.syncing_since_s - during.since_s < 9.0
+    assert during.waited_s(during.since_s) == 0.0, "the power failed before"
+
+
+def test_a_sync_that_a_killed_process_had_begun_is_under_way_no_more(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_file: real.RealFile) -> None:
+        raise InterruptedError
+
+    vfs = UnsyncedVfs(root)
+    written(vfs, "streams/1-a/0/0.arrows", b"schema")
+    file = vfs.open("streams/1-a/0/0.arrows")
+    file.write_at(6, b"batch")
+    monkeypatch.setattr(real.RealFile, "sync", killed)
+    with pytest.raises(InterruptedError):
+        file.sync()
+    waiting = unsynced(root, "streams/1-a/0")
+    assert waiting is not None
+    assert waiting.syncing_since_s is not None
+    monkeypatch.setattr("tests.chaos.unsynced._notes", {})  # another process
+    UnsyncedVfs(root)
+    assert unsynced(root, "streams/1-a/0") == waiting._replace(syncing_since_s=None)
 
 
 def test_what_is_gone_for_good_gives_its_room_back(root: Path) -> None:

@@ -2,8 +2,9 @@
 
 Rules: `install` is for a broker that a test starts, `power_fails` for the test once that broker was killed. What is to
 be written, made, renamed or removed is noted first, in a folder beside the data directory, and done then; what a sync
-covers that began later need not be undone any more. A process that is killed loses nothing by that: the notes of the
-next one follow. As with a disk, bytes are a file's, whatever its name is; names are a folder's.
+covers that began later need not be undone any more. When the sync of a file begins is noted, too. A process that is
+killed loses nothing by that: the notes of the next one follow. As with a disk, bytes are a file's, whatever its name
+is; names are a folder's.
 
 | noted                     | final after                         | undone by                                    |
 |---------------------------|-------------------------------------|----------------------------------------------|
@@ -30,7 +31,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.vfs import Buffer, real
 
@@ -67,6 +68,7 @@ class _Notes:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self._folder / _NOTES, flags, 0o600)
         self._last_ns = 0
+        self.note(op="begun")  # the syncs of the process before will not end
         self._gone: list[tuple[int, set[str], Path]] = []  # when, in which folders, and where what is gone is kept
 
     def now(self) -> int:
@@ -150,6 +152,7 @@ class UnsyncedFile(real.RealFile):
     def sync(self) -> None:
         with self._about.lock:
             until = self._about.now()
+            self._about.note(op="syncing", file=self._number, until=until)
         super().sync()
         with self._about.lock:
             self._about.note(op="synced", file=self._number, until=until)
@@ -259,6 +262,7 @@ class _Unsynced:
 
     writes: dict[int, list[Note]] = field(default_factory=lambda: defaultdict(list))  # file → in their order
     names: list[Note] = field(default_factory=list)
+    syncing: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # file → when each sync began
 
 
 def _noted(root: Path) -> Iterator[Note]:
@@ -275,6 +279,11 @@ def _not_final(root: Path) -> _Unsynced:
     for note in _noted(root):
         if note["op"] == "synced":
             left.writes[note["file"]] = [one for one in left.writes[note["file"]] if one["at"] > note["until"]]
+            left.syncing[note["file"]] = [one for one in left.syncing[note["file"]] if one != note["until"]]
+        elif note["op"] == "syncing":
+            left.syncing[note["file"]].append(note["until"])
+        elif note["op"] == "begun":
+            left.syncing.clear()
         elif note["op"] == "named":
             done = set(note["folders"])
             left.names = [one for one in left.names if one["at"] > note["until"] or not done & set(one["folders"])]
@@ -285,8 +294,19 @@ def _not_final(root: Path) -> _Unsynced:
     return left
 
 
-def unsynced_since_s(root: Path, folder: str) -> float | None:
-    """When the first bytes or names were written, in segments of that folder, that are not final; None: all are."""
+class Waiting(NamedTuple):
+    """What a log has that is not on the disk, in seconds of the clock of the notes."""
+
+    since_s: float  # when the first bytes or names of it were written
+    syncing_since_s: float | None  # when the oldest sync of the log began that is under way; None: there is none
+
+    def waited_s(self, until_s: float) -> float:
+        """For how long nothing was done about it until then; a sync under way lets what comes after it wait, too."""
+        return (until_s if self.syncing_since_s is None else min(until_s, self.syncing_since_s)) - self.since_s
+
+
+def unsynced(root: Path, folder: str) -> Waiting | None:
+    """What of the segments of that folder is not final; None: all is."""
     left = _not_final(root)
     segments = {path.stat().st_ino for path in (root / folder).glob("*.arrows")}
     times = [note["at"] for number in segments for note in left.writes.get(number, ())]
@@ -295,7 +315,10 @@ def unsynced_since_s(root: Path, folder: str) -> float | None:
         is_segment = path.startswith(f"{folder}/") and path.endswith(".arrows")
         if note["op"] == "made" and (is_segment or f"{folder}/".startswith(f"{path}/")):
             times.append(note["at"])
-    return min(times) / 1e9 if times else None
+    if not times:
+        return None
+    syncing = [at for number in segments for at in left.syncing.get(number, ())]
+    return Waiting(min(times) / 1e9, min(syncing) / 1e9 if syncing else None)
 
 
 def power_fails(root: Path, chance: random.Random | None = None) -> int:

@@ -1,4 +1,7 @@
-"""The page on guarantees names tests: each of them is there, and runs in CI."""
+"""The page on guarantees names tests: each line at least one, and each of them is defined in the file that it names.
+
+Nothing here runs them, or knows whether they are skipped: some need time, and run where `tests.extent` has it.
+"""
 
 from __future__ import annotations
 

@@ -369,6 +369,16 @@ messages has its name on the disk: a log that is written to syncs its names ever
 it takes a second failover within milliseconds to lose them. `tests/unit/node/test_offsets.py` finds that.
 """
 
+MUTANTS_OF_DISKS = (
+    Mutant(
+        "no background sync",
+        "penstock.node.upkeep",
+        "        flush = partition.log.flush()",
+        "        flush = partition.log.flush() if partition.waits_for_sync else None",
+    ),
+)
+"""Mistakes about when a disk is told to sync, which the simulator does not measure: `make chaos` finds them."""
+
 
 class _Patched(SourceFileLoader):
     """Compiles a source with one text replaced by another."""
@@ -411,7 +421,7 @@ class _Finder(MetaPathFinder):
 
 def named(name: str) -> Mutant:
     """The mutant of this name."""
-    return next(mutant for mutant in (*MUTANTS, *CLUSTER_MUTANTS) if mutant.name == name)
+    return next(mutant for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_DISKS) if mutant.name == name)
 
 
 def install(name: str) -> None:
