@@ -9,7 +9,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import LogState, checkpoint
+from penstock.commitlog import LogState, checkpoint, lineage
 from penstock.commitlog.files import segment_path
 from penstock.vfs.faulty import Fault, FaultyVfs, Kind, Operation, nth
 from penstock.vfs.memory import Keep, MemoryVfs
@@ -128,6 +128,7 @@ def test_a_start_reads_from_where_the_index_cannot_vouch_on(harm: str) -> None:
     path = segment_path(DIRECTORY, 0)
     size = disk.open(path).size()
     (index,) = indexes(disk)
+    lineage.rewrite(disk, DIRECTORY, (lineage.LineageEntry(1, 0),))  # else all batches are asked for theirs
     match harm:
         case "middle flipped":
             flip(disk, index, 25 * 64 + 9)
