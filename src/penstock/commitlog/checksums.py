@@ -91,7 +91,7 @@ class RangeSums:
         begin = offset - offset % limits.VERIFY_RANGE_OFFSETS
         number = bisect_right(self._cuts, offset)
         earlier, later = self._cuts[:number], self._cuts[number:]
-        return max(begin, *earlier[-1:]), min(begin + limits.VERIFY_RANGE_OFFSETS, *later[:1])
+        return max([begin, *earlier[-1:]]), min([begin + limits.VERIFY_RANGE_OFFSETS, *later[:1]])
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Rows that follow those of before; what lies before `start`, or at or behind `end`, is left out.

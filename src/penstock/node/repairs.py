@@ -65,6 +65,7 @@ class Repairs:
         upkeep: Upkeep,
         roles: Roles,
         open_log: Callable[[Partition], Log],
+        mended: Callable[[PartitionKey], None],
     ) -> None:
         self._outbox = outbox
         self._peers = peers
@@ -74,6 +75,7 @@ class Repairs:
         self._upkeep = upkeep
         self._roles = roles
         self._open_log = open_log
+        self._mended = mended
         self._wanted: dict[PartitionKey, int] = {}  # when each is to be tried, in elapsed time
         self._to_open: dict[PartitionKey, _Repair] = {}  # whose log is closed, and could not be opened since
         self._tries: dict[PartitionKey, int] = {}  # in vain, in a row
@@ -315,6 +317,7 @@ class Repairs:
         kept = "; what was damaged is kept beside it, in files with .cut- in their names"
         self._outbox.notice(f"{partition.label} is mended: {ranges}{came}{kept if mending.has_kept else ''}")
         self._upkeep.opened(partition)
+        self._mended(partition.key)
 
     # What others lack
 

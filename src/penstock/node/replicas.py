@@ -162,6 +162,7 @@ class Replicas:
             self.upkeep,
             self.roles,
             self.streams.open_again,
+            mended=lambda key: self.scrubber.soon(key),
         )
 
     # What the image says

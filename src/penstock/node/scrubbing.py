@@ -3,8 +3,9 @@
 Rules: one partition at a time, in slices, no faster than the rate; a pass begins SCRUB_FIRST_MS after the start at the
 latest, and then once in the interval, if the one before is over. Each pass begins at another place, as the name of the
 process, which is random, has it: so a broker that is restarted often comes to all of its logs, and replicas do not read
-the same at the same time. What it
-finds is handled as what any reader finds: the log is read-only, another one leads, and it is mended (see `repairs`).
+the same at the same time. What it finds is handled as what any reader finds: the log is read-only, another one leads,
+and it is mended (see `repairs`). A disk that has damaged one place has damaged others, most likely: a log that was
+mended is read through before anything else.
 """
 
 from __future__ import annotations
@@ -64,6 +65,11 @@ class Scrubber:
             first_us = min(limits.SCRUB_FIRST_MS * 1_000, self._interval_us)
             self._next_us = self._clock().elapsed_us + int(self._chance() * first_us)
 
+    def soon(self, key: PartitionKey) -> None:
+        """It was mended: read all of it now, pass or not."""
+        if self._bytes_per_s:
+            self._left.appendleft(_Part(key, 0.0, 1.0))
+
     def _chance(self) -> float:
         """A number from 0 up to 1."""
         self._drawn += 1
@@ -97,6 +103,8 @@ class Scrubber:
         self._left.append(_Part(keys[first], 0.0, share))
 
     def _end_pass(self) -> None:
+        if self._next_us is not None:
+            return  # there was none: what was read was asked for by `soon`
         self._counters["scrub_passes"] += 1
         self._next_us = max(self._begun_us + self._interval_us, self._clock().elapsed_us)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.base import limits
+from penstock.base.errors import RemoteError
 from penstock.commitlog import LogState
 from tests.unit.node.harness import Broker
-from tests.unit.node.test_repairs import ROWS, damage, grown, replica, values
+from tests.unit.node.test_repairs import ROWS, damage, grown, others, replica, values
 
 SEALED_BYTES = 1 << 20
 FIRST_MS = limits.SCRUB_FIRST_MS
@@ -99,3 +102,21 @@ def test_damage_that_nobody_came_upon_is_mended() -> None:
         assert replica(member).counters["repaired_ranges"] == 1
         assert values(member) == tuple(range(ROWS))
     assert sorted(brokers.partition("s").isr) == [1, 2, 3]
+
+
+def test_a_log_that_was_mended_is_looked_through_at_once() -> None:
+    """It has damage in another segment, which nobody has come upon; the next pass would come to it in a day."""
+    brokers = grown()
+    follower = others(brokers, brokers.led("s"))[0]
+    for _ in range(FIRST_MS // 1_000 + 30):
+        brokers.run(1_000)
+    assert all(member.node._budget.counters["scrub_passes"] == 1 for member in brokers.members.values())
+    damage(follower.memory, 0)
+    damage(follower.memory, 1)
+    view = replica(follower).view()
+    with pytest.raises(RemoteError, match="damaged"):
+        list(view.batches(view.log_start, ROWS))  # as far as the first one
+    brokers.run(60_000)
+    assert replica(follower).counters["repaired_ranges"] == 2
+    assert values(follower) == tuple(range(ROWS))
+    assert follower.node._budget.counters["scrub_passes"] == 1

@@ -10,6 +10,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, StreamId
+from penstock.commitlog.checksums import RangeSums
 from penstock.messages import CreateStreamResponse, RowSum, VerifyRequest, VerifyResponse
 from penstock.node.step import Lane
 from tests.damage import flip
@@ -172,3 +173,10 @@ def test_a_broker_that_stops_answers_at_once() -> None:
     assert [broker.code(caller) for caller in (waiting, late)] == [ErrorCode.STOPPING] * 2
     broker.settle()
     assert broker.code(running) == ErrorCode.STOPPING
+
+
+def test_a_range_that_is_carried_to_the_very_end_is_no_mistake_of_the_program() -> None:
+    """`min` of one number is none: any client could fill the broker's log with tracebacks."""
+    sums = RangeSums(0, 5)
+    assert sums.range_of(5) == (5, limits.VERIFY_RANGE_OFFSETS)
+    assert sums.range_of(4) == (0, 5)
