@@ -21,7 +21,8 @@ promises to survive only one by one wait until every replica is in sync, and unt
 | power loss              | one broker loses what was not synced                             | nothing              |
 | power loss of all       | all do, at the same moment                                       | under `auto`: note 1 |
 | empty disk              | one broker is killed, and comes back with nothing                | nothing              |
-| flipped bit             | a bit of one replica's segment is another one                    | nothing              |
+| flipped bit             | a bit of one replica's segment is another one, or of what is     | nothing              |
+|                         | beside it: an index, the lineage, the checkpoint                 |                      |
 | truncated file          | one replica's segment is shorter                                 | nothing              |
 
 Note 1: what was promised after the first moment from which on every replica in sync lacks something on its disk.
@@ -35,13 +36,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from penstock.commitlog.files import CHECKPOINT, LINEAGE
 from tests.chaos.history import History, Place, PowerLost
-from tests.chaos.system import PLACES, STREAMS, System, now_s
+from tests.chaos.system import CLOCK_STEP_S_MAX, PLACES, STREAMS, System, now_s
 from tests.chaos.unsynced import Waiting
 
 HOLD_S = (1.0, 7.0)
 CALM_S = (0.0, 3.0)
 ROLL_S = 60.0
+_OF_SEGMENTS = 0.6  # of the bits that flip
 ON_ITS_WAY_S = 1.0
 """So long clients may yet hear what brokers said that are dead: it lies in sockets, and in nats-servers."""
 
@@ -188,7 +191,7 @@ async def _start_nats(system: System, _history: History, _strike: Strike, _chanc
 
 
 async def _step(system: System, _history: History, strike: Strike, chance: Random) -> str:
-    off_s = chance.choice((-3600.0, -30.0, 30.0, 3600.0))
+    off_s = chance.choice((-CLOCK_STEP_S_MAX, -30.0, 30.0, CLOCK_STEP_S_MAX))
     system.set_clock(strike.broker, off_s)
     return f"by {off_s:+.0f} s"
 
@@ -253,6 +256,18 @@ def _place(system: System, strike: Strike, chance: Random) -> Place:
     return chance.choice(places)
 
 
+def to_flip(segments: list[Path], chance: Random) -> Path:
+    """Now and then a file beside a segment: its index, the lineage, the checkpoint."""
+    segment = chance.choice(segments)
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(segment.parent.iterdir()):
+        if (path.suffix == ".index" or path.name in (LINEAGE, CHECKPOINT)) and path.stat().st_size:
+            kinds.setdefault(path.suffix or path.name, []).append(path)
+    if not kinds or chance.random() < _OF_SEGMENTS:
+        return segment
+    return chance.choice(kinds[chance.choice(list(kinds))])
+
+
 def flip(path: Path, chance: Random) -> int:
     """Turn one bit of a file over; where."""
     position = chance.randrange(path.stat().st_size)
@@ -267,7 +282,7 @@ def flip(path: Path, chance: Random) -> int:
 async def _flip(system: System, _history: History, strike: Strike, chance: Random) -> str:
     place = _place(system, strike, chance)
     system.kill(strike.broker)
-    path = chance.choice(system.segments(strike.broker, place))
+    path = to_flip(system.segments(strike.broker, place), chance)
     position = flip(path, chance)
     system.launch(strike.broker)
     return f"{place}, {path.name} at {position}"

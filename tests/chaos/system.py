@@ -31,6 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CHILD = ROOT / "tests" / "chaos" / "child"
 RECOVERY_S = 180.0
 DISK_BYTES = 512 << 20
+CLOCK_STEP_S_MAX = 3600.0
+_DEDUP_WINDOW_MS = int(3 * CLOCK_STEP_S_MAX * 1000)
+"""Longer than any two clocks are apart: by the promise the window is one of timestamps, and these are the leaders'."""
 
 STREAMS: Mapping[str, Mapping[str, object]] = {
     "orders": {"subject": "orders", "partitions": 2, "durability": "auto"},
@@ -268,8 +271,9 @@ class System:
         """Once all brokers are live; all replicas are then in sync."""
         await eventually(self._all_live, "all brokers are live", RECOVERY_S)
         async with await aio.connect(self.addresses(), name="chaos") as client:
+            usual = {"replicas": 3, "min_isr": 2, "segment_bytes": 65_536, "dedup_window_ms": _DEDUP_WINDOW_MS}
             for name, config in STREAMS.items():
-                more: dict[str, object] = {"replicas": 3, "min_isr": 2, "segment_bytes": 65_536, **config}
+                more: dict[str, object] = {**usual, **config}
                 await client.create_stream(name, timeout=60.0, **more)  # type: ignore[arg-type]
         await self.in_sync()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,19 @@ def test_nothing_goes_of_a_damaged_log() -> None:
     for name in ("0.arrows", "lineage", "0.arrows.cut-3"):
         assert run.gone(before, {**more, name: b"h"}) == [f"{name} was cut or changed"]
     assert run.gone({"0.1.arrows": b"x"}, {"0.arrows": b"x"}) == ["0.1.arrows was deleted"], "another file"
+
+
+def test_bits_flip_in_segments_and_in_what_lies_beside_them(tmp_path: Path) -> None:
+    names = ("0.arrows", "7.arrows", "0.index", "7.index", "lineage", "checkpoint", "0.arrows.cut-3", "empty.index")
+    for name in names:
+        (tmp_path / name).write_bytes(b"" if name == "empty.index" else b"1")
+    segments = [tmp_path / "0.arrows", tmp_path / "7.arrows"]
+    struck = [faults.to_flip(segments, random.Random(seed)).name for seed in range(200)]
+    assert set(struck) == {"0.arrows", "7.arrows", "0.index", "7.index", "lineage", "checkpoint"}
+    assert struck.count("lineage") > 10
+    for name in names[2:]:
+        (tmp_path / name).unlink()
+    assert {faults.to_flip(segments, random.Random(seed)).suffix for seed in range(9)} == {".arrows"}
 
 
 def test_a_disk_that_has_nothing_is_told_too(tmp_path: Path) -> None:
