@@ -3,7 +3,8 @@
 Rules: epochs rise, offsets do not fall. An epoch that wrote nothing is replaced by the next one. What cannot be read is
 copied aside before the file is written anew. The batches themselves carry their epoch too, and of those that were not
 flushed a start believes nothing else: an entry and its batches reach the disk in any order. So two replicas whose
-batches are the same have the same lineage, but for an epoch at its very end that wrote nothing yet.
+batches are the same have the same lineage, but for an epoch at its very end that wrote nothing yet. What comes behind
+LINEAGE_ENTRIES_READ_MAX entries is a mistake; memory is bounded by them, whatever the size of the file.
 
 One entry, 24 bytes, little-endian, at byte 24 · n:
 
@@ -25,12 +26,13 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
-from penstock.commitlog import files
+from penstock.commitlog import files, remains
 from penstock.commitlog.errors import is_full
 from penstock.hot.crc import crc32c
 from penstock.vfs import File, Vfs
 
 ENTRY_BYTES = 24
+_PIECE_BYTES = limits.SCAN_READ_BYTES // ENTRY_BYTES * ENTRY_BYTES
 _BODY = struct.Struct("<QQ4x")
 _CRC = struct.Struct("<I")
 _leader_epoch = attrgetter("leader_epoch")
@@ -73,20 +75,30 @@ def read(vfs: Vfs, directory: str) -> Read:
         file = vfs.open(f"{directory}/{files.LINEAGE}", read_only=True)
     except FileNotFoundError:
         return Read((), 0, None)
+    entries: list[LineageEntry] = []
+    mistake = None
     try:
-        data = file.read_at(0, file.size())
+        size = file.size()
+        for piece in range(0, size, _PIECE_BYTES):
+            _take(entries, file, piece, min(_PIECE_BYTES, size - piece))
+    except CorruptionError as error:
+        mistake = error
     finally:
         file.close()
-    entries: list[LineageEntry] = []
-    for position in range(0, len(data), ENTRY_BYTES):
-        try:
-            entry = unpack_entry(data[position : position + ENTRY_BYTES], file=file.path, position=position)
-            if entries and (entry.leader_epoch <= entries[-1][0] or entry.start_offset < entries[-1][1]):
-                raise CorruptionError(file.path, position, f"more than {entries[-1]}", str(entry))
-        except CorruptionError as error:
-            return Read(tuple(entries), len(data), error)
+    return Read(tuple(entries), size, mistake)
+
+
+def _take(entries: list[LineageEntry], file: File, begin: int, length: int) -> None:
+    """Add those of a piece of the file, up to a mistake: CorruptionError."""
+    data = file.read_at(begin, length)
+    for place in range(0, len(data), ENTRY_BYTES):
+        position = begin + place
+        if len(entries) >= limits.LINEAGE_ENTRIES_READ_MAX:
+            raise CorruptionError(file.path, position, f"at most {len(entries)} entries", "more of them")
+        entry = unpack_entry(data[place : place + ENTRY_BYTES], file=file.path, position=position)
+        if entries and (entry.leader_epoch <= entries[-1][0] or entry.start_offset < entries[-1][1]):
+            raise CorruptionError(file.path, position, f"more than {entries[-1]}", str(entry))
         entries.append(entry)
-    return Read(tuple(entries), len(data), None)
 
 
 def rewrite(vfs: Vfs, directory: str, entries: Iterable[LineageEntry]) -> None:
@@ -196,20 +208,13 @@ def _mend(vfs: Vfs, directory: str, found: Read, entries: Iterable[LineageEntry]
     """Write the file anew with `entries`; what could not be read in it is kept in a side file."""
     path = f"{directory}/{files.LINEAGE}"
     position = len(found.entries) * ENTRY_BYTES
-    rest = b""
-    if found.size_bytes > position:
+    if found.size_bytes - position >= ENTRY_BYTES:
         file = vfs.open(path)
         try:
-            rest = file.read_at(position, found.size_bytes - position)
+            if not remains.is_zeros(file, position, found.size_bytes):
+                remains.copy_aside(vfs, file, position, found.size_bytes, files.side_path(vfs, path, position))
         finally:
             file.close()
-    if len(rest) >= ENTRY_BYTES and any(rest):
-        side = vfs.open(files.side_path(vfs, path, position), create=True, make_folders=False)
-        try:
-            side.write_at(0, rest)
-            side.sync()
-        finally:
-            side.close()
     rewrite(vfs, directory, entries)
 
 

@@ -398,6 +398,7 @@ class Log(CleanedLog):
         except OSError as error:
             self.log_start = before
             raise storage_error(f"the checkpoint of {self._directory} cannot be written", error) from error
+        self._validity.give_up(log_start)  # from here on; views may be at it in other threads
         active = self._segments.active
         assert active is not None
         if log_start == self.log_end and active.count:

@@ -1,13 +1,15 @@
 """Verify one segment file, and its index: see `verifying` for what, and what is not judged.
 
 Rules: a mistake has the file, the byte, the offsets that are lost with it, what was expected and what is there.
-Behind damage the way is found again as recovery finds it (see `scan`); where the disk cannot read a sector, all of the
-segment from there on is taken for lost.
+Behind damage the way is found again as recovery finds it (see `scan`); where the disk cannot read a sector, or there is
+no file that could be read, all of the segment from there on is taken for lost. Of an index that is wrong in
+VERIFY_MISTAKES_MAX places no more is looked at.
 """
 
 from __future__ import annotations
 
 import errno
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,6 +28,11 @@ from penstock.commitlog.scan import Beyond, Window, find_behind, verified_at
 from penstock.vfs import File, Vfs
 
 
+# That bytes cannot be read; all else, as a want of descriptors or of permission, is this process's own affair.
+_UNREADABLE = frozenset({errno.EIO, errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR})
+_ALL = 2**63
+
+
 class Mistake(NamedTuple):
     """What is wrong at one byte. Offsets as of `Damage`; None, None: no rows are lost with it."""
 
@@ -40,6 +47,13 @@ class Mistake(NamedTuple):
 def mistake_of(error: CorruptionError, base_offset: int | None = None, end_offset: int | None = None) -> Mistake:
     """The mistake that an error tells of."""
     return Mistake(error.file, error.position, base_offset, end_offset, str(error.expected), str(error.found))
+
+
+def unreadable(path: str, position: int, error: OSError, lost: tuple[int | None, int | None] = (None, None)) -> Mistake:
+    """The mistake that a file cannot be read from there on; OSError, the one that came, if that is no fault of it."""
+    if error.errno not in _UNREADABLE:
+        raise error
+    return Mistake(path, position, *lost, "bytes", error.strerror or str(error))
 
 
 class EpochRun(NamedTuple):
@@ -75,7 +89,7 @@ class Epochs:
             if first > last or not run.leader_epoch:
                 continue
             for offset in (first, last):
-                number = sum(entry.start_offset <= offset for entry in found.entries) - 1
+                number = bisect_right(found.entries, offset, key=_start_offset) - 1
                 if found.mistake is not None and number == len(found.entries) - 1:
                     continue  # what cannot be read may say so
                 said = found.entries[number].leader_epoch if number >= 0 else None
@@ -137,28 +151,35 @@ class SegmentCheck:
         out = self._out
         # The index first: it never names more than the segment held then.
         entries = _IndexCheck(self._vfs, files.index_path(out.path))
-        file = self._vfs.open(out.path, read_only=True)
         try:
+            if self._read(entries) and out.torn is None:
+                self._check_end(entries)
+                out.mistakes += entries.finish(out.size_bytes, is_last=self._following is None)
+        finally:
+            entries.close()
+        out.end_offset = self._offset
+        return out
+
+    def _read(self, entries: _IndexCheck) -> bool:
+        """Look at its bytes; whether the disk lets it, as far as there is something to look at."""
+        out = self._out
+        file: File | None = None
+        try:
+            file = self._vfs.open(out.path, read_only=True)
             size = file.size()
             if self._check_schema(file):
                 self._check_batches(file, size, entries)
+        except FileNotFoundError:
+            raise
         except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            lost = Mistake(out.path, out.size_bytes, self._offset, self._following, "bytes", str(error))
-            out.mistakes.append(lost)
+            out.mistakes.append(unreadable(out.path, out.size_bytes, error, (self._offset, self._following)))
             out.is_open_end = self._following is None
             self._offset = self._offset if self._following is None else self._following
-            out.end_offset = self._offset
-            return out
+            return False
         finally:
-            file.close()
-            entries.close()
-        if out.torn is None:
-            self._check_end()
-            out.mistakes += entries.finish(out.size_bytes, is_last=self._following is None)
-        out.end_offset = self._offset
-        return out
+            if file is not None:
+                file.close()
+        return True
 
     def _check_schema(self, file: File) -> bool:
         """Whether its batches can be read."""
@@ -230,7 +251,7 @@ class SegmentCheck:
             return None
         end = self._following if found is None else found.base_offset
         out.mistakes.append(mistake_of(error, self._offset, end))
-        entries.lose(size if found is None else found.position)
+        entries.lose(_ALL if found is None else found.position)
         if found is None:
             out.size_bytes = size
             out.is_open_end = self._following is None
@@ -261,7 +282,7 @@ class SegmentCheck:
         first, last = rows.column(0)[0].as_py(), rows.column(0)[-1].as_py()
         out.epochs.add(EpochRun(header.leader_epoch, first, last))
 
-    def _check_end(self) -> None:
+    def _check_end(self, entries: _IndexCheck) -> None:
         out, following = self._out, self._following
         if following is not None and self._offset != following:
             wanted, got = f"offsets up to {following}, where the next segment begins", f"the end at {self._offset}"
@@ -271,6 +292,7 @@ class SegmentCheck:
                 out.torn = Mistake(out.path, out.size_bytes, self._offset, None, wanted, got)
             else:
                 out.mistakes.append(Mistake(out.path, out.size_bytes, self._offset, following, wanted, got))
+                entries.lose(_ALL)
             self._offset = following
 
 
@@ -282,10 +304,15 @@ class _IndexCheck:
         self._number = 0
         self._lost_end = 0  # batches before this byte are damaged: what the index says of them cannot be told
         self._is_over = False
+        self._places_left = limits.VERIFY_MISTAKES_MAX
+        self._file: File | None = None
+        self._refusal: Mistake | None = None
         try:
-            self._file: File | None = vfs.open(path, read_only=True)
+            self._file = vfs.open(path, read_only=True)
         except FileNotFoundError:  # it is rebuilt when it is needed
-            self._file = None
+            return
+        except OSError as error:
+            self._refusal = unreadable(path, 0, error)
             return
         size = self._file.size()
         self._count = size // ENTRY_BYTES

@@ -10,15 +10,28 @@ class Validity:
     whoever then finds a file changed knows that it is no damage. Views of before a cut feel those that come later, too.
     """
 
-    __slots__ = ("of_later_views", "own_end")
+    __slots__ = ("of_later_views", "own_end", "own_start")
 
     def __init__(self) -> None:
         self.own_end = _ALL
+        self.own_start = 0
         self.of_later_views: Validity | None = None
 
     def cut(self, end_offset: int) -> None:
         """The log is about to be cut there."""
         self.own_end = end_offset
+
+    def give_up(self, log_start: int) -> None:
+        """What lies before is about to be removed."""
+        self.own_start = log_start
+
+    @property
+    def start_offset(self) -> int:
+        """From which offset on files are still there, if nobody else removes them."""
+        start_offset, one = self.own_start, self.of_later_views
+        while one is not None:
+            start_offset, one = max(start_offset, one.own_start), one.of_later_views
+        return start_offset
 
     def later(self) -> Validity:
         """It was cut: what holds for the views of what is left."""

@@ -410,12 +410,21 @@ class LogView:
             self.check_not_cut(segment.end_offset)
             if segment.successor is not None:
                 raise _ReplacedError from None
+            if segment.end_offset > self._validity.start_offset:  # nobody here has removed it
+                raise self._lost(segment) from None
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"the offsets {segment.base_offset} to {segment.end_offset} were removed by retention meanwhile",
                 log_start=segment.end_offset,
                 log_end=self.log_end,
             ) from None
+
+    def _lost(self, segment: Segment) -> RemoteError:
+        """Its file is gone: all of it is damaged."""
+        lost = Damage(segment.path, 0, segment.base_offset, segment.end_offset, "no segment file is there")
+        segment.damage = (lost,)
+        self._on_damage(lost)
+        return _corrupt_range(lost)
 
     def _open_latest(self, segment: Segment) -> tuple[Segment, File]:
         while True:

@@ -176,3 +176,17 @@ def test_a_leader_sends_a_follower_nothing_that_it_found_damaged() -> None:
     assert look().found.end_offset == ROWS - 1
     with pytest.raises(RemoteError, match="damaged"):
         leading._LedLog(partition).look(ROWS - 1, 10 * SEGMENT_BYTES, verifies=True)()
+
+
+@pytest.mark.parametrize("number", [0, 1, -1], ids=["the first", "in the midst", "the one that is written"])
+def test_a_segment_that_somebody_removed_is_mended(number: int) -> None:
+    brokers = grown()
+    follower = others(brokers, brokers.led("s"))[0]
+    path = segments(follower.memory)[number]
+    follower.memory.remove(path)
+    follower.memory.remove(path.replace(".arrows", ".index"))
+    read_all(follower)
+    brokers.run(MINUTE_MS)
+    assert replica(follower).log.state is LogState.WRITABLE, follower.notices
+    assert values(follower) == tuple(range(ROWS))
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
