@@ -100,6 +100,7 @@ ROLLUP_PASSES_SHARE = 10  # passes over a log for rollups of subjects take one p
 ROLLUP_RETRY_MS = 1_000  # after one of all before a message that could not be seen to
 CLEANED_KEEP_MS = 10_000  # a segment that was written anew stays so long: answers may be about to open it
 LINEAGE_ENTRIES_MAX = 10_000  # leaderships that began below log_start are forgotten beyond it
+LINEAGE_ENTRIES_READ_MAX = 100 * LINEAGE_ENTRIES_MAX  # some 24 MB; more in a file are not of leaderships
 REBUILT_INDEX_BYTES_MAX = 32 * MIB  # per log: indexes that were lost and perhaps cannot be written; kept in memory
 LOG_FILES_MAX = 1_024  # logs with an open file, unless the broker knows how many it may open
 LOG_FILES_LOOKS_MAX = 64  # logs that are asked to close theirs, before a message has to wait

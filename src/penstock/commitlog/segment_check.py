@@ -12,6 +12,7 @@ import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -27,10 +28,10 @@ from penstock.commitlog.index import ENTRY_BYTES, IndexEntry
 from penstock.commitlog.scan import Beyond, Window, find_behind, verified_at
 from penstock.vfs import File, Vfs
 
-
 # That bytes cannot be read; all else, as a want of descriptors or of permission, is this process's own affair.
 _UNREADABLE = frozenset({errno.EIO, errno.ENXIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR})
 _ALL = 2**63
+_start_offset = attrgetter("start_offset")
 
 
 class Mistake(NamedTuple):
@@ -321,12 +322,25 @@ class _IndexCheck:
 
     def _entry(self, number: int) -> IndexEntry:
         position = number * ENTRY_BYTES
-        return index.unpack_entry(self._window.read(position, ENTRY_BYTES), file=self._path, position=position)
+        try:
+            data = self._window.read(position, ENTRY_BYTES)
+        except OSError as error:
+            wrong = unreadable(self._path, position, error)
+            raise CorruptionError(self._path, position, wrong.expected, wrong.found) from error
+        return index.unpack_entry(data, file=self._path, position=position)
 
     def batch(self, position: int, header: BatchHeader) -> Iterator[Mistake]:
         """What is wrong with the entry of this batch, and with those before it that no batch has asked for."""
         if self._file is None or self._is_over:
             return
+        for mistake in self._of_batch(position, header):
+            yield mistake
+            self._places_left -= 1
+            if not self._places_left:
+                self._is_over = True
+                return
+
+    def _of_batch(self, position: int, header: BatchHeader) -> Iterator[Mistake]:
         has_bad = False
         while self._number < self._count:
             place = self._number * ENTRY_BYTES
@@ -360,20 +374,26 @@ class _IndexCheck:
         """Where batches lie behind a byte, as far as the index can be trusted."""
         if self._file is None:
             return
+        bad_left = self._places_left
         for number in range(self._number, self._count):
             try:
                 entry = self._entry(number)
             except CorruptionError:
+                bad_left -= 1
+                if bad_left <= 0:
+                    return
                 continue
             if entry.position > position:
                 yield entry.position
 
     def finish(self, end_position: int, *, is_last: bool) -> list[Mistake]:
         """What is wrong behind the last batch. Of the last segment more may have been written meanwhile."""
-        found: list[Mistake] = []
+        found = [] if self._refusal is None else [self._refusal]
         if self._file is None or self._is_over:
             return found
         for number in range(self._number, self._count):
+            if len(found) >= min(self._places_left, limits.VERIFY_ROWS_LISTED_MAX):
+                break
             try:
                 entry = self._entry(number)
             except CorruptionError as error:
@@ -382,8 +402,6 @@ class _IndexCheck:
             if entry.position >= self._lost_end:
                 wanted = f"no batch behind byte {end_position}"
                 found.append(Mistake(self._path, number * ENTRY_BYTES, None, None, wanted, f"byte {entry.position}"))
-            if len(found) >= limits.VERIFY_ROWS_LISTED_MAX:
-                break
         if self._rest and not is_last:
             wanted, got = f"entries of {ENTRY_BYTES} bytes", f"{self._rest} bytes more"
             found.append(Mistake(self._path, self._count * ENTRY_BYTES, None, None, wanted, got))

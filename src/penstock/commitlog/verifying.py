@@ -1,6 +1,7 @@
 """Verify the files of a log, all of them, without a broker, or beside one that runs.
 
-Rules: nothing is written, and damage ends nothing: it is noted, and what comes behind it is verified, too. What is
+Rules: nothing is written, and damage ends nothing: it is noted, and what comes behind it is verified, too. A file that
+cannot be read, as one with a FIFO in its place, is damage. What is
 appended meanwhile is not judged. Nor is what a crash may have torn: what lies at or behind the `flushed_end` of the
 checkpoint; a start cuts that. Memory is bounded by one batch, a mebibyte of small ones, and some bytes for each range
 of offsets.
@@ -33,7 +34,7 @@ from penstock.commitlog import files
 from penstock.commitlog import lineage as lineages
 from penstock.commitlog.checkpoint import Checkpoint
 from penstock.commitlog.checksums import RangeSum, RangeSums
-from penstock.commitlog.segment_check import Epochs, Looked, Mistake, SegmentCheck, mistake_of
+from penstock.commitlog.segment_check import Epochs, Looked, Mistake, SegmentCheck, mistake_of, unreadable
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def extent_of(vfs: Vfs, directory: str) -> Extent:
     bases = sorted(_generations(vfs, directory))
     if not bases:
         raise NotALogError(f"{directory}: no segment of a log is there")
-    point = checkpoints.read(vfs, directory).newest
+    point, _ = _read_checkpoint(vfs, directory)
     return Extent(bases[0], 0) if point is None else Extent(max(bases[0], point.log_start), point.committed_end)
 
 
@@ -134,12 +135,12 @@ def batches_between(vfs: Vfs, directory: str, begin: int, end: int) -> Iterator[
 
 
 def size_of(vfs: Vfs, directory: str) -> int:
-    """How many bytes there are to read; those of files that go meanwhile do not count."""
+    """How many bytes there are to read; those of files that go meanwhile, or cannot be opened, do not count."""
     total = 0
     for base_offset, generation in _generations(vfs, directory).items():
         try:
             file = vfs.open(files.segment_path(directory, base_offset, generation), read_only=True)
-        except FileNotFoundError:
+        except OSError:
             continue
         total += file.size()
         file.close()
@@ -150,6 +151,16 @@ def _generations(vfs: Vfs, directory: str) -> dict[int, int]:
     """The newest generation of each segment, by its base offset."""
     found = sorted(parsed for name in vfs.list(directory) if (parsed := files.parsed(name)) is not None)
     return dict(found)
+
+
+def _read_checkpoint(vfs: Vfs, directory: str) -> tuple[Checkpoint | None, list[Mistake]]:
+    """What it says, and what is wrong with it."""
+    try:
+        found = checkpoints.read(vfs, directory)
+        padding = checkpoints.padding_mistake(vfs, directory)
+    except OSError as error:
+        return None, [unreadable(f"{directory}/{files.CHECKPOINT}", 0, error)]
+    return found.newest, [mistake_of(one) for one in (*found.mistakes, padding) if one is not None]
 
 
 class _LogCheck:
@@ -194,13 +205,11 @@ class _LogCheck:
         return out
 
     def _checked_checkpoint(self) -> Checkpoint | None:
-        found = checkpoints.read(self._vfs, self._directory)
-        if found.mistakes:  # it may have been written just now
-            found = checkpoints.read(self._vfs, self._directory)
-        self._out.note(map(mistake_of, found.mistakes))
-        if (mistake := checkpoints.padding_mistake(self._vfs, self._directory)) is not None:
-            self._out.note([mistake_of(mistake)])
-        return found.newest
+        newest, mistakes = _read_checkpoint(self._vfs, self._directory)
+        if mistakes:  # it may have been written just now
+            newest, mistakes = _read_checkpoint(self._vfs, self._directory)
+        self._out.note(mistakes)
+        return newest
 
     def _segment(self, base_offset: int, following: int | None) -> bool:
         """Whether what comes behind it is to be judged, too."""
@@ -254,13 +263,19 @@ class _LogCheck:
             place = Mistake(self._at.path, self._at.size_bytes, out.log_end, point.flushed_end, wanted, "the end")
             out.note([place])
         # Read last: it may go on while the segments are read, and is written before the batches are.
-        found = lineages.read(self._vfs, self._directory)
-        if found.mistake is not None:
-            out.note([mistake_of(found.mistake)])
-        flushed_end = out.log_end if point is None else point.flushed_end
-        path = f"{self._directory}/{files.LINEAGE}"
-        out.note(self._epochs.mistakes(found, path, out.log_start, flushed_end))
+        self._check_lineage(out.log_end if point is None else point.flushed_end)
         out.sums = self._sums.finish()
+
+    def _check_lineage(self, flushed_end: int) -> None:
+        path = f"{self._directory}/{files.LINEAGE}"
+        try:
+            found = lineages.read(self._vfs, self._directory)
+        except OSError as error:
+            self._out.note([unreadable(path, 0, error)])
+            return
+        if found.mistake is not None:
+            self._out.note([mistake_of(found.mistake)])
+        self._out.note(self._epochs.mistakes(found, path, self._out.log_start, flushed_end))
 
 
 def verify_segment(vfs: Vfs, path: str, *, tell: Callable[[int], None] = lambda _: None) -> Verified:
@@ -270,7 +285,7 @@ def verify_segment(vfs: Vfs, path: str, *, tell: Callable[[int], None] = lambda 
     if base_offset is None:
         raise ValueError(f"{path}: not the name of a segment: <offset of 20 digits>.arrows")
     out = Verified(directory, log_start=base_offset, segments=1)
-    point = checkpoints.read(vfs, directory).newest
+    point, _ = _read_checkpoint(vfs, directory)
     later = (base for base in _generations(vfs, directory) if base > base_offset)
     sums = RangeSums()
     looked = SegmentCheck(vfs, path, base_offset, min(later, default=None), point, None, sums, tell).run()

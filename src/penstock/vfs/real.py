@@ -3,6 +3,8 @@
 Rules: nothing outside the root is reached by name; descriptors do not leak into child processes; a write that the
 kernel took only in part is continued, so that `write_at` has written all or raised.
 
+A file is a regular file: a FIFO, a socket or a device in its place is refused, and nobody waits for its other end.
+
 Theory: `fdatasync` is enough for a file (it also writes the length that is needed to read the data back); a name is
 in its folder's own data, so it takes an fsync of the folder. On macOS only F_FULLFSYNC reaches the medium.
 """
@@ -13,8 +15,10 @@ import errno
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from penstock.vfs import Buffer
@@ -24,6 +28,14 @@ _PLAIN = re.compile(f"{_NAME}(?:/{_NAME})*/*", re.DOTALL)
 _BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS
 _FILE_MODE = 0o640
 _FOLDER_MODE = 0o750
+_LEADS_NOWHERE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG})  # as a symbolic link to itself
+_NO_FILE = frozenset({errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP})  # what an open says of what is no file at all
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 if sys.platform == "darwin":
     import fcntl
@@ -33,6 +45,40 @@ if sys.platform == "darwin":
 
 else:
     _sync = os.fdatasync
+
+
+def _open_regular(full: str, flags: int) -> int:
+    """The descriptor of a regular file. OSError: IsADirectoryError for a folder, ENXIO for whatever else is there."""
+    try:
+        descriptor = os.open(full, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, _FILE_MODE)
+    except OSError as error:
+        if error.errno in _NO_FILE:  # a socket, or a device that nothing drives
+            raise _not_regular(full, os.stat(full).st_mode) from None
+        raise
+    try:
+        if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+            raise _not_regular(full, mode)
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _not_regular(full: str, mode: int) -> OSError:
+    if stat.S_ISDIR(mode):
+        return OSError(errno.EISDIR, os.strerror(errno.EISDIR), full)
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+    return OSError(errno.ENXIO, f"not a regular file, but {kind}", full)
+
+
+def read_whole(path: Path, bytes_max: int) -> bytes:
+    """All of a small file. OSError, also if it is a larger one, or no regular file."""
+    descriptor = _open_regular(str(path), os.O_RDONLY)
+    with open(descriptor, "rb", buffering=0) as file:
+        if (size := os.fstat(descriptor).st_size) > bytes_max:
+            raise OSError(errno.EFBIG, f"{size} bytes, more than the {bytes_max} that such a file may have", str(path))
+        return file.read(size)
 
 
 class RealFile:
@@ -157,14 +203,14 @@ class RealVfs:
     def open(self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False) -> RealFile:
         """Open a file; see Vfs."""
         full = self._full(path)
-        flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0)
         try:
-            return self.file_type(path, full, os.open(full, flags, _FILE_MODE))
+            return self.file_type(path, full, _open_regular(full, flags))
         except FileNotFoundError:
             if not (create and make_folders):
                 raise
         os.makedirs(os.path.dirname(full), _FOLDER_MODE, exist_ok=True)
-        return self.file_type(path, full, os.open(full, flags, _FILE_MODE))
+        return self.file_type(path, full, _open_regular(full, flags))
 
     def open_folder(self, path: str) -> RealFolder:
         """Open a folder that is there."""
@@ -174,7 +220,7 @@ class RealVfs:
         """Names in a folder, sorted, folders with a trailing `/`; empty if it is missing."""
         try:
             with os.scandir(self._full(path)) as entries:
-                return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
+                return sorted(f"{entry.name}/" if _is_folder(entry) else entry.name for entry in entries)
         except FileNotFoundError:
             return []
 
@@ -222,6 +268,15 @@ class RealVfs:
             os.makedirs(self._root, _FOLDER_MODE, exist_ok=True)
             for folder in made:
                 _sync_folder(os.path.dirname(folder))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno in _LEADS_NOWHERE:
+            return False
+        raise
 
 
 def _sync_folder(full: str) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import time
+
 import pytest
 
+from penstock.base import limits
 from penstock.batch import layout
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog import Log
+from penstock.commitlog.lineage import LineageEntry, pack_entry
 from penstock.commitlog.segment_check import Mistake
 from penstock.commitlog.verifying import NotALogError, Verified, extent_of, size_of, verify_log, verify_segment
-from penstock.vfs.memory import Keep, MemoryVfs
+from penstock.vfs.memory import Keep, MemoryFile, MemoryVfs
 from tests.damage import WIDE, content, flip, write
 from tests.logs import (
     DIRECTORY,
@@ -220,6 +225,93 @@ def test_the_end_of_what_was_flushed_is_gone() -> None:
     assert found.mistakes[-1][:4] == (SEGMENT, SCHEMA_BYTES + 10 * size, 20, 24)
 
 
+def sealed(disk: MemoryVfs) -> list[str]:
+    return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(".arrows")]
+
+
+@pytest.mark.parametrize("length", [0, 300, SCHEMA_BYTES])
+def test_a_segment_that_was_cut_hides_nothing_behind_it(length: int) -> None:
+    disk, log = small_log()
+    for number in range(60):
+        append(log, 1, number)
+    log.close()
+    path, third, *_ = sealed(disk)[1:]
+    begins, ends = int(path[-27:-7]), int(third[-27:-7])
+    disk.open(path).truncate(length)
+    found = verified(disk)
+    assert found.mistakes[-1][:4] == (path, length, begins, ends)
+    assert {one.file for one in found.mistakes} == {path}  # what its index says of what is gone is so
+    assert (found.log_end, found.rows) == (60, 60 - (ends - begins))
+    alone = verify_segment(disk, path)
+    assert (alone.mistakes, alone.rows) == (found.mistakes, 0)
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+def test_an_index_that_was_lengthened_costs_no_time(at_end: bool) -> None:
+    disk, log = small_log()
+    for number in range(60):
+        append(log, 1, number)
+    log.close()
+    path = sealed(disk)[0]
+    index = path.replace(".arrows", ".index")
+    entries = disk.open(index).size() if at_end else 0
+    disk.open(index).truncate(entries)
+    disk.open(index).truncate(64 * 1_000_000)
+    started = time.process_time()
+    found = verified(disk)
+    assert time.process_time() - started < 2
+    assert {one.file for one in found.mistakes} == {index}
+    assert found.mistakes[0].position == entries
+    assert found.rows == 60
+    flip(disk, path, SCHEMA_BYTES + 5)
+    found = verified(disk)
+    assert path in {one.file for one in found.mistakes}
+    assert found.log_end == 60
+
+
+class _Refusing(MemoryVfs):
+    """One file of it is none that can be opened, as where a FIFO or a link to itself is in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = ""
+        self.error = errno.ENXIO
+
+    def open(
+        self, path: str, *, create: bool = False, make_folders: bool = True, read_only: bool = False
+    ) -> MemoryFile:
+        if path == self.refused:
+            raise OSError(self.error, "not a regular file, but a FIFO", path)
+        return super().open(path, create=create, make_folders=make_folders, read_only=read_only)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "lineage", "index", "first", "last"])
+def test_what_cannot_be_opened_is_damage_and_all_else_is_verified(name: str) -> None:
+    disk = _Refusing()
+    log = open_log(disk, SMALL)
+    log.start_epoch(1)
+    for number in range(60):
+        append(log, 1, number)
+    log.close()
+    first, second, *_, last = sealed(disk)
+    disk.refused = {
+        "index": first.replace(".arrows", ".index"),
+        "first": first,
+        "last": last,
+    }.get(name, f"{DIRECTORY}/{name}")
+    found = verify_log(disk, DIRECTORY)
+    lost: tuple[int | None, int | None] = (None, None)
+    if name in ("first", "last"):
+        lost = (0, int(second[-27:-7])) if name == "first" else (int(last[-27:-7]), None)
+    assert found.mistakes == [Mistake(disk.refused, 0, *lost, "bytes", "not a regular file, but a FIFO")]
+    assert found.rows == 60 - (0 if lost[0] is None else (lost[1] or 60) - lost[0])
+    assert size_of(disk, DIRECTORY) >= found.size_bytes
+    assert extent_of(disk, DIRECTORY).log_start == 0
+    disk.error = errno.EMFILE  # of this process, and no fault of the file
+    with pytest.raises(OSError, match="FIFO"):
+        verify_log(disk, DIRECTORY)
+
+
 def test_an_index_may_be_missing_and_may_not_be_wrong() -> None:
     disk = closed_log()
     flip(disk, INDEX, 64 * 3 + 20)
@@ -266,6 +358,19 @@ def test_the_lineage() -> None:
     assert mistake.file == LINEAGE
     assert mistake.expected == "leader epoch 2 at offset 2, as its batch says"
     assert mistake.found == "1"
+
+
+def test_a_lineage_that_was_lengthened(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = closed_log()
+    disk.open(LINEAGE).truncate(24 * 1_000_000)
+    assert the_mistake(disk)[:4] == (LINEAGE, 24, None, None)
+    many = b"".join(pack_entry(LineageEntry(1 + number, 30 * bool(number))) for number in range(100_000))
+    write(disk, LINEAGE, 0, many)
+    disk.open(LINEAGE).truncate(len(many))
+    monkeypatch.setattr(limits, "LINEAGE_ENTRIES_READ_MAX", 90_000)
+    assert the_mistake(disk)[:5] == (LINEAGE, 24 * 90_000, None, None, "at most 90000 entries")
+    monkeypatch.setattr(limits, "LINEAGE_ENTRIES_READ_MAX", 100_000)
+    sound(disk)
 
 
 def test_one_segment_alone() -> None:

@@ -74,6 +74,13 @@ def test_a_missing_file_is_an_error_unless_it_is_created(vfs: Vfs) -> None:
     assert vfs.list("no") == []
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_folder_is_not_opened_as_a_file(vfs: Vfs, read_only: bool) -> None:
+    vfs.open("folder/file", create=True).close()
+    with pytest.raises(IsADirectoryError):
+        vfs.open("folder", read_only=read_only)
+
+
 def test_read_only_files_refuse_writes(vfs: Vfs) -> None:
     vfs.open("file", create=True).close()
     file = vfs.open("file", read_only=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock.vfs.real import RealVfs
+from penstock.vfs.real import RealVfs, read_whole
 
 
 def test_the_root_is_made_with_all_its_parents(tmp_path: Path) -> None:
@@ -59,3 +62,66 @@ def test_reads_go_on_in_other_threads_while_one_writes(tmp_path: Path) -> None:
         thread.join()
     assert not mistakes
     file.close()
+
+
+def _fifo(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def _socket(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(place))
+
+
+def _device(place: Path) -> None:
+    place.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(_fifo, "a FIFO"), (_socket, "a socket"), (_device, "a device")],
+    ids=["fifo", "socket", "device"],
+)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], name: str, read_only: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    make(Path("file"))
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(OSError, match=f"not a regular file, but {name}") as caught:
+        RealVfs(tmp_path).open("file", read_only=read_only)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENXIO, str(tmp_path / "file"))
+    with pytest.raises(OSError, match=f"not a regular file, but {name}"):
+        RealVfs(tmp_path).open("file", create=True)
+    with pytest.raises(OSError, match=f"not a regular file, but {name}"):
+        read_whole(tmp_path / "file", 100)
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_reads_and_writes_of_a_regular_file_wait_as_ever(tmp_path: Path) -> None:
+    file = RealVfs(tmp_path).open("file", create=True)
+    descriptor = file.fileno()
+    assert descriptor is not None
+    assert os.get_blocking(descriptor)
+    file.close()
+
+
+def test_a_name_that_leads_to_itself_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere").symlink_to("missing")
+    vfs = RealVfs(tmp_path)
+    assert vfs.list("") == ["loop", "nowhere"]
+    with pytest.raises(OSError, match="symbolic links"):
+        vfs.open("loop", read_only=True)
+
+
+def test_a_small_file_is_read_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100)
+    assert read_whole(tmp_path / "file", 100) == b"x" * 100
+    with pytest.raises(OSError, match="100 bytes, more than the 99 that such a file may have"):
+        read_whole(tmp_path / "file", 99)
+    with pytest.raises(IsADirectoryError):
+        read_whole(tmp_path, 99)
+    with pytest.raises(FileNotFoundError):
+        read_whole(tmp_path / "none", 99)
