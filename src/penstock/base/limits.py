@@ -108,6 +108,7 @@ LOG_REST_MS = 30_000  # a log that took no message for so long gives back its fi
 UPKEEP_VISITS_MAX = 64  # logs that get their checkpoint, roll or retention in one turn of the event loop
 UPKEEP_RETRY_MS = 1_000  # until that is tried again which failed
 UPKEEP_TURN_MS = 5  # until the next turn, while more than that wait for theirs
+IDENTITY_BYTES_MAX = 64 * KIB  # of penstock.json: some 200 bytes
 CUT_FILES_MAX = 1_000  # side files of one place; recovery never overwrites one
 DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait, and so many streams sync at once: a slow disk needs them
 

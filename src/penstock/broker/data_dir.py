@@ -23,9 +23,11 @@ from typing import Annotated
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.ids import BrokerId
 from penstock.hot.crc import crc32c
+from penstock.vfs.real import read_whole
 
 DATA_FORMAT = 1
 
@@ -72,7 +74,7 @@ class DataDir:
                 "(--data-dir)"
             )
         try:
-            known = json.loads((self.path / _IDENTITY).read_bytes())
+            known = json.loads(read_whole(self.path / _IDENTITY, limits.IDENTITY_BYTES_MAX))
             _write(self.path, {**known, "broker_id": self.broker_id, "cluster_id": cluster_id})
         except (OSError, ValueError) as error:
             text = f"cannot note in {self.path / _IDENTITY} which cluster it is of: {error}"
@@ -131,7 +133,7 @@ def _unusable(path: Path, error: OSError) -> OperationalError:
 def _identity(path: Path, broker_id: BrokerId) -> _Identity:
     file = path / _IDENTITY
     try:
-        content = file.read_bytes()
+        content = read_whole(file, limits.IDENTITY_BYTES_MAX)
     except FileNotFoundError:
         try:
             return _new_identity(path, broker_id)

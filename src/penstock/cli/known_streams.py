@@ -30,12 +30,19 @@ def _image(raft_folder: Path) -> ClusterImage:
     from penstock.raft.snapshot_file import decode_snapshot
 
     image = ClusterImage()
-    if (path := raft_folder / _SNAPSHOT).exists() and (data := decode_snapshot(path.read_bytes(), str(path)).data):
+    if (path := raft_folder / _SNAPSHOT).exists() and (data := decode_snapshot(_content(path), str(path)).data):
         image = decode_image(data)
     for index, command in sorted(_commands(raft_folder / _LOG).items()):
         if index > image.index:
             image, _ = apply(image, index, decode_command(command))
     return image
+
+
+def _content(path: Path) -> bytes:
+    from penstock.base import limits
+    from penstock.vfs.real import read_whole
+
+    return read_whole(path, limits.RAFT_SNAPSHOT_BYTES_MAX)
 
 
 def _commands(path: Path) -> dict[int, bytes]:
@@ -44,7 +51,7 @@ def _commands(path: Path) -> dict[int, bytes]:
     from penstock.raft.values import Entry, EntryKind
 
     commands: dict[int, bytes] = {}
-    for record in read_records(path.read_bytes(), str(path)):
+    for record in read_records(_content(path), str(path)):
         content = decode_record(record, str(path))
         if not isinstance(content, Entry):
             continue

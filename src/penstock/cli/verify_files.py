@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.base import limits
 from penstock.base.errors import PenstockError
 from penstock.cli import output
+from penstock.cli.failure import say_note
 from penstock.cli.verify_report import Differing, Place, Replica, differing, judge, note_compared
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ def verify_files(paths: Iterable[Path], stream: str | None) -> tuple[list[Replic
         together.setdefault(log if is_alone else (log.stream_id, log.partition), []).append(log)
     replicas: list[Replica] = []
     found: list[Differing] = []
+    configs = _Configs()
     with output.progress("verifying", sum(map(_size, logs))) as show:
         done = 0
 
@@ -97,7 +100,7 @@ def verify_files(paths: Iterable[Path], stream: str | None) -> tuple[list[Replic
             show(done)
 
         for group in together.values():
-            made = _Group(group, tell)
+            made = _Group(group, configs, tell)
             made.verify()
             replicas += made.replicas
             found += made.found
@@ -108,15 +111,28 @@ def check_cluster(data_dirs: Iterable[Path]) -> None:
     """ValueError if they are not of one cluster: their streams have nothing to do with each other."""
     clusters: dict[str, Path] = {}
     for data_dir in data_dirs:
+        file = data_dir / _IDENTITY
         try:
-            cluster_id = json.loads((data_dir / _IDENTITY).read_bytes()).get("cluster_id")
-        except (OSError, ValueError, AttributeError):
+            if cluster_id := _cluster_id(file):
+                clusters.setdefault(cluster_id, data_dir)
+        except FileNotFoundError:
             continue
-        if cluster_id:
-            clusters.setdefault(str(cluster_id), data_dir)
+        except OSError as error:
+            say_note(f"of which cluster {data_dir} is, is not known: {file}: {error.strerror or error}")
+        except (ValueError, RecursionError):
+            say_note(f"of which cluster {data_dir} is, is not known: {file}: it is not readable as Penstock's")
     if len(clusters) > 1:
         first, second, *_ = clusters.values()
         raise ValueError(f"{first} and {second} are of different clusters: verify them one after the other")
+
+
+def _cluster_id(file: Path) -> str:
+    from penstock.vfs.real import read_whole
+
+    identity = json.loads(read_whole(file, limits.IDENTITY_BYTES_MAX))
+    if not isinstance(identity, dict):
+        raise ValueError("not an object")
+    return str(identity.get("cluster_id") or "")
 
 
 def _vfs(log: LogFolder) -> RealVfs:
@@ -143,8 +159,9 @@ class _Looked:
 class _Group:
     """The replicas of one partition."""
 
-    def __init__(self, logs: list[LogFolder], tell: Callable[[int], None]) -> None:
+    def __init__(self, logs: list[LogFolder], configs: _Configs, tell: Callable[[int], None]) -> None:
         self._logs = logs
+        self._configs = configs
         self._tell = tell
         self.replicas: list[Replica] = []
         self.found: list[Differing] = []
@@ -170,13 +187,18 @@ class _Group:
             return rows_between(batches_between(_vfs(log), log.folder.resolve().name, begin, end), begin, end)
 
         first = self._logs[0]
-        for found in differences(compared, rows_of, may_lack=self._may_lack()):
-            self.found.append(differing(first.stream, first.partition, found))
+        may_lack = len(compared) > 1 and self._may_lack()
+        try:
+            for found in differences(compared, rows_of, may_lack=may_lack):
+                self.found.append(differing(first.stream, first.partition, found))
+        except (PenstockError, OSError) as error:
+            for one in self.replicas:
+                one.not_verified = one.not_verified or f"its rows could not be compared: {error}"
         judge(self.replicas, self.found)
 
     def _may_lack(self) -> bool:
         """Whether each replica may let go of single rows at its own time, as any of the data directories says."""
-        configs = (config_of(log) for log in self._logs)
+        configs = (self._configs.of(log) for log in self._logs)
         return any(
             config is not None and (config.compact or config.allow_message_ttl or config.allow_rollup)
             for config in configs
@@ -190,7 +212,7 @@ class _Group:
         for log in self._logs:
             try:
                 extents.append(extent_of(_vfs(log), log.folder.resolve().name))
-            except NotALogError:
+            except (NotALogError, OSError):
                 continue
         return cuts_of(extents)
 
@@ -244,14 +266,32 @@ def _replica(log: LogFolder, found: Verified) -> Replica:
     )
 
 
-def config_of(log: LogFolder) -> StreamConfig | None:
-    """The config of its stream, as its data directory knows it; None if it does not."""
-    import msgspec
+class _Configs:
+    """The configs of streams, as data directories know them; each is asked once, and complained of once."""
 
-    from penstock.cli.known_streams import stream_configs
+    def __init__(self) -> None:
+        self._known: dict[Path, dict[int, StreamConfig]] = {}
 
-    data_dir = log.data_dir or log.folder.resolve().parents[2]
-    try:
-        return stream_configs(data_dir / "raft").get(log.stream_id)
-    except (OSError, PenstockError, msgspec.DecodeError):
-        return None
+    def of(self, log: LogFolder) -> StreamConfig | None:
+        """The config of its stream; None if its data directory does not know it."""
+        data_dir = log.data_dir or log.folder.resolve().parents[2]
+        if data_dir not in self._known:
+            self._known[data_dir] = self._configs(data_dir)
+        return self._known[data_dir].get(log.stream_id)
+
+    @staticmethod
+    def _configs(data_dir: Path) -> dict[int, StreamConfig]:
+        import msgspec
+
+        from penstock.cli.known_streams import stream_configs
+
+        try:
+            return stream_configs(data_dir / "raft")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            why = f"{error.filename or data_dir}: {error.strerror or error}"
+        except (PenstockError, msgspec.DecodeError) as error:
+            why = str(error)
+        say_note(f"the configs of the streams are not known from {data_dir}: {why}")
+        return {}

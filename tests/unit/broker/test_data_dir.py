@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,15 @@ def test_a_cluster_that_cannot_be_written_down_is_told(tmp_path: Path) -> None:
         held.remember_cluster("c")
     assert held.cluster_id == ""
     held.release()
+
+
+def test_an_identity_that_is_no_file_or_a_huge_one_is_refused_at_once(tmp_path: Path) -> None:
+    place = tmp_path / "penstock.json"
+    os.mkfifo(place)
+    with pytest.raises(OperationalError, match=r"penstock\.json: not a regular file, but a FIFO"):
+        take_data_dir(tmp_path)
+    place.unlink()
+    place.touch()
+    os.truncate(place, 20 << 30)
+    with pytest.raises(OperationalError, match="21474836480 bytes, more than the 65536"):
+        take_data_dir(tmp_path)

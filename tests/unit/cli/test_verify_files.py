@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,3 +187,90 @@ def test_directories_of_different_clusters_are_not_compared(disk: Callable[..., 
 def test_directories_of_earlier_versions_are_sound(name: str) -> None:
     said = verify(Path(__file__).parents[2] / "compat/golden" / name)
     assert (said.code, said.err) == (0, "")
+
+
+def _fifo(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def _loop(place: Path) -> None:
+    place.symlink_to(place.name)
+
+
+@pytest.mark.parametrize("make", [_fifo, _loop], ids=["fifo", "loop"])
+@pytest.mark.parametrize("name", [SEGMENT, "checkpoint", "lineage", f"{0:020d}.index"])
+def test_what_is_no_file_is_damage_and_other_logs_are_verified(
+    disk: Callable[..., Path], make: Callable[[Path], None], name: str
+) -> None:
+    one, two = disk("one", *some()), disk("two", *some())
+    other = one / "streams/00000008-other/0"
+    shutil.copytree(one / DIRECTORY, other)
+    place = two / DIRECTORY / name
+    place.unlink()
+    make(place)
+    rows = {(row["stream"], row["replica"]): row for row in verify(one, two, "--json").rows}
+    assert len(rows) == 3
+    assert rows["orders", str(one)]["verdict"] == rows["other", str(one)]["verdict"]
+    bad = rows["orders", str(two)]
+    assert (bad["verdict"], [damage["file"] for damage in bad["damage"]]) == ("damaged", [str(place)])
+    said = verify(two)
+    assert (said.code, f"DAMAGE in {place} at byte 0: expected bytes, found" in said.out) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["log", "snapshot"])
+def test_metadata_that_is_no_file_is_told(disk: Callable[..., Path], name: str) -> None:
+    one, two = disk("one", *some()), disk("two", *some())
+    (one / "raft").mkdir()
+    os.mkfifo(one / "raft" / name)
+    assert verify(one).err == ""  # nothing is compared, so nobody asks for the stream's config
+    said = verify(one, two)
+    assert said.code == 0
+    assert said.err == (
+        f"the configs of the streams are not known from {one}: {one}/raft/{name}: not a regular file, but a FIFO\n"
+    )
+
+
+def _nested(place: Path) -> None:
+    place.write_text("[" * 200_000)
+
+
+def _huge(place: Path) -> None:
+    place.touch()
+    os.truncate(place, 20 << 30)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(_fifo, "not a regular file, but a FIFO"), (_nested, "more than the 65536"), (_huge, "21474836480 bytes")],
+)
+def test_an_identity_that_cannot_be_read_is_told_and_the_logs_are_verified(
+    disk: Callable[..., Path], make: Callable[[Path], None], why: str
+) -> None:
+    one = disk("one", *some(3))
+    make(one / "penstock.json")
+    said = verify(one)
+    assert (said.code, said.out.endswith("Sound: 1 log, 3 rows.\n")) == (0, True)
+    assert said.err.startswith(f"of which cluster {one} is, is not known: {one}/penstock.json: ")
+    assert why in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["[" * 60_000, "[]", "{", "\udcff"])
+def test_an_identity_that_is_no_identity(disk: Callable[..., Path], text: str) -> None:
+    one = disk("one", *some(3))
+    (one / "penstock.json").write_bytes(text.encode(errors="surrogateescape"))
+    said = verify(one)
+    assert said.code == 0
+    assert said.err.startswith(f"of which cluster {one} is, is not known: {one}/penstock.json: ")
+
+
+def test_rows_that_cannot_be_read_again_are_told(disk: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> Iterator[object]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("penstock.commitlog.verifying.batches_between", gone)
+    said = verify(disk("one", *some()), disk("two", *some(39), (None, None)), "--json")
+    assert said.code == 1
+    assert {row["not_verified"] for row in said.rows} == {
+        "its rows could not be compared: [Errno 5] Input/output error"
+    }
