@@ -203,19 +203,9 @@ class World:
         return there - mended
 
     def _is_stuck(self, history: History) -> bool:
-        """Whether damage leaves too few who could go on: nobody in sync, or less than an ack takes."""
-        if history.is_damaged:
-            return True
+        """Whether damage has left nobody in sync who is sound: nobody can go on, or mend the others."""
         damaged = self._damaged_of(history)
-        there = {
-            broker.broker_id: look
-            for broker in self.brokers.values()
-            if broker.node is not None
-            and (look := looks.partition(broker.node, history.stream_id, history.partition)) is not None
-        }
-        whole = there.keys() - damaged
-        too_few = len(whole) < max((look.min_isr for look in there.values()), default=0)
-        return bool(damaged) and (damaged.issuperset(history.isr) or too_few)
+        return history.is_damaged or (bool(damaged) and damaged.issuperset(history.isr))
 
     @staticmethod
     def _looks(broker: SimBroker) -> list[looks.Look]:
