@@ -126,3 +126,12 @@ def format_duration_us(duration_us: int) -> str:
 def format_duration_ms(duration_ms: int) -> str:
     """As `format_duration_us`."""
     return format_duration_us(duration_ms * 1_000)
+
+
+def format_offsets(begin: int, end: int | None) -> str:
+    """The offsets from `begin` up to, not including, `end` (None: not known), as people say it: with the last one."""
+    if end is None:
+        return f"{begin} and later ones"
+    if end <= begin:
+        return "none"
+    return str(begin) if end == begin + 1 else f"{begin} to {end - 1}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.base.config import Intake, Retain
-from penstock.base.units import format_bytes, format_duration_us
+from penstock.base.units import format_bytes, format_duration_us, format_offsets
 from penstock.cli import replicas
 from penstock.cli.failure import printable
 from penstock.cli.output import cell, count_text, counted, cut, short_time_text, table, time_text
@@ -188,8 +188,7 @@ def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> No
         for damage in part.damage:
             lost = ""
             if damage.base_offset is not None:
-                end = "?" if damage.end_offset is None else str(damage.end_offset - 1)
-                lost = f"; offsets {damage.base_offset} to {end} cannot be read"
+                lost = f"; offsets that cannot be read: {format_offsets(damage.base_offset, damage.end_offset)}"
             where = f"{damage.file} at byte {damage.position}"
             console.print(cell(f"  {where}: expected {damage.expected}, found {damage.found}{lost}"))
     print_gaps(console, f"Gaps of stream {where_from}", part.gaps)

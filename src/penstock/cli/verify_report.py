@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.base.units import format_bytes
+from penstock.base.units import format_bytes, format_offsets
 from penstock.cli import output
 
 if TYPE_CHECKING:
@@ -133,10 +133,10 @@ def show(replicas: Sequence[Replica], found: Sequence[Differing], *, as_json: bo
         made.add_row(
             output.cell(f"{one.stream}/{one.partition}", "bold"),
             output.cell(one.replica),
-            output.cell(_range_text(one.log_start, one.log_end)),
+            output.cell(format_offsets(one.log_start, one.log_end)),
             output.cell(output.count_text(one.rows)),
             output.cell(format_bytes(one.size_bytes)),
-            output.cell("-" if one.compared_end is None else _range_text(one.compared_from or 0, one.compared_end)),
+            output.cell("-" if one.compared_end is None else format_offsets(one.compared_from or 0, one.compared_end)),
             output.cell(one.verdict, style),
         )
     console.print(made)
@@ -154,14 +154,6 @@ def _json_row(one: Replica, found: Sequence[Differing]) -> dict[str, Any]:
     return row
 
 
-def _range_text(begin: int, end: int | None) -> str:
-    if begin == end:
-        return "none"
-    if end is None:
-        return f"{begin} and later ones"
-    return str(begin) if end == begin + 1 else f"{begin} to {end - 1}"
-
-
 def _print_all(console: Any, lines: list[str], style: str) -> None:
     for line in lines[:_SHOWN_MAX]:
         console.print(output.cell(line, style))
@@ -176,7 +168,7 @@ def _damage_lines(one: Replica) -> list[str]:
     for place in one.damage:
         lost = "no row is lost with it"
         if place.base_offset is not None:
-            lost = f"lost: {_range_text(place.base_offset, place.end_offset)}"
+            lost = f"lost: {format_offsets(place.base_offset, place.end_offset)}"
         lines.append(
             f"DAMAGE in {place.file} at byte {place.position}: expected {place.expected}, found {place.found}; {lost}"
         )
@@ -186,7 +178,7 @@ def _damage_lines(one: Replica) -> list[str]:
 
 
 def _difference_line(one: Differing) -> str:
-    where = f"{one.stream}/{one.partition}, offsets {_range_text(one.begin, one.end)}"
+    where = f"{one.stream}/{one.partition}, offsets {format_offsets(one.begin, one.end)}"
     text = f"DIFFERENCE in {where}: {_names(one.replicas)} and {_names(one.others)} have other rows"
     parts = []
     if one.rows_that_differ:

@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.units import format_offsets
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import files, index, lookups
@@ -414,7 +415,7 @@ class LogView:
                 raise self._lost(segment) from None
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"the offsets {segment.base_offset} to {segment.end_offset} were removed by retention meanwhile",
+                f"the offsets {segment.base_offset} to {segment.end_offset - 1} were removed by retention meanwhile",
                 log_start=segment.end_offset,
                 log_end=self.log_end,
             ) from None
@@ -465,10 +466,10 @@ def _keeping(segment: Segment, entries: Entries, room: int) -> tuple[int, int]:
 
 
 def _corrupt_range(damage: Damage) -> RemoteError:
-    end = "an unknown end" if damage.end_offset is None else str(damage.end_offset)
+    offsets = format_offsets(damage.base_offset, damage.end_offset)
     return RemoteError(
         ErrorCode.CORRUPT_RANGE,
-        f"the offsets {damage.base_offset} to {end} are damaged: {damage.reason}",
+        f"damaged, offsets that cannot be read: {offsets}; {damage.reason}",
         file=damage.file,
         position=damage.position,
         base_offset=damage.base_offset,

@@ -27,6 +27,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.base.units import format_offsets
 from penstock.commitlog import LogState, Removal, Retention
 from penstock.node.archives import removable_end
 from penstock.node.cleaning import Cleaners
@@ -351,10 +352,10 @@ class Upkeep:
     def _tell_damage(self, partition: Partition) -> None:
         damage = partition.log.damage
         for one in damage[partition.damage_told :]:
-            end = "an unknown end" if one.end_offset is None else str(one.end_offset)
+            lost = format_offsets(one.base_offset, one.end_offset)
             self._outbox.notice(
-                f"{partition.label} is read-only: {one.file} is damaged at byte {one.position}, "
-                f"offsets {one.base_offset} to {end} are lost: {one.reason}"
+                f"{partition.label} is read-only: {one.file} is damaged at byte {one.position}; "
+                f"offsets that cannot be read: {lost}; {one.reason}"
             )
         if len(damage) != partition.damage_told:
             partition.damage_told = len(damage)
