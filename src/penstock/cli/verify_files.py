@@ -192,8 +192,8 @@ class _Group:
             for found in differences(compared, rows_of, may_lack=may_lack):
                 self.found.append(differing(first.stream, first.partition, found))
         except (PenstockError, OSError) as error:
-            for one in self.replicas:
-                one.not_verified = one.not_verified or f"its rows could not be compared: {error}"
+            for replica in self.replicas:
+                replica.not_verified = replica.not_verified or f"its rows could not be compared: {error}"
         judge(self.replicas, self.found)
 
     def _may_lack(self) -> bool:

@@ -198,9 +198,12 @@ class _LogCheck:
                 out.note([Mistake(path, 0, point.log_start, bases[0], f"offset {point.log_start}", "no file")])
             out.log_start = max(bases[0], point.log_start)
         self._sums = RangeSums(out.log_start, cuts=self._cuts)
-        for base, following in zip(bases, [*bases[1:], None], strict=True):
+        nexts = iter(list(zip(bases, [*bases[1:], None], strict=True)))
+        for base, following in nexts:
             if not self._segment(base, following):
                 break
+        for base, following in nexts:  # what is in them is not judged; where nothing can be read, a start cuts nothing
+            self._note_unreadable(base, following)
         self._finish()
         return out
 
@@ -234,6 +237,17 @@ class _LogCheck:
             return True
         self._take(looked)
         return looked.torn is None
+
+    def _note_unreadable(self, base_offset: int, following: int | None) -> None:
+        path = self._path_of(base_offset)
+        if path is None:
+            return
+        try:
+            self._vfs.open(path, read_only=True).close()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._out.note([unreadable(path, 0, error, (base_offset, following))])
 
     def _path_of(self, base_offset: int) -> str | None:
         generation = _generations(self._vfs, self._directory).get(base_offset)

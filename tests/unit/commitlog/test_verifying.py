@@ -312,6 +312,20 @@ def test_what_cannot_be_opened_is_damage_and_all_else_is_verified(name: str) -> 
         verify_log(disk, DIRECTORY)
 
 
+def test_what_cannot_be_opened_behind_what_is_torn() -> None:
+    disk = _Refusing()
+    log = open_log(disk, WIDE)
+    log.start_epoch(1)
+    append(log, 5, 1)
+    log.close()
+    for number in (100, 200, 300):
+        disk.open(f"{DIRECTORY}/{number:020d}.arrows", create=True).write_at(0, b"x")
+    disk.refused = f"{DIRECTORY}/{200:020d}.arrows"
+    found = verify_log(disk, DIRECTORY)
+    assert [one[:4] for one in found.mistakes] == [(disk.refused, 0, 200, 300)]
+    assert (found.rows, found.torn is not None) == (5, True)
+
+
 def test_an_index_may_be_missing_and_may_not_be_wrong() -> None:
     disk = closed_log()
     flip(disk, INDEX, 64 * 3 + 20)
