@@ -39,8 +39,8 @@ A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
 """
 
 _FIXTURE = """The fixture `penstock_cluster` of pytest gives a `Cluster`.
-`@pytest.mark.penstock(seeds=20, brokers=3, faults=True, every_s=4.0, limit_s=3600.0)` says how, of a
-test, a class or a module: what it leaves out is as here, with one seed.
+`@pytest.mark.penstock(seeds=20, brokers=3, faults=True, every_s=4.0, limit_s=3600.0, real_limit_s=60.0)`
+says how, of a test, a class or a module: what it leaves out is as here, with one seed.
 Each seed is a test of its own.
 `--penstock-trace=FILE` writes all that happens."""
 
@@ -157,7 +157,7 @@ def _text(thing: Any) -> str:
 def _values() -> Iterator[str]:
     for name in penstock.__all__:
         value = getattr(penstock, name)
-        if not inspect.isclass(value) or issubclass(value, Exception) or value in _CALLED:
+        if not inspect.isclass(value) or issubclass(value, BaseException) or value in _CALLED:
             continue
         fields = getattr(value, "_fields", None) or getattr(value, "__struct_fields__", None)
         if fields is None:
@@ -178,6 +178,6 @@ def _attributes(kind: type) -> Iterator[str]:
 def _errors(module: Any, names: Iterable[str] = penstock.__all__) -> Iterator[str]:
     for name in names:
         value = getattr(module, name)
-        if inspect.isclass(value) and issubclass(value, Exception):
+        if inspect.isclass(value) and issubclass(value, BaseException):
             bases = ", ".join(f"`{base.__name__}`" for base in value.__bases__)
             yield f"| `{name}` | {bases} | {' '.join(_text(value).split())} |"

@@ -18,6 +18,8 @@ The fixture comes with the package where pytest is; without pytest: `Cluster(see
 | `transport`  | asyncio's transports on the simulated network                              |
 | `socket_api` | the brokers' frames, byte by byte                                          |
 | `chance`     | clocks and random numbers                                                  |
+| `watchdog`   | what holds the simulation up in real time                                  |
+| `where`      | where a program stands                                                     |
 | `plugin`     | the fixture `penstock_cluster`, the marker, the options, the report        |
 
 Names are imported when they are first used: pytest imports the plugin in every run.
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.testing.errors import NotSimulatedError as NotSimulatedError
     from penstock.testing.errors import ProgramError as ProgramError
     from penstock.testing.errors import SpinningError as SpinningError
+    from penstock.testing.errors import StuckError as StuckError
     from penstock.testing.faults import Fault as Fault
     from penstock.testing.program import Program as Program
 
@@ -46,6 +49,7 @@ _PLACES = {
     "Program": "penstock.testing.program",
     "ProgramError": "penstock.testing.errors",
     "SpinningError": "penstock.testing.errors",
+    "StuckError": "penstock.testing.errors",
     "ViolationError": "penstock.sim.checks",
 }
 
@@ -57,6 +61,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "SpinningError",
+    "StuckError",
     "ViolationError",
 ]
 

@@ -1,9 +1,9 @@
 """What a program would learn from its machine: the time, and chance. In the simulation both are the seed's.
 
 Rules: while `simulated` holds, this process's clocks, random numbers and environment are those of the simulation, and
-what would wait or reach beyond it is refused: threads, sockets, `time.sleep`. Afterwards all is as it was. Another
-thread that runs meanwhile (a test runner's, one of a client that nobody closed) goes on in the world and takes nothing
-from the seed; only a function that was imported by its name (`from random import choice`) is the same for both.
+what would wait or reach beyond it is refused: threads, processes, sockets, `time.sleep`. Afterwards all is as it was.
+Another thread that runs meanwhile (a test runner's, one of a client that nobody closed) goes on in the world and takes
+nothing from the seed; only a function that was imported by its name (`from random import choice`) is the same for both.
 `datetime` cannot be replaced: ask `loop.time()` or `time.time()` where the moment decides. The garbage collector rests
 meanwhile: when it ran would depend on what the process did before.
 """
@@ -11,9 +11,11 @@ meanwhile: when it ran would depend on what the process did before.
 from __future__ import annotations
 
 import gc
+import multiprocessing.process
 import os
 import random
 import socket
+import subprocess
 import threading
 import time
 import warnings
@@ -70,6 +72,17 @@ def _instead(scheduler: Scheduler, source: random.Random) -> Iterator[tuple[Any,
     sockets = "use asyncio.open_connection, or a client that does, such as `penstock.aio` and nats-py"
     for name in ("connect", "connect_ex", "bind"):
         yield socket.socket, name, _refused("a socket of this machine", sockets)
+    yield socket, "socketpair", _refused("a socket of this machine", sockets)
+    for where, name in _processes():
+        yield where, name, _refused("another process", "start your own programs with `cluster.start`")
+
+
+def _processes() -> Iterator[tuple[Any, str]]:
+    yield subprocess.Popen, "__init__"
+    yield multiprocessing.process.BaseProcess, "start"
+    for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "execv", "execve"):
+        if hasattr(os, name):
+            yield os, name
 
 
 def _shared(generator: random.Random) -> Iterator[tuple[Any, str, Any]]:

@@ -15,6 +15,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
+from types import FrameType
 from typing import Any, TypeVar
 
 from penstock.base.errors import RemoteError
@@ -32,12 +33,14 @@ from penstock.sim.scheduler import Clock, Scheduler
 from penstock.sim.trace import Trace
 from penstock.testing.chance import simulated
 from penstock.testing.connecting import Place
-from penstock.testing.errors import NotLiveError
+from penstock.testing.errors import NotLiveError, StuckError
 from penstock.testing.faults import Fault, Storm, chosen
 from penstock.testing.program import Main, Program
 from penstock.testing.promises import Promises
 from penstock.testing.socket_api import Heard, SocketApi
 from penstock.testing.transport import Service
+from penstock.testing.watchdog import watched
+from penstock.testing.where import of_frame
 
 T = TypeVar("T")
 BROKERS_MAX = 9
@@ -45,6 +48,7 @@ TRACE_LINES = 2_000  # of the end of a run, that are kept to be shown
 STORY_LINES = 200  # the same, of the story
 TEST = "test"
 """The machine on which the test's own coroutine runs."""
+_NAMED_MAX = 20  # programs, where all that wait are told
 _SETTLE_S = 120.0
 _STOP_S = 10.0
 _LOOK_S = 0.05
@@ -59,8 +63,9 @@ class Cluster:
 
     `brokers`: 1 to 9, each with a disk of its own. `faults`: what strikes while the coroutine runs, by the names in
     `Fault`; True is all that no guarantee of durability `auto` excludes, False nothing. `every_s`: so many simulated
-    seconds are between two of them, on average. `limit_s`: within so many the coroutine ends. `show` gets each line of
-    the trace as it happens.
+    seconds are between two of them, on average. `limit_s`: within so many the coroutine ends. `real_limit_s`: a
+    program that computes or blocks for so many seconds of real time, and awaits nothing, ends the run; infinite: none
+    does. `show` gets each line of the trace as it happens.
     """
 
     def __init__(
@@ -71,16 +76,20 @@ class Cluster:
         faults: bool | str | Iterable[str] = False,
         every_s: float = 4.0,
         limit_s: float = 3_600.0,
+        real_limit_s: float = 60.0,
         show: Callable[[str], None] | None = None,
     ) -> None:
         if not 1 <= brokers <= BROKERS_MAX:
             raise ValueError(f"brokers is {brokers}; it can be 1 to {BROKERS_MAX}")
         if every_s <= 0 or limit_s <= 0:
             raise ValueError(f"every_s is {every_s:g}, limit_s {limit_s:g}; give both some time")
+        if not real_limit_s > 0:
+            raise ValueError(f"real_limit_s is {real_limit_s:g}; give it some time")
         self.seed = seed
         self.was_run = False
         self._kinds = chosen(faults)
         self._limit_s = limit_s
+        self._real_limit_s = real_limit_s
         self._show = show
         self._lines: deque[str] = deque(maxlen=TRACE_LINES)
         self._story: deque[str] = deque(maxlen=STORY_LINES)
@@ -272,7 +281,8 @@ class Cluster:
         """Run a coroutine on the cluster and give what it returns; then settle, and check what was promised.
 
         Raises what the coroutine raises; ViolationError: Penstock has broken a promise; NotLiveError: the coroutine has
-        not ended within `limit_s`, or the cluster has not settled; ProgramError: a program ended with an error.
+        not ended within `limit_s`, or the cluster has not settled; ProgramError: a program ended with an error;
+        StuckError: one has held the simulation up for `real_limit_s`.
         """
         if not inspect.iscoroutine(main):
             raise TypeError("give a coroutine, `run(main())`")
@@ -289,23 +299,28 @@ class Cluster:
             except BaseException as error:  # noqa: BLE001 (it is raised where `run` was called)
                 errors.append(error)
 
-        with simulated(self._scheduler, f"{self.seed} chance", {SERVER_VARIABLE: ",".join(self.servers)}):
+        with (
+            watched(self._real_limit_s, lambda: self._scheduler.events, self._stuck),
+            simulated(self._scheduler, f"{self.seed} chance", {SERVER_VARIABLE: ",".join(self.servers)}),
+        ):
             try:
                 self._come_up()
                 self.start(body, TEST, restarts=False)
                 self._storm.begin()
-                self._until(lambda: bool(values or errors), self._limit_s, lambda: self._waits(main))
+                self._until(lambda: bool(values or errors), self._limit_s, self._waits)
                 for error in errors:
                     raise error
                 self._stop_programs()
                 self._mend()
                 self._until(lambda: not self._unsettled(), _SETTLE_S, lambda: f"not settled: {self._unsettled()}")
                 self._promises.audit()
-                return values[0]
             finally:
                 self._trace.add("end", self.summary())
                 self._bury()
                 main.close()
+        if self._failure is not None:  # last words that held it up
+            raise self._failure
+        return values[0]
 
     # The run
 
@@ -328,17 +343,23 @@ class Cluster:
             failure, self._failure = self._failure, None
             raise failure
         if not is_over():
-            raise NotLiveError(f"after {limit_s:g} simulated seconds: {why()}")
+            raise NotLiveError(f"seed {self.seed}, after {limit_s:g} simulated seconds: {why()}")
 
-    def _waits(self, main: Coroutine[Any, Any, Any]) -> str:
-        where: Any = main
-        place = "somewhere"
-        while where is not None:
-            frame = getattr(where, "cr_frame", None) or getattr(where, "gi_frame", None)
-            if frame is not None:
-                place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            where = getattr(where, "cr_await", None) or getattr(where, "gi_yieldfrom", None)
-        return f"the test has not ended; it waits in {place} (give it more with limit_s)"
+    def _waits(self) -> str:
+        """Where everybody stands: the test, and each program that has not ended."""
+        others = [one.standing() for name, one in self._programs.items() if name != TEST]
+        told = [f"; {standing}" for standing in others if standing][:_NAMED_MAX]
+        it = self._programs[TEST].standing().replace(TEST, "it", 1)
+        return f"the test has not ended; {it} (give it more with limit_s){''.join(told)}"
+
+    def _stuck(self, frame: FrameType) -> StuckError:
+        """Somebody holds the simulation up; that ends the run, also where a program catches it."""
+        loop = asyncio.events._get_running_loop()  # noqa: SLF001 (also while a loop is buried)
+        who = next((name for name, one in self._programs.items() if loop in one.loops), "the simulation itself")
+        text = f"{who} has computed or blocked for {self._real_limit_s:g} s of real time, without an await"
+        error = StuckError(f"seed {self.seed}: {text}, in {of_frame(frame)} (give it more with real_limit_s)")
+        self._failed(error)
+        return error
 
     def _stop_programs(self) -> None:
         for program in self._programs.values():
@@ -355,7 +376,7 @@ class Cluster:
         for program in self._programs.values():
             program.kill()
         for program in self._programs.values():
-            for loop in program.gone:
+            for loop in program.loops:
                 loop.bury()
 
     def _mend(self) -> None:

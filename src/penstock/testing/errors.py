@@ -4,11 +4,17 @@ from __future__ import annotations
 
 
 class NotSimulatedError(RuntimeError):
-    """A program wanted what the simulation does not have: a thread, a socket of the machine, TLS, a blocking sleep."""
+    """A program wanted what the simulation does not have: a thread, a process, a socket, TLS, a blocking sleep."""
 
 
 class SpinningError(RuntimeError):
     """A program goes round and round and waits for nothing, so simulated time hardly passes."""
+
+
+class StuckError(BaseException):
+    """A program holds the simulation up in real time: it computes or blocks, and awaits nothing."""
+
+    # Not an Exception: a program's own `except Exception` must not take it.
 
 
 class NotLiveError(AssertionError):

@@ -166,8 +166,10 @@ class Loop(asyncio.AbstractEventLoop):
                 return
             try:
                 handle.run()
-            except (SystemExit, KeyboardInterrupt):
+            except KeyboardInterrupt:  # whoever runs it wants no more
                 raise
+            except SystemExit as error:
+                self._failed(error)
             except BaseException as error:  # noqa: BLE001 (the program's, whatever it is)
                 self.call_exception_handler({"message": f"error in {handle!r}", "exception": error, "handle": handle})
 

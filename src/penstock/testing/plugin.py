@@ -5,7 +5,7 @@ One that is a coroutine function runs on the cluster; any other calls `penstock_
 shows how to run that seed again, what struck, and the end of the trace. Nothing heavy is imported before a test needs
 it: pytest imports this module in every run of a machine on which Penstock is installed.
 
-    @pytest.mark.penstock(seeds=20, brokers=3, faults=True, every_s=4.0, limit_s=3600.0)
+    @pytest.mark.penstock(seeds=20, brokers=3, faults=True, every_s=4.0, limit_s=3600.0, real_limit_s=60.0)
 
 | option                 | which seeds run                          |
 |------------------------|------------------------------------------|
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FIXTURE = "penstock_cluster"
 _MARKER = "penstock"
-_OPTIONS = ("brokers", "every_s", "faults", "limit_s", "seeds")
+_OPTIONS = ("brokers", "every_s", "faults", "limit_s", "real_limit_s", "seeds")
 _STORY_LINES = 60
 _TRACE_LINES = 15
 _SEEDS_MAX = 1_000_000
@@ -48,7 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """pytest: the marker."""
-    text = "penstock(seeds=1, brokers=3, faults=True, every_s=4.0, limit_s=3600.0): how a simulated test is run"
+    options = "seeds=1, brokers=3, faults=True, every_s=4.0, limit_s=3600.0, real_limit_s=60.0"
+    text = f"penstock({options}): how a simulated test is run"
     config.addinivalue_line("markers", text)
 
 

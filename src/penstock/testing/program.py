@@ -3,7 +3,8 @@
 Rules: a program is a coroutine function without arguments; each run of it has an event loop of its own. Killed, it runs
 nothing more: no `finally`, no `except`; its connections break. What it has kept in Python objects that others have as
 well stays: such an object stands for a database. One that ends with an error that faults excuse (`PenstockError`,
-`OSError`, a NATS error) is started again after RESTART_US, as by a supervisor; any other error ends the test.
+`OSError`, a NATS error) is started again after RESTART_US, as by a supervisor; any other error ends the test, and so
+does one that comes AT_ONCE_MAX times in a row as soon as the program is started: no fault strikes so soon.
 
     start ──▶ runs ──stop──▶ its SIGTERM handler, or CancelledError ──▶ ended
      ▲         │ returns ──▶ ended
@@ -21,8 +22,11 @@ from penstock.base.errors import PenstockError
 from penstock.testing.connecting import Connector, Place
 from penstock.testing.errors import ProgramError
 from penstock.testing.loop import Loop
+from penstock.testing.where import of_coroutine
 
 RESTART_US = 1_000_000
+AT_ONCE_MAX = 10  # runs that end so soon, in a row
+_AT_ONCE_US = 20  # turns; nothing comes from another machine in that time
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -36,12 +40,16 @@ class Program:
         self._place = place
         self._main = main
         self._restarts = restarts
-        self.gone: list[Loop] = []  # of its runs that are over
+        self.loops: list[Loop] = []  # one of each run
         self._connector = Connector(place, name)
         self._loop: Loop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._waiters: list[asyncio.Future[Any]] = []  # for its end; each of the loop on which somebody waits
         self._is_stopping = False
+        self._outcome: tuple[Any, ProgramError | None] | None = None  # what waiters are told, once that is known
+        self._last_error = ""
+        self._began_us = 0
+        self._at_once = 0  # so many runs in a row have ended as soon as they began
 
     @property
     def is_running(self) -> bool:
@@ -56,11 +64,14 @@ class Program:
         return self._task.result()
 
     async def finished(self) -> Any:
-        """Return once a run of it has ended by itself, with what it returned; it may be killed and started before."""
-        if self._task is not None and _is_success(self._task):
-            return self._task.result()
+        """Return once a run of it has ended by itself, with what it returned; it may be killed and started before.
+
+        None: `stop` has ended it. ProgramError: it ended with an error as it was stopped, or has cancelled itself.
+        """
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
+        if self._outcome is not None:
+            self._tell(*self._outcome)
         return await waiter
 
     def start(self) -> None:
@@ -70,9 +81,12 @@ class Program:
         self._end()
         self.runs += 1
         self._is_stopping = False
+        self._outcome = None
+        self._began_us = self._place.network.scheduler.now_us
         self._place.trace.add(self.name, f"starts, run {self.runs}")
         # What its type lacks it refuses, method by method.
-        loop = self._loop = Loop(self._place.network.scheduler, self._connector, self._place.failed)  # type: ignore[abstract]
+        loop = self._loop = Loop(self._place.network.scheduler, self._connector, self._failed)  # type: ignore[abstract]
+        self.loops.append(loop)
         self._task = loop.do(lambda: loop.create_task(self._main(), name=self.name))
         self._task.add_done_callback(self._ended)
 
@@ -81,6 +95,8 @@ class Program:
         if self.is_running:
             self._place.trace.add(self.name, "is killed")
         self._end()
+        if self._is_stopping and self._outcome is None:
+            self._tell(None)
 
     def crash(self) -> None:
         """It dies at once, and is started again, as by a supervisor."""
@@ -91,9 +107,11 @@ class Program:
     def stop(self) -> None:
         """SIGTERM: its handler for that is called; without one it is cancelled. It is not started again."""
         loop, task = self._loop, self._task
-        if loop is None or task is None or task.done():
-            return
         self._is_stopping = True
+        if loop is None or task is None or task.done():
+            if self._outcome is None:
+                self._tell(None)
+            return
         self._place.trace.add(self.name, "is to stop")
         handler = loop.signals.get(signal.SIGTERM)
         if handler is None:
@@ -101,10 +119,21 @@ class Program:
         else:
             loop.call_soon(handler)
 
+    def standing(self) -> str:
+        """Where it stands, for whoever wonders why nothing happens; empty: it has ended."""
+        if self._task is not None and not self._task.done():
+            stands = f"waits in {of_coroutine(self._task.get_coro())}"
+        elif self._outcome is None:
+            stands = "is down"
+        else:
+            return ""
+        if self._last_error:
+            stands += f", after {self.runs} runs, the last ended with {self._last_error}"
+        return f"{self.name} {stands}"
+
     def _end(self) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
-            self.gone.append(loop)
             loop.end()
             self._place.network.die(self.name)
             if self._task is not None and not self._task.done():
@@ -116,28 +145,64 @@ class Program:
         error = None if task.cancelled() else task.exception()
         self._place.trace.add(self.name, f"ends: {'done' if error is None else type(error).__name__}")
         self._place.network.scheduler.after(1, self._end)  # its other tasks end with it
-        if _is_success(task):
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(task.result())
-        if error is None or self._is_stopping:
-            return
-        if self._restarts and _is_excused(error):
+        if error is None:
+            self._returned(task)
+        elif self._is_stopping:
+            self._tell(None, self._failure(error, ", as it was stopped"))
+        else:
+            self._broke(error)
+
+    def _returned(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            self._tell(task.result())
+        elif self._is_stopping:
+            self._tell(None)
+        else:
+            self._tell(None, ProgramError(f"the program {self.name} was cancelled, and nobody has stopped it"))
+
+    def _broke(self, error: BaseException) -> None:
+        self._last_error = f"{type(error).__name__}: {error}"
+        is_at_once = self._place.network.scheduler.now_us - self._began_us <= _AT_ONCE_US
+        self._at_once = self._at_once + 1 if is_at_once else 0
+        if not (self._restarts and _is_excused(error)):
+            self._place.failed(self._failure(error))
+        elif self._at_once >= AT_ONCE_MAX:
+            text = f"the program {self.name} ended {AT_ONCE_MAX} times in a row at once, with {self._last_error}"
+            failure = ProgramError(text)
+            failure.__cause__ = error
+            self._place.failed(failure)
+        else:
             self._again()
-            return
-        failure = ProgramError(f"the program {self.name} ended with {type(error).__name__}: {error}")
+
+    def _failed(self, error: BaseException) -> None:
+        """Its loop has seen what ends the test."""
+        self._place.failed(self._failure(error) if isinstance(error, SystemExit) else error)
+
+    def _failure(self, error: BaseException, more: str = "") -> ProgramError:
+        failure = ProgramError(f"the program {self.name} ended with {type(error).__name__}: {error}{more}")
         failure.__cause__ = error
-        self._place.failed(failure)
+        return failure
+
+    def _tell(self, value: Any, error: ProgramError | None = None) -> None:
+        """Whoever waits for its end hears of it."""
+        self._outcome = value, error
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(value)
+            else:
+                waiter.set_exception(error)
 
     def _again(self) -> None:
         if self._restarts and not self._is_stopping:
             run = self.runs
-            self._place.network.scheduler.after(RESTART_US, lambda: self.start() if self.runs == run else None)
+            self._place.network.scheduler.after(RESTART_US, lambda: self._start_again(run))
 
-
-def _is_success(task: asyncio.Task[Any]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
+    def _start_again(self, run: int) -> None:
+        if self.runs == run and not self._is_stopping:
+            self.start()
 
 
 def _is_excused(error: BaseException) -> bool:

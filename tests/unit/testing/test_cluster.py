@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+import sys
 from typing import Any
 
 import nats
@@ -265,6 +266,107 @@ def test_a_mistake_in_a_program_ends_the_test_and_an_error_of_the_network_does_n
     assert len(runs) == 2
 
 
+@pytest.mark.parametrize("is_main", [True, False])
+def test_a_program_that_exits_ends_the_test_and_not_the_process(is_main: bool) -> None:
+    cluster = Cluster(8)
+
+    async def leave() -> None:
+        await asyncio.sleep(1)
+        sys.exit(0)
+
+    async def service() -> None:
+        await (leave() if is_main else asyncio.wait([asyncio.create_task(leave())]))
+
+    async def main() -> None:
+        cluster.start(service)
+        await asyncio.sleep(100)
+        raise KeyError("not seen")
+
+    with pytest.raises(ProgramError, match="the program service ended with SystemExit: 0"):
+        cluster.run(main())
+
+
+def test_a_program_that_fails_at_once_is_not_started_again_for_ever() -> None:
+    cluster = Cluster(8)
+
+    async def service() -> None:
+        raise ConnectionError("no such thing")
+
+    async def main() -> None:
+        await cluster.start(service).finished()
+
+    with pytest.raises(ProgramError, match="service ended 10 times in a row at once, with ConnectionError: no such"):
+        cluster.run(main())
+    assert cluster.now_s < 60
+
+
+def test_who_waits_for_the_end_of_a_program_hears_that_it_was_stopped() -> None:
+    cluster = Cluster(8)
+
+    async def plain() -> None:
+        await asyncio.Event().wait()
+
+    async def polite() -> str:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        await stop.wait()
+        return "bye"
+
+    async def bad() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ConnectionResetError("too late")
+
+    async def leaves() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    async def main() -> list[Any]:
+        found: list[Any] = []
+        for service in (plain, polite):
+            program = cluster.start(service)
+            await asyncio.sleep(1)
+            waits = asyncio.create_task(program.finished())
+            await asyncio.sleep(1)
+            program.stop()
+            found += [await program.finished(), await waits, await program.finished()]
+        for service, text in ((bad, "ConnectionResetError: too late, as it was stopped"), (leaves, "was cancelled")):
+            program = cluster.start(service)
+            await asyncio.sleep(1)
+            program.stop() if service is bad else None
+            for _ in range(2):
+                with pytest.raises(ProgramError, match=text):
+                    await program.finished()
+        return found
+
+    assert cluster.run(main()) == [None, None, None, "bye", "bye", "bye"]
+
+
+def test_a_program_that_is_stopped_while_it_is_down_stays_down() -> None:
+    cluster = Cluster(8)
+
+    async def main() -> None:
+        program = cluster.start(lambda: asyncio.sleep(30), "service")
+        await asyncio.sleep(1)
+        program.crash()
+        program.stop()
+        assert await program.finished() is None
+        await asyncio.sleep(10)
+        assert (program.runs, program.is_running) == (1, False)
+        program.start()
+        program.stop()
+        program.kill()
+        assert await program.finished() is None
+        program.start()
+        assert await program.finished() is None
+        assert program.runs == 3
+
+    cluster.run(main())
+
+
 def test_an_acked_message_that_is_another_one_in_the_log_is_a_violation() -> None:
     cluster = Cluster(9)
 
@@ -317,6 +419,8 @@ def test_what_makes_no_sense_is_refused_with_what_would() -> None:
         Cluster(faults=["kill", "meteor"])
     with pytest.raises(ValueError, match="give both some time"):
         Cluster(every_s=0)
+    with pytest.raises(ValueError, match="give it some time"):
+        Cluster(real_limit_s=0)
     cluster = Cluster(faults=Fault.KILL)
 
     async def main() -> None:

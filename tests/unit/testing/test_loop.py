@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import multiprocessing
+import os
 import queue
 import random
 import secrets
 import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -16,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from penstock.testing import Cluster, NotLiveError, NotSimulatedError, SpinningError
+from penstock.testing import Cluster, NotLiveError, NotSimulatedError, SpinningError, StuckError
 
 DAY_S = 86_400
 
@@ -161,6 +165,11 @@ def test_other_threads_go_on_in_the_world_and_take_nothing_from_the_seed() -> No
         thread.join()
 
 
+def fork() -> None:
+    if os.fork() == 0:
+        os._exit(0)
+
+
 def connect() -> None:
     with socket.socket() as sock:
         sock.connect(("127.0.0.1", 9))
@@ -172,10 +181,20 @@ def connect() -> None:
         (lambda: time.sleep(1), "asyncio.sleep"),
         (lambda: threading.Thread(target=print).start(), "penstock.aio"),
         (connect, "asyncio.open_connection"),
+        (lambda: socket.socketpair(), "asyncio.open_connection"),
+        (lambda: subprocess.run([sys.executable, "-V"], check=True), "cluster.start"),
+        (lambda: subprocess.Popen([sys.executable, "-V"]), "cluster.start"),
+        (lambda: os.system("true"), "cluster.start"),
+        (fork, "cluster.start"),
+        (lambda: os.posix_spawn(sys.executable, [sys.executable, "-V"], {}), "cluster.start"),
+        (lambda: multiprocessing.get_context("spawn").Process(target=print).start(), "cluster.start"),
         (lambda: asyncio.get_running_loop().add_reader(0, print), "asyncio.open_connection"),
         (lambda: asyncio.get_running_loop().run_forever(), "await something"),
     ],
-    ids=["sleep", "thread", "socket", "reader", "forever"],
+    ids=[
+        *("sleep", "thread", "socket", "socketpair", "run", "popen", "system", "fork", "spawn", "multiprocessing"),
+        *("reader", "forever"),
+    ],
 )
 def test_what_leaves_the_simulation_is_refused_with_what_to_do_instead(leave: Callable[[], Any], instead: str) -> None:
     async def main() -> None:
@@ -193,6 +212,10 @@ async def test_the_world_is_there_again_afterwards() -> None:
     thread.start()
     thread.join()
     assert done.is_set()
+    one, other = socket.socketpair()
+    one.close()
+    other.close()
+    assert subprocess.run([sys.executable, "-c", ""], check=False).returncode == 0
     assert abs(time.time() - time.clock_gettime(time.CLOCK_REALTIME)) < DAY_S
     await asyncio.sleep(0)
 
@@ -232,3 +255,63 @@ def test_a_test_that_waits_for_ever_is_told_where() -> None:
 
     with pytest.raises(NotLiveError, match=r"it waits in .*locks\.py:\d+ "):
         ran(main(), limit_s=100)
+
+
+def test_who_waits_is_named_with_the_seed() -> None:
+    cluster = Cluster(6, brokers=1, limit_s=100)
+
+    async def reader() -> None:
+        await asyncio.sleep(1e12)
+
+    async def broken() -> None:
+        await asyncio.sleep(1)
+        raise ConnectionError("nobody there")
+
+    async def main() -> None:
+        cluster.start(reader)
+        cluster.start(lambda: asyncio.sleep(0), "done")
+        await cluster.start(broken).finished()
+
+    with pytest.raises(NotLiveError) as raised:
+        cluster.run(main())
+    said = str(raised.value)
+    assert said.startswith("seed 6, after 100 simulated seconds: the test has not ended; it waits in ")
+    assert "; reader waits in " in said
+    assert "test_loop.py:" in said
+    assert "runs, the last ended with ConnectionError: nobody there" in said
+    assert "done" not in said
+
+
+def test_a_program_that_holds_the_simulation_up_is_named_with_where_it_stands() -> None:
+    cluster = Cluster(6, brokers=1, real_limit_s=1.0)
+
+    async def greedy() -> None:
+        while True:
+            try:
+                queue.Queue[int]().get()
+            except Exception:  # noqa: BLE001 (as a program may)
+                continue
+
+    async def main() -> None:
+        await cluster.start(greedy).finished()
+
+    with pytest.raises(StuckError, match=r"seed 6: greedy has .* 1 s .*test_loop\.py:\d+.*real_limit_s"):
+        cluster.run(main())
+
+
+def test_last_words_that_hold_the_simulation_up_are_told_too() -> None:
+    cluster = Cluster(6, brokers=1, real_limit_s=1.0)
+
+    async def greedy() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            threading.Event().wait()
+
+    async def main() -> None:
+        program = cluster.start(greedy)
+        await asyncio.sleep(1)
+        program.kill()
+
+    with pytest.raises(StuckError, match="greedy"):
+        cluster.run(main())

@@ -110,7 +110,7 @@ def test_one_seed_or_so_many_can_be_asked_for(tmp_path: Path) -> None:
 
 def test_what_is_written_wrongly_is_said(tmp_path: Path) -> None:
     marked = TESTS.replace("seeds=3, every_s=1.0", "sedes=3")
-    assert "takes brokers, every_s, faults, limit_s, seeds" in run(tmp_path, marked).stdout
+    assert "takes brokers, every_s, faults, limit_s, real_limit_s, seeds" in run(tmp_path, marked).stdout
     none = run(tmp_path, TESTS, "--penstock-seeds=0")
     assert "seeds is 0; it can be 1 to" in none.stdout + none.stderr
     unused = run(tmp_path, "def test_nothing(penstock_cluster):\n    pass\n")

@@ -1,0 +1,60 @@
+"""Where a program stands: the line of its own that it has come to, and the one below in which it waits."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_LOOP = "penstock.testing.loop"  # below it nothing is the program's
+_DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd_bundle")
+_PACKAGE = str(Path(__file__).parents[1])
+_NOT_THEIRS = tuple(folder + os.sep for folder in (_PACKAGE, *map(sysconfig.get_path, ("stdlib", "platstdlib"))))
+
+
+def of_coroutine(work: Any) -> str:
+    """FILE:LINE of what a coroutine awaits: in the program's own code, and at the very end."""
+    places = []
+    where = work
+    while where is not None:
+        frame = getattr(where, "cr_frame", None) or getattr(where, "gi_frame", None)
+        if frame is not None:
+            places.append((frame.f_code.co_filename, frame.f_lineno))
+        where = getattr(where, "cr_await", None) or getattr(where, "gi_yieldfrom", None)
+    return _text(reversed(places))
+
+
+def of_frame(frame: FrameType) -> str:
+    """The same of what runs."""
+    places = []
+    where: FrameType | None = frame
+    while where is not None and where.f_globals.get("__name__") != _LOOP:
+        places.append((where.f_code.co_filename, where.f_lineno))
+        where = where.f_back
+    return _text(places)
+
+
+def is_debugged(frame: FrameType) -> bool:
+    """Whether somebody looks at it in a debugger, and takes the time for that."""
+    where: FrameType | None = frame
+    while where is not None:
+        if str(where.f_globals.get("__name__")).partition(".")[0] in _DEBUGGERS:
+            return True
+        where = where.f_back
+    return False
+
+
+def _text(places: Iterable[tuple[str, int]]) -> str:
+    """The innermost is the first."""
+    found = list(places)
+    if not found:
+        return "somewhere"
+    theirs = next((one for one in found if _is_theirs(one[0])), found[-1])
+    return " in ".join(f"{file}:{line}" for file, line in dict.fromkeys((found[0], theirs)))
+
+
+def _is_theirs(file: str) -> bool:
+    return not (file.startswith((*_NOT_THEIRS, "<frozen")) or "site-packages" in file)
