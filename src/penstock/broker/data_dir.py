@@ -115,13 +115,17 @@ def _hold(folder: int, path: Path) -> None:
     except OSError as error:
         raise _unusable(path, error) from error
     with contextlib.suppress(OSError):  # a full disk must not prevent a start for the sake of a note
-        lock.write_text(f"{os.getpid()}\n")
+        # Without waiting: somebody may have put a FIFO there.
+        note = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(note, f"{os.getpid()}\n".encode())
+        finally:
+            os.close(note)
 
 
 def _holder(lock: Path) -> str:
     try:
-        with lock.open("rb") as file:
-            return file.read(_LOCK_BYTES_MAX).decode("ascii", "replace").strip()
+        return read_whole(lock, _LOCK_BYTES_MAX).decode("ascii", "replace").strip()
     except OSError:
         return ""
 

@@ -110,3 +110,11 @@ def test_an_identity_that_is_no_file_or_a_huge_one_is_refused_at_once(tmp_path: 
     os.truncate(place, 20 << 30)
     with pytest.raises(OperationalError, match="21474836480 bytes, more than the 65536"):
         take_data_dir(tmp_path)
+
+
+def test_nobody_waits_for_a_note_of_who_holds_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "LOCK")
+    held = take_data_dir(tmp_path)
+    with pytest.raises(OperationalError, match=r"in use by another broker; stop"):
+        take_data_dir(tmp_path)
+    held.release()
