@@ -291,6 +291,7 @@ class SegmentCheck:
                 out.mistakes.append(Mistake(out.path, out.size_bytes, None, None, wanted, got))
             elif self._is_unflushed(self._offset):
                 out.torn = Mistake(out.path, out.size_bytes, self._offset, None, wanted, got)
+                return
             else:
                 out.mistakes.append(Mistake(out.path, out.size_bytes, self._offset, following, wanted, got))
                 entries.lose(_ALL)

@@ -323,7 +323,7 @@ def test_what_cannot_be_opened_behind_what_is_torn() -> None:
     disk.refused = f"{DIRECTORY}/{200:020d}.arrows"
     found = verify_log(disk, DIRECTORY)
     assert [one[:4] for one in found.mistakes] == [(disk.refused, 0, 200, 300)]
-    assert (found.rows, found.torn is not None) == (5, True)
+    assert (found.rows, found.log_end, found.torn is not None) == (5, 5, True)
 
 
 def test_an_index_may_be_missing_and_may_not_be_wrong() -> None:
