@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -24,6 +26,8 @@ from tests.chaos.run import STRIKES_MAX, Options, Outcome, run
 from tests.chaos.system import RECOVERY_S
 
 _BAR_CHARS = 30
+_FEW_FAULTS = 5
+_INTERRUPTED = 130
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -45,12 +49,16 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-majority-damage", action="store_true", help="leave out the damage at the end")
     parser.add_argument("--recovery", type=float, default=RECOVERY_S, help="seconds until all must be in sync (180)")
     options = parser.parse_args(arguments)
+    if options.minutes <= 0 or options.strikes < 1:
+        parser.error("a run strikes for some time: --minutes and --strikes are to be more than 0")
+    if options.folder is not None and options.folder.exists():
+        parser.error(f"{options.folder} is there already: name a folder that is not")
     options.faults = tuple(options.faults.split(",")) if options.faults else ()
     if unknown := set(options.faults) - FAULTS.keys():
         parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are: {', '.join(FAULTS)}")
     known = {one.name for one in (*mutants.MUTANTS, *mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_DISKS)}
     if options.mutant and options.mutant not in known:
-        parser.error(f"no mutant is called {options.mutant!r}")
+        parser.error(f"no mutant is called {options.mutant!r}; there are:\n  " + "\n  ".join(sorted(known)))
     return options
 
 
@@ -100,38 +108,59 @@ def main(arguments: list[str] | None = None) -> int:
     except network.CannotError as error:
         print(f"this machine has no namespaces for it: {error}", file=sys.stderr)
         return 2
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-chaos-")) / "run"
-    folder.mkdir(parents=True)
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
 
     def show(text: str) -> None:
         print(f"{_bar(time.monotonic() - began_s, options.seconds)}  {text}", flush=True)
 
     print(f"seed {options.seed}; everything lies in {folder}", flush=True)
-    outcome = asyncio.run(run(folder, links, options, show))
-    _finish(outcome, keep=given.keep)
+    try:
+        outcome = asyncio.run(run(folder, links, options, show))
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print(f"stopped before its end; nothing was checked. What there is lies in {folder}", flush=True)
+        return _INTERRUPTED
+    _finish(outcome, _again(given, options), keep=given.keep)
     return 0 if outcome.is_good else 1
 
 
-def _finish(outcome: Outcome, *, keep: bool) -> None:
+def _again(given: argparse.Namespace, options: Options) -> str:
+    """The command that runs the same plan once more."""
+    arguments = ["--seed", str(options.seed), "--brokers", str(options.brokers), "--nats", str(options.nats_servers)]
+    if options.faults:
+        arguments += ["--faults", ",".join(options.faults)]
+    if options.strikes != STRIKES_MAX:
+        arguments += ["--strikes", str(options.strikes)]
+    if given.network != "auto":
+        arguments += ["--network", given.network]
+    if options.mutant:
+        arguments += ["--mutant", options.mutant]
+    if options.lies:
+        arguments.append("--lying-disks")
+    if not options.damages_most:
+        arguments.append("--no-majority-damage")
+    if options.recovery_s != RECOVERY_S:
+        arguments += ["--recovery", f"{options.recovery_s:g}"]
+    return f'make chaos MINUTES={options.seconds / 60:g} ARGS="{shlex.join(arguments)}"'
+
+
+def _finish(outcome: Outcome, again: str, *, keep: bool) -> None:
     for line in report.lines(outcome):
         print(line, flush=True)
     (outcome.folder / "report.json").write_text(report.as_json(outcome))
     if outcome.is_good:
-        print("all is well", flush=True)
+        struck = sum(outcome.struck.values())
+        few = "" if struck >= _FEW_FAULTS else f", but {struck} faults prove little: give it more minutes"
+        print(f"all is well{few}", flush=True)
         if not keep:
             shutil.rmtree(outcome.folder, ignore_errors=True)
         return
     for place in sorted(outcome.folder.glob("broker?")):  # a file system of this process's own may be mounted there
         shutil.copytree(place, outcome.folder / "disks" / place.name, ignore=shutil.ignore_patterns("ballast"))
-    options = outcome.options
-    again = f"--seed {options.seed} --brokers {options.brokers} --nats {options.nats_servers}"
-    if options.faults:
-        again += f" --faults '{','.join(options.faults)}'"
-    if options.strikes != STRIKES_MAX:
-        again += f" --strikes {options.strikes}"
     print(f"it FAILED. What to look at is in {outcome.folder}: history.jsonl, broker*.log, report.json, disks.")
-    print(f'The same plan again: make chaos MINUTES={options.seconds / 60:g} ARGS="{again}"', flush=True)
+    print(f"The same plan again: {again}", flush=True)
 
 
 if __name__ == "__main__":

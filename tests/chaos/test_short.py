@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from penstock.base.ids import BrokerId, LeaderEpoch, PartitionId
 from penstock.messages import PartitionInfo
+from tests.chaos import __main__ as chaos_main
 from tests.chaos import checker, faults, run
 from tests.chaos.history import Kept, Place
 from tests.extent import needs_time
@@ -125,3 +128,22 @@ def test_a_seed_gives_one_plan_with_each_fault_in_it() -> None:
 
 def test_the_page_has_every_fault_and_every_class() -> None:
     assert [name for name in (*faults.FAULTS, *checker.CLASSES) if f"| {name} |" not in PAGE] == []
+
+
+def test_what_is_printed_runs_the_same_plan_again() -> None:
+    wanted = "--seed 7 --brokers 5 --nats 3 --faults 'kill,cut from brokers' --strikes 9 --network loopback"
+    wanted += " --mutant 'no background sync' --lying-disks --no-majority-damage --recovery 30 --minutes 0.5"
+    given = chaos_main._parsed(shlex.split(wanted))
+    command = chaos_main._again(given, chaos_main._options(given))
+    found = re.fullmatch(r'make chaos MINUTES=(\S+) ARGS="(.*)"', command)
+    assert found is not None, command
+    again = chaos_main._parsed(["--minutes", found[1], *shlex.split(found[2])])
+    assert chaos_main._options(again) == chaos_main._options(given)
+    assert again.network == given.network
+
+
+@pytest.mark.parametrize("wrong", ["--minutes=-1", "--minutes=0", "--strikes=0", "--folder=/tmp", "--mutant=nonsense"])
+def test_what_cannot_be_run_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        chaos_main.main([wrong])
+    assert "error:" in capsys.readouterr().err
