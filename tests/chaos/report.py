@@ -28,7 +28,8 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield f"  {'rows polled':<22} {result.polled:>8}"
     yield f"  {'lost as promised':<22} {result.lost_as_promised:>8}"
     yield f"  {'readers sent back':<22} {outcome.readers_sent_back:>8}"
-    yield "found:"
+    # Replicas are read once all has come to rest: a run that failed before that knows of none what it holds.
+    yield "found:" if result.stored else "found (no replica was read, so what is lost or diverges is not known):"
     for kind in CLASSES:
         mistakes = result.mistakes.get(kind, [])
         yield f"  {kind:<22} {len(mistakes):>8}"

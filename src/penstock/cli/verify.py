@@ -95,7 +95,7 @@ def verify(
     paths = [Path(one) for one in named]
     for path in paths:
         if not path.exists():
-            raise FileNotFoundError(2, "No such file or directory", str(path))
+            raise typer.BadParameter(f"{path}: there is no such file or folder")
     _finish(*verify_files(paths, stream), as_json=as_json)
 
 
@@ -123,7 +123,9 @@ def _finish(replicas: list[Replica], found: list[Differing], *, as_json: bool) -
     """Show it; exit code 1 if not all is sound."""
     verify_report.show(replicas, found, as_json=as_json)
     is_sound = verify_report.is_sound(replicas)
-    if not as_json:
+    if not as_json and not replicas:
+        output.console().print("There is no stream, so nothing was verified.")
+    elif not as_json:
         rows = output.counted(sum(one.rows for one in replicas), "row")
         text = f"{output.counted(len(replicas), 'log')}, {rows}"
         if is_sound:
