@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_ALL = 2**63
+NEVER_OFFSET = 2**63  # behind all that there may be
 
 
 class Validity:
@@ -13,7 +13,7 @@ class Validity:
     __slots__ = ("of_later_views", "own_end", "own_start")
 
     def __init__(self) -> None:
-        self.own_end = _ALL
+        self.own_end = NEVER_OFFSET
         self.own_start = 0
         self.of_later_views: Validity | None = None
 
@@ -49,4 +49,4 @@ class Validity:
     @property
     def is_whole(self) -> bool:
         """Whether the log was not cut: the files are what the views take them for."""
-        return self.own_end == _ALL
+        return self.own_end == NEVER_OFFSET

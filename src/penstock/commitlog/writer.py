@@ -27,7 +27,7 @@ from penstock.commitlog.segment import ActiveSegment, Damage
 from penstock.commitlog.segments import Segments
 from penstock.commitlog.state import LogState
 from penstock.commitlog.tasks import Flush, write_entries
-from penstock.commitlog.validity import Validity
+from penstock.commitlog.validity import NEVER_OFFSET, Validity
 from penstock.commitlog.view import LogView
 from penstock.vfs import File, Vfs
 
@@ -293,7 +293,8 @@ class LogWriter:
         self.keeps_latest, self.latest = wanted, None
 
     def leave(self) -> None:
-        """Another thread is about to close the log: nobody else is to touch its file any more."""
+        """Another thread is about to close the log, and to remove its files: nobody else is to touch them any more."""
+        self._validity.give_up(NEVER_OFFSET)
         self._open_files.give_back(self)
 
     # Reading.

@@ -77,3 +77,15 @@ def test_what_retention_removed_is_no_damage() -> None:
     run_all(scrub)
     assert (scrub.damaged, log.state, log.damage) == (0, LogState.WRITABLE, ())
     assert scrub.read_bytes
+
+
+def test_what_a_deleted_stream_had_is_no_damage() -> None:
+    vfs, log = grown()
+    view = log.view()
+    log.leave()
+    log.close()
+    for name in vfs.list(DIRECTORY):
+        vfs.remove(f"{DIRECTORY}/{name}")
+    scrub = Scrub(view, 0, log.flushed_end, log.damage_found)
+    run_all(scrub)
+    assert (scrub.damaged, scrub.read_bytes, log.damage) == (0, 0, ())
