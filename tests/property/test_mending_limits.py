@@ -20,6 +20,16 @@ def segments(disk: MemoryVfs) -> list[str]:
     return [f"{DIRECTORY}/{name}" for name in disk.list(DIRECTORY) if name.endswith(".arrows")]
 
 
+def lose_lineage(disk: MemoryVfs, how: str) -> None:
+    path = f"{DIRECTORY}/lineage"
+    if how == "flipped":
+        flip(disk, path, 3)
+    elif how == "cut":
+        disk.open(path).truncate(24)
+    else:
+        disk.remove(path)
+
+
 def damaged_log(disk: MemoryVfs) -> Log:
     log = open_log(disk, CONFIG, must_exist=True)
     find_all(log)
@@ -45,12 +55,7 @@ def test_a_lineage_that_is_lost_too_cuts_nothing(segment: int, how: str) -> None
     other = open_log(other_disk, CONFIG, must_exist=True)
     path = segments(disk)[segment]
     flip(disk, path, disk.open(path).size() // 2)
-    if how == "flipped":
-        flip(disk, f"{DIRECTORY}/lineage", 3)
-    elif how == "cut":
-        disk.open(f"{DIRECTORY}/lineage").truncate(24)
-    else:
-        disk.remove(f"{DIRECTORY}/lineage")
+    lose_lineage(disk, how)
     mended = placed(disk, damaged_log(disk), Donor(other, other_disk, other.log_end, ALL_BYTES))
     assert (mended.state, mended.log_end) == (LogState.WRITABLE, len(messages))
     assert rows_of(disk, mended) == messages
@@ -63,12 +68,7 @@ def test_a_lineage_that_is_lost_is_that_of_the_batches(how: str) -> None:
     lineage = log.lineage
     assert len(lineage) == 3
     log.close()
-    if how == "flipped":
-        flip(disk, f"{DIRECTORY}/lineage", 3)
-    elif how == "cut":
-        disk.open(f"{DIRECTORY}/lineage").truncate(24)
-    else:
-        disk.remove(f"{DIRECTORY}/lineage")
+    lose_lineage(disk, how)
     assert open_log(disk, CONFIG, must_exist=True).lineage == lineage
 
 
