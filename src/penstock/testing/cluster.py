@@ -35,6 +35,7 @@ from penstock.testing.chance import simulated
 from penstock.testing.connecting import Place
 from penstock.testing.errors import NotLiveError, StuckError
 from penstock.testing.faults import Fault, Storm, chosen
+from penstock.testing.nats_service import NatsService
 from penstock.testing.program import Main, Program
 from penstock.testing.promises import Promises
 from penstock.testing.socket_api import Heard, SocketApi
@@ -117,7 +118,7 @@ class Cluster:
             self._brokers[broker_id] = broker
             services[broker.name] = SocketApi(broker, self._took)
         self._around.brokers.update({broker.name: broker for broker in self._brokers.values()})
-        services[nats.NAME] = _NatsService(self._nats)
+        services[nats.NAME] = NatsService(self._nats)
         self._place = Place(self._network, self._trace, self._random("programs"), services, self._failed)
         self._programs: dict[str, Program] = {}
         self._faults = Faults(self._around, self._brokers, lambda *_: None, promises.is_needed, self._programs.keys())
@@ -485,18 +486,6 @@ class Cluster:
             heard(response, payload)
 
         return told
-
-
-class _NatsService:
-    """The NATS server, as programs reach it."""
-
-    def __init__(self, server: NatsServer) -> None:
-        self._server = server
-        self.receive = server.receive
-
-    def opened(self, connection: Connection, take: Callable[[bytes], None]) -> None:
-        """A program has connected."""
-        self._server.greet(connection, take, is_program=True)
 
 
 def _close(work: object) -> None:

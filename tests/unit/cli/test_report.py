@@ -85,7 +85,7 @@ def test_trouble_is_shown_with_its_place_and_its_numbers() -> None:
     )
     assert "read only" in text
     assert "Stream orders is read only: damaged" in text
-    assert "0.arrows at byte 4096: expected crc 1, found crc 2\\x1b[2J; offsets 7 to 8 cannot be read" in text
+    assert "0.arrows at byte 4096: expected crc 1, found crc 2\\x1b[2J; offsets that cannot be read: 7 to 8" in text
     assert "1970-01-01 00:00:00.000Z for 1.5s: NATS was away" in text
     assert "1970-01-01 00:00:10.000Z until now: slow consumer" in text
     assert "1,200: over the limit" in text
