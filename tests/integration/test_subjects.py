@@ -163,7 +163,7 @@ def test_ours_matches_what_nats_delivers(tmp_path: Path) -> None:
 
         delivered_alike()
         client.close()
-        assert min(seen.values()) > 100, seen
+        assert min(seen.values()) > 30, seen  # both come up: how often is chance
 
     asyncio.run(with_server(tmp_path, compare))
 

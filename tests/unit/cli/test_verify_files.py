@@ -172,7 +172,8 @@ def test_what_is_no_log(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     assert "no segment" in verify(tmp_path / "mine.txt").err
     said = verify(tmp_path / "none")
-    assert (said.code, "there is no such file or folder" in " ".join(said.err.split())) == (2, True)
+    text = " ".join(said.err.replace("│", " ").split())  # in a box, which breaks lines where it ends
+    assert (said.code, "there is no such file or folder" in text) == (2, True)
 
 
 def test_directories_of_different_clusters_are_not_compared(disk: Callable[..., Path]) -> None:
